@@ -1,0 +1,48 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    # Standard attributes. A module states its own support; the description is said once, here.
+    DOCUMENTATION = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+  diff_mode:
+    description: Will return details on what has changed (or possibly needs changing in C(check_mode)), when in diff mode.
+  idempotent:
+    description: When run twice in a row outside check mode, with the same arguments, the second invocation indicates no change.
+"""
+
+    # For modules that read and never write.
+    INFO_MODULE = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    details:
+      - This action does not modify state.
+  diff_mode:
+    support: N/A
+    details:
+      - This action does not modify state.
+  idempotent:
+    support: full
+    details:
+      - This action does not modify state.
+"""
+
+    # The group lanewise.dra.all takes module defaults for all modules of the collection.
+    ACTIONGROUP_LANEWISE = r"""
+options: {}
+attributes:
+  action_group:
+    description: Use C(group/lanewise.dra.all) in C(module_defaults) to set defaults for this module.
+    support: full
+    membership:
+      - lanewise.dra.all
+"""

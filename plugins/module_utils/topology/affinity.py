@@ -1,0 +1,296 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""How near two devices are, and what follows from it: nearest devices, groups and rails.
+
+Levels, from near to far:
+
+C(SELF)    one physical device: the same function, another function of the card, a PF and its VFs
+C(PIX)     one PCIe switch (or other bridge) between them
+C(PXB)     several switches, without crossing a host bridge
+C(PHB)     the same root complex, through its host bridge
+C(NODE)    the same NUMA node, and nothing nearer is known
+C(SYS)     different NUMA nodes
+C(UNKNOWN) the machine does not say; this is never treated as near
+
+The words are those of NVML's nvmlGpuTopologyLevel_t; the rule is applied to the kernel's own device paths.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .config_space import payload_rate
+from .model import Affinity, Gpu, Group, Nearest, Nic, PciFunction
+from .pci import slot_of, sort_key
+
+LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
+RANK = {level: rank for rank, level in enumerate(LEVELS)}
+
+
+#: The matrix grows with the square of the devices; beyond this it is left empty, and nearest devices tell enough.
+MATRIX_LIMIT = 256
+
+
+def _domain(address: str) -> str:
+    return address.partition(":")[0]
+
+
+def level(one: PciFunction, other: PciFunction) -> str:
+    """The affinity of two functions; symmetric."""
+    if slot_of(one.address) == slot_of(other.address):
+        return "SELF"
+    if (one.physfn or one.address) == (other.physfn or other.address):
+        return "SELF"
+    if one.switch_label is not None and one.switch_label == other.switch_label:
+        return "PIX"
+    if one.root_complex == other.root_complex:
+        near = _within_root(one, other)
+        if near:
+            return near
+    if one.numa_node is None or other.numa_node is None:
+        return "UNKNOWN"
+    return "NODE" if one.numa_node == other.numa_node else "SYS"
+
+
+def _within_root(one: PciFunction, other: PciFunction) -> str | None:
+    """The level of two functions below one root complex; None where the root is unknown and they share no bridge."""
+    ours, theirs = one.bridges, other.bridges
+    shared = 0
+    for mine, its in zip(ours, theirs):
+        if mine != its:
+            break
+        shared += 1
+    if shared == 0:
+        return "PHB" if one.root_complex else None
+    meeting = ours[shared - 1]
+    for bridges, address in ((ours, one.address), (theirs, other.address)):
+        step = bridges[shared] if len(bridges) > shared else address
+        if _domain(step) != _domain(meeting):
+            return "PHB"  # below the meeting point begins another host bridge (Intel VMD)
+    # a switch is an upstream port with downstream ports behind it: one more port on each way is still that switch
+    return "PIX" if max(len(ours), len(theirs)) - shared <= 1 else "PXB"
+
+
+def meeting_point(one: PciFunction, other: PciFunction) -> str | None:
+    """What two functions share: the last common bridge, the root complex or C(NUMA node N); None for nothing known."""
+    shared = None
+    if one.root_complex == other.root_complex:
+        shared = one.root_complex
+        for mine, its in zip(one.bridges, other.bridges):
+            if mine != its:
+                break
+            shared = mine
+    if shared is None and one.switch_label is not None and one.switch_label == other.switch_label:
+        shared = one.switch_label
+    if shared is None and one.numa_node is not None and one.numa_node == other.numa_node:
+        shared = f"NUMA node {one.numa_node}"
+    return shared
+
+
+class Proximity:
+    """Levels between the devices of one node, with the data-direct path of a NIC taken into account."""
+
+    def __init__(self, functions: dict[str, PciFunction], data_direct: dict[str, str]) -> None:
+        self._functions = functions
+        self._data_direct = data_direct  # NIC PF -> its DMA function
+
+    def _places(self, address: str) -> list[PciFunction]:
+        """Where a device is reached: its own function and, for a NIC that has one, its DMA function."""
+        places = [self._functions[address]]
+        if address in self._data_direct:
+            places.append(self._functions[self._data_direct[address]])
+        return places
+
+    def gpu_to_nic(self, gpu: str, nic: str) -> tuple[str, str]:
+        """The level, and the function of the NIC that it holds for: the NIC itself or its DMA function."""
+        best = ("UNKNOWN", nic)
+        for place in self._places(nic):
+            near = level(self._functions[gpu], place)
+            if RANK[near] < RANK[best[0]]:
+                best = (near, place.address)
+        return best
+
+    def capability(self, address: str) -> float:
+        """What a function's own link could carry at best, in GB/s; 0 where it does not tell."""
+        link = self._functions[address].link
+        return payload_rate(link.max_speed_gts, link.max_width) or 0.0 if link else 0.0
+
+    def common(self, gpu: str, nic: str) -> str | None:
+        """What a GPU and a NIC share on their nearest path."""
+        return meeting_point(self._functions[gpu], self._functions[self.gpu_to_nic(gpu, nic)[1]])
+
+    def matrix(self, gpus: list[str], others: list[str], nics: set[str]) -> Affinity:
+        """The levels of all pairs, each computed once; none beyond L(MATRIX_LIMIT) devices."""
+        devices = gpus + others
+        if len(devices) > MATRIX_LIMIT:
+            return Affinity(devices=devices)
+        accelerators = set(gpus)
+        rows = [["SELF"] * len(devices) for device in devices]
+        for row, one in enumerate(devices):
+            for column in range(row + 1, len(devices)):
+                other = devices[column]
+                if one in accelerators and other in nics:
+                    near = self.gpu_to_nic(one, other)[0]
+                else:
+                    near = level(self._functions[one], self._functions[other])
+                rows[row][column] = rows[column][row] = near
+        return Affinity(devices=devices, levels=rows)
+
+    def neighbours(self, addresses: t.Iterable[str]) -> Neighbours:
+        """An index of devices, to ask for the nearest of them."""
+        return Neighbours({address: self._places(address) for address in addresses})
+
+    def nearest(self, address: str, among: Neighbours) -> Nearest:
+        """The nearest of the indexed devices. C(via) maps a NIC to the DMA function that makes it near."""
+        found, ends = among.nearest(self._places(address))
+        result = Nearest(level=found, devices=sorted(ends, key=sort_key))
+        for other, (ours, theirs) in ends.items():
+            if ours != address:
+                result.via[address] = ours
+            elif theirs != other:
+                result.via[other] = theirs
+        return result
+
+
+def _keys(function: PciFunction) -> list[list[tuple[str, t.Any]]]:
+    """What a function shares with those at each distance: up to PIX, up to PXB, up to PHB, up to NODE."""
+    near: list[tuple[str, t.Any]] = [("slot", slot_of(function.address))]
+    near += [("bridge", bridge) for bridge in function.bridges[-2:]]
+    if function.switch_label is not None:
+        near.append(("label", function.switch_label))
+    return [
+        near,
+        [("tree", function.bridges[0])] if function.bridges else [],
+        [("root", function.root_complex)] if function.root_complex else [],
+        [("numa", function.numa_node)] if function.numa_node is not None else [],
+    ]
+
+
+class Neighbours:
+    """Devices by what they share with others, so that the nearest are found without comparing all pairs."""
+
+    def __init__(self, places: dict[str, list[PciFunction]]) -> None:
+        self._places = places
+        self._members: dict[tuple[str, t.Any], list[str]] = {}
+        for address, functions in places.items():
+            for function in functions:
+                for tier in _keys(function):
+                    for key in tier:
+                        members = self._members.setdefault(key, [])
+                        if not members or members[-1] != address:
+                            members.append(address)
+
+    def nearest(self, places: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
+        """The nearest level of any indexed device to C(places), and for each device at it the two functions that meet."""
+        for tier, bound in enumerate(("PIX", "PXB", "PHB", "NODE", "SYS")):
+            candidates: dict[str, None] = {}
+            if bound == "SYS":
+                candidates = dict.fromkeys(self._places)
+            else:
+                for place in places:
+                    for key in _keys(place)[tier]:
+                        candidates.update(dict.fromkeys(self._members.get(key, ())))
+            best, ends = "UNKNOWN", {}
+            for address in candidates:
+                near, ours, theirs = min(
+                    (
+                        (level(place, other), place.address, other.address)
+                        for place in places
+                        for other in self._places[address]
+                    ),
+                    key=lambda found: RANK[found[0]],
+                )
+                if near == "UNKNOWN" or RANK[near] > RANK[best]:
+                    continue
+                if near != best:
+                    best, ends = near, {}
+                ends[address] = (ours, theirs)
+            if RANK[best] <= RANK[bound]:
+                return best, ends
+        return "UNKNOWN", {}
+
+
+def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
+    """Give every GPU its nearest NICs and every NIC its nearest GPUs. VFs are left out: their PF speaks for them."""
+    physical = [nic for nic in nics if nic.physfn is None]
+    near_nics = proximity.neighbours(nic.address for nic in physical)
+    near_gpus = proximity.neighbours(gpu.address for gpu in gpus)
+    for gpu in gpus:
+        gpu.nearest_nics = proximity.nearest(gpu.address, near_nics)
+    for nic in physical:
+        nic.nearest_gpus = proximity.nearest(nic.address, near_gpus)
+
+
+def is_fabric(nic: Nic, any_rdma: bool) -> bool:
+    """Whether a NIC can carry GPU traffic: an RDMA NIC where the node has any, else every PF."""
+    return nic.physfn is None and (bool(nic.rdma_devices) or not any_rdma)
+
+
+def fabric_of(nics: list[Nic]) -> list[Nic]:
+    """The NICs that can carry GPU traffic."""
+    any_rdma = any(nic.rdma_devices for nic in nics)
+    return [nic for nic in nics if is_fabric(nic, any_rdma)]
+
+
+def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[Group]:
+    """Pairing groups: GPUs joined by a common nearest fabric NIC, within one NUMA node or nearer."""
+    # among fabric NICs only: a management port on the same switch must not hide the real rail
+    fabric = proximity.neighbours(nic.address for nic in fabric_of(nics))
+    groups: dict[int, Group] = {}  # by identity
+    group_of: dict[str, Group] = {}  # NIC -> group
+    for gpu in gpus:
+        near = proximity.nearest(gpu.address, fabric)
+        if RANK[near.level] > RANK["NODE"]:
+            continue
+        group = Group(level=near.level, gpus=[gpu.address], nics=near.devices)
+        for address in near.devices:
+            other = group_of.get(address)
+            if other is not None and other is not group:
+                other.gpus += [one for one in group.gpus if one not in other.gpus]
+                other.nics += [one for one in group.nics if one not in other.nics]
+                other.level = max(other.level, group.level, key=RANK.__getitem__)
+                groups.pop(id(group), None)  # this GPU ties two groups together
+                group = other
+        groups[id(group)] = group
+        for address in group.nics:
+            group_of[address] = group
+    for group in groups.values():
+        group.gpus.sort(key=sort_key)
+        group.nics.sort(key=sort_key)
+        # what all of them share is what the two farthest share; one GPU and one NIC see every distance there is
+        pairs = [(group.gpus[0], nic) for nic in group.nics] + [(gpu, group.nics[0]) for gpu in group.gpus]
+        group.common = proximity.common(*max(pairs, key=lambda pair: RANK[proximity.gpu_to_nic(*pair)[0]]))
+    return list(groups.values())
+
+
+def derive_rails(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
+    """Number the rails: rail N is the Nth fabric NIC in the order of the GPUs that it serves.
+
+    Every GPU takes the nearest fabric NIC that serves the fewest GPUs so far, the one with the wider PCIe connector
+    before others: what a card can do, not what its cable does today, so that a rail keeps its number when a link
+    fails. NICs that serve no GPU (storage, management) get no rail. Where the site states rails, none is derived.
+    """
+    by_address = {nic.address: nic for nic in nics}
+    stated = [nic for nic in nics if nic.rail_source == "override" and nic.physfn is None]
+    fabric = proximity.neighbours(nic.address for nic in stated or fabric_of(nics))
+    served: dict[str, int] = {}
+    for gpu in gpus:
+        near = proximity.nearest(gpu.address, fabric)
+        if RANK[near.level] > RANK["NODE"]:
+            continue
+        # devices are in address order, which min() keeps among equals
+        chosen = by_address[
+            min(near.devices, key=lambda address: (served.get(address, 0), -proximity.capability(address)))
+        ]
+        if chosen.rail is None:
+            chosen.rail, chosen.rail_source = len(served), "derived"
+        served[chosen.address] = served.get(chosen.address, 0) + 1
+        gpu.rail = chosen.rail
+    for nic in nics:
+        if nic.physfn and nic.rail is None:
+            parent = by_address.get(nic.physfn)
+            if parent is not None and parent.rail is not None:
+                nic.rail, nic.rail_source = parent.rail, parent.rail_source

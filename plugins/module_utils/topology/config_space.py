@@ -1,0 +1,166 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""PCI configuration space and vital product data, from bytes.
+
+The functions take a C(read(offset, size)) callable rather than the whole space: on real hardware each dword is a
+transaction with the device, and an ordinary user is given the first 64 bytes only.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .model import Acs, Link, Vpd
+
+Read = t.Callable[[int, int], "bytes | None"]
+
+_CAP_POINTER = 0x34
+_CAP_ID_PCIE = 0x10
+_EXT_CAP_ID_ACS = 0x000D
+_STATUS_CAP_LIST = 0x10
+
+#: Link speed codes of LNKCAP and LNKSTA (PCIe Base Specification 6.0, section 7.5.3.6).
+_SPEED_CODES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+
+#: Bits of the ACS capability and control registers, in order (section 7.7.11.2).
+ACS_NAMES = ("SV", "TB", "RR", "CR", "UF", "EC", "DT")
+
+
+def _word(data: bytes | None, offset: int, size: int) -> int | None:
+    if data is None or len(data) < offset + size:
+        return None
+    return int.from_bytes(data[offset : offset + size], "little")
+
+
+def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
+    """GB/s of one direction: lanes times rate, less 8b/10b (2.5, 5 GT/s), 128b/130b (8 to 32) or FLIT coding (64)."""
+    if not speed_gts or not width:
+        return None
+    if speed_gts <= 5:
+        coding = 0.8
+    elif speed_gts < 64:
+        coding = 128 / 130
+    else:
+        coding = 242 / 256
+    return round(speed_gts * coding * width / 8, 3)
+
+
+def find_capability(read: Read, wanted: int) -> int | None:
+    """The offset of a capability in the first 256 bytes, or None."""
+    header = read(0, 64)
+    status = _word(header, 0x06, 2)
+    pointer = _word(header, _CAP_POINTER, 1)
+    if status is None or pointer is None or not status & _STATUS_CAP_LIST:
+        return None
+    seen = set()
+    while pointer >= 0x40 and pointer not in seen:
+        seen.add(pointer)
+        entry = read(pointer & 0xFC, 2)
+        if entry is None or len(entry) < 2:
+            return None
+        if entry[0] == wanted:
+            return pointer & 0xFC
+        pointer = entry[1]
+    return None
+
+
+def read_link(read: Read) -> Link | None:
+    """The link of a function from its PCI Express capability, or None where it has none or it cannot be read."""
+    offset = find_capability(read, _CAP_ID_PCIE)
+    if offset is None:
+        return None
+    registers = read(offset, 20)
+    capability, status = _word(registers, 0x0C, 4), _word(registers, 0x12, 2)
+    if capability is None or status is None:
+        return None
+    link = Link(
+        speed_gts=_SPEED_CODES.get(status & 0xF),
+        width=(status >> 4 & 0x3F) or None,
+        max_speed_gts=_SPEED_CODES.get(capability & 0xF),
+        max_width=(capability >> 4 & 0x3F) or None,
+    )
+    link.gb_per_s = payload_rate(link.speed_gts, link.width)
+    return link
+
+
+def read_acs(read: Read) -> Acs | None:
+    """The ACS capability, or None where the port has none or extended configuration space cannot be read."""
+    offset = 0x100
+    seen = set()
+    while offset >= 0x100 and offset not in seen:
+        seen.add(offset)
+        header = _word(read(offset, 4), 0, 4)
+        if header is None or header in (0, 0xFFFFFFFF):
+            return None
+        if header & 0xFFFF == _EXT_CAP_ID_ACS:
+            registers = read(offset + 4, 4)
+            capability, control = _word(registers, 0, 2), _word(registers, 2, 2)
+            if capability is None or control is None:
+                return None
+            return Acs(
+                capable=[name for bit, name in enumerate(ACS_NAMES) if capability >> bit & 1],
+                enabled=[name for bit, name in enumerate(ACS_NAMES) if control >> bit & 1],
+            )
+        offset = header >> 20 & 0xFFC
+    return None
+
+
+def read_vpd(read: Read) -> Vpd | None:
+    """Name, part and serial number and NVIDIA's V3 UUID, or None where there is no readable VPD.
+
+    Reads the identifier string and the read-only block and nothing behind them: VPD is slow, a mailbox of four bytes
+    a turn.
+    """
+    vpd = Vpd()
+    offset = 0
+    found = False
+    while offset < 0x8000:
+        head = read(offset, 3)
+        if head is None or len(head) < 3 or head[0] in (0x00, 0xFF):
+            break
+        if not head[0] & 0x80:  # a small resource: only the end tag is of use
+            if head[0] >> 3 == 0x0F:
+                break
+            offset += 1 + (head[0] & 7)
+            continue
+        length = int.from_bytes(head[1:3], "little")
+        if head[0] not in (0x82, 0x90):
+            break
+        body = read(offset + 3, length)
+        if body is None or len(body) < length:
+            break
+        found = True
+        if head[0] == 0x82:
+            vpd.name = _vpd_text(body)
+        else:
+            _read_vpd_fields(body, vpd)
+            break
+        offset += 3 + length
+    return vpd if found else None
+
+
+def _read_vpd_fields(body: bytes, vpd: Vpd) -> None:
+    position = 0
+    while position + 3 <= len(body):
+        key, size = body[position : position + 2], body[position + 2]
+        value = body[position + 3 : position + 3 + size]
+        if len(value) < size:
+            return
+        if key == b"PN":
+            vpd.part_number = _vpd_text(value)
+        elif key == b"SN":
+            vpd.serial_number = _vpd_text(value)
+        elif key == b"V3":
+            vpd.uuid = _vpd_text(value)
+        position += 3 + size
+
+
+def _vpd_text(raw: bytes) -> str | None:
+    try:
+        text = raw.decode("ascii").strip(" \0")
+    except UnicodeDecodeError:
+        return None
+    return text if text and text.isprintable() else None

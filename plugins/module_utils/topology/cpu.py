@@ -1,0 +1,148 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""CPUs, packages and NUMA nodes (Documentation/admin-guide/cputopology.rst, ABI/stable/sysfs-devices-node)."""
+
+from __future__ import annotations
+
+import re
+
+from . import cpuset
+from .model import NumaNode, Package, System
+from .reader import Reader
+
+_CPU = "/sys/devices/system/cpu"
+_NODE = "/sys/devices/system/node"
+_DMI = "/sys/class/dmi/id"
+_VIRTUAL_PRODUCTS = ("KVM", "Virtual Machine", "VirtualBox", "VMware", "HVM domU", "Google Compute Engine")
+_VIRTUAL_VENDORS = ("QEMU", "Xen", "innotek GmbH", "VMware, Inc.")
+
+
+def _cpus(reader: Reader, folder: str, list_name: str, mask_name: str) -> int | None:
+    """A CPU set from whichever of its two files is there."""
+    for name, parse in ((list_name, cpuset.from_list), (mask_name, cpuset.from_mask)):
+        text = reader.text(f"{folder}/{name}", 65536, whole=True)
+        if text is None:
+            continue
+        bits = parse(text)
+        if bits is not None:
+            return bits
+        reader.report(f"{folder}/{name}", f"not a CPU set: {text[:40]!r}")
+    return None
+
+
+def local_cpus(reader: Reader, folder: str) -> int | None:
+    """The CPUs that a PCI function names as its own, or None."""
+    return _cpus(reader, folder, "local_cpulist", "local_cpus")
+
+
+def online(reader: Reader) -> int | None:
+    return _cpus(reader, _CPU, "online", "online_mask")
+
+
+def read_packages(reader: Reader) -> list[Package]:
+    """Packages (sockets) with their CPUs.
+
+    A CPU names its whole package, so one CPU a package is enough to read.
+    """
+    numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if re.match(r"^cpu\d{1,5}$", name))
+    covered = 0
+    members: dict[int, int] = {}
+    for number in numbers:
+        if covered >> number & 1:
+            continue
+        folder = f"{_CPU}/cpu{number}/topology"
+        identifier = reader.integer(f"{folder}/physical_package_id")
+        if identifier is None or identifier < 0:  # -1: the firmware does not say (arm64 without PPTT)
+            continue
+        cpus = _cpus(reader, folder, "core_siblings_list", "core_siblings") or 0
+        cpus |= 1 << number
+        covered |= cpus
+        members[identifier] = members.get(identifier, 0) | cpus
+    return [Package(id=identifier, cpus=cpuset.to_list(cpus)) for identifier, cpus in sorted(members.items())]
+
+
+def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
+    """NUMA nodes, and the CPU set of each node that told it. Distances are SLIT numbers, memory is bytes."""
+    numbers = sorted(int(name[4:]) for name in reader.names(_NODE) if re.match(r"^node\d{1,5}$", name))
+    nodes = []
+    sets: dict[int, int] = {}
+    for number in numbers:
+        folder = f"{_NODE}/node{number}"
+        node = NumaNode(id=number)
+        cpus = _cpus(reader, folder, "cpulist", "cpumap")
+        if cpus is not None:
+            sets[number] = cpus
+            node.cpus = cpuset.to_list(cpus)
+        memory = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", reader.text(f"{folder}/meminfo", 16384) or "")
+        if memory:
+            node.memory_bytes = int(memory.group(1)) * 1024
+        distances = (reader.text(f"{folder}/distance", 65536, whole=True) or "").split()
+        if distances:
+            if len(distances) == len(numbers) and all(re.match(r"^[0-9]{1,9}$", text) for text in distances):
+                node.distances = {str(other): int(text) for other, text in zip(numbers, distances)}
+            else:
+                reader.report(f"{folder}/distance", f"not one distance a node: {' '.join(distances)[:40]!r}")
+        nodes.append(node)
+    return nodes, sets
+
+
+def join_packages(nodes: list[NumaNode], sets: dict[int, int], packages: list[Package]) -> None:
+    """Tell each node its package and the reverse, where all of a node's CPUs are of one package."""
+    for package in packages:
+        bits = cpuset.from_list(package.cpus) or 0
+        for node in nodes:
+            cpus = sets.get(node.id)
+            if cpus and cpus & ~bits == 0:
+                node.package = package.id
+                package.numa_nodes.append(node.id)
+
+
+def numa_node_of(cpus: int | None, sets: dict[int, int]) -> int | None:
+    """The one NUMA node that holds a whole CPU set, on a machine that has more than one with CPUs; else None.
+
+    With a single node the answer would be true of everything and say nothing: a VM whose host hides its sockets looks
+    just so.
+    """
+    with_cpus = {number: bits for number, bits in sets.items() if bits}
+    if not cpus or len(with_cpus) < 2:
+        return None
+    holders = [number for number, bits in with_cpus.items() if cpus & bits]
+    return holders[0] if len(holders) == 1 and not cpus & ~with_cpus[holders[0]] else None
+
+
+def read_system(reader: Reader) -> System:
+    """The machine's names and what it says of virtualisation and IOMMU."""
+    system = System(
+        vendor=reader.text(f"{_DMI}/sys_vendor") or None,
+        product=reader.text(f"{_DMI}/product_name") or None,
+        board=reader.text(f"{_DMI}/board_name") or None,
+        bios_version=reader.text(f"{_DMI}/bios_version") or None,
+        kernel=reader.text("/proc/sys/kernel/osrelease") or None,
+        architecture=reader.text("/proc/sys/kernel/arch") or reader.architecture(),
+    )
+    cpuinfo = (reader.text("/proc/cpuinfo", 16384) or "").split("\n\n")[0]
+    values = {}
+    for line in cpuinfo.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            values.setdefault(key.strip(), value.strip())
+    system.cpu_model = values.get("model name") or values.get("cpu") or None
+    if system.architecture is None:
+        if "flags" in values:
+            system.architecture = "x86_64" if "lm" in values["flags"].split() else "i386"
+        elif "CPU implementer" in values:
+            system.architecture = "aarch64"
+    if "flags" in values:
+        system.virtual = "hypervisor" in values["flags"].split()
+    elif (system.product or "").startswith(_VIRTUAL_PRODUCTS) or system.vendor in _VIRTUAL_VENDORS:
+        system.virtual = True
+    elif system.product:
+        system.virtual = False
+    if "iommu" in reader.names("/sys/class"):
+        system.iommu_enabled = bool(reader.names("/sys/class/iommu"))
+    arguments = (reader.text("/proc/cmdline", 16384) or "").split()
+    system.iommu_arguments = [word for word in arguments if "iommu" in word.partition("=")[0] or word[:4] == "pci="]
+    return system

@@ -1,0 +1,32 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""The standard device attributes, as k8s.io/dynamic-resource-allocation/deviceattribute computes them."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+_BUS_ID = re.compile(r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$")
+
+
+def standard_attributes(address: str, device_path: str | None, numa_node: int | None) -> dict[str, t.Any]:
+    """pciBusID, pcieRoot and numaNode of a PCI function; a key is absent where Kubernetes would not publish it.
+
+    C(device_path) is where /sys/bus/pci/devices/ADDRESS points (None where it is no link) and C(numa_node) what the
+    kernel wrote in the function's numa_node file. The helper takes domains of four digits only, and a root only from
+    paths that begin with /sys/devices/pci, so that functions behind VMD and on Hyper-V get no pcieRoot
+    (pci_linux.go; KEP-6072 for numaNode, where a negative number is no answer).
+    """
+    attributes: dict[str, t.Any] = {}
+    if _BUS_ID.match(address):
+        attributes["pciBusID"] = address
+        parts = (device_path or "").split("/")
+        if parts[:3] == ["", "sys", "devices"] and len(parts) > 4 and parts[3][:3] == "pci" and parts[-1] == address:
+            attributes["pcieRoot"] = parts[3]
+        if numa_node is not None and numa_node >= 0:
+            attributes["numaNode"] = numa_node
+    return attributes

@@ -1,0 +1,327 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""What a node is made of, as plain data.
+
+Every class here is one fact sheet. A field that the machine did not state is C(None); no field is ever filled with
+a guess. PCI addresses are C(DDDD:BB:DD.F) strings in lower case as the kernel writes them (the domain has five or
+more digits behind Intel VMD and on some hypervisors). CPU sets are kernel list strings such as C(0-15,32-47).
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field, fields, is_dataclass
+
+#: Version of the dictionaries that :func:`as_dict` writes: the major number grows when a reader of the old form
+#: would break, the minor one when something is added.
+SCHEMA_VERSION = "1.0"
+
+
+@dataclass
+class Link:
+    """A PCIe link as one end of it reports it. Speeds are GT/s per lane, widths are lanes."""
+
+    speed_gts: float | None = None
+    width: int | None = None
+    max_speed_gts: float | None = None
+    max_width: int | None = None
+    gb_per_s: float | None = None  # current payload rate of one direction in GB/s (10^9 bytes), after line coding
+
+
+@dataclass
+class Acs:
+    """PCIe Access Control Services of a port (PCIe Base Specification, section 7.7.11).
+
+    Both lists hold the two-letter names that lspci uses: SV, TB, RR, CR, UF, EC, DT.
+    """
+
+    capable: list[str] = field(default_factory=list)
+    enabled: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Sriov:
+    """The SR-IOV capability of a PF (Documentation/ABI/testing/sysfs-bus-pci, sriov_*)."""
+
+    total_vfs: int | None = None
+    num_vfs: int | None = None
+    offset: int | None = None
+    stride: int | None = None
+    vf_device_id: str | None = None
+    drivers_autoprobe: bool | None = None
+    vfs: list[str] = field(default_factory=list)  # addresses by VF number
+
+
+@dataclass
+class Vpd:
+    """Vital product data of a card (PCI Local Bus Specification 3.0, appendix I)."""
+
+    name: str | None = None
+    part_number: str | None = None
+    serial_number: str | None = None
+    uuid: str | None = None  # NVIDIA's V3 field: shared by a ConnectX-8 PF and its data-direct DMA function
+
+
+@dataclass
+class PciFunction:
+    """One PCI function.
+
+    C(bridges) are the addresses from the root complex down to, and without, the function itself. C(root_complex) is
+    the kernel's name of the outermost host bridge (C(pci0000:17)).
+    """
+
+    address: str
+    kind: str = "other"  # gpu, accelerator, nic, nvme, bridge, data_direct, other
+    class_code: str | None = None  # six hex digits: base class, subclass, programming interface
+    vendor_id: str | None = None  # four hex digits
+    device_id: str | None = None
+    subsystem_vendor_id: str | None = None
+    subsystem_device_id: str | None = None
+    revision: str | None = None
+    name: str | None = None
+    driver: str | None = None
+    slot: str | None = None
+    root_complex: str | None = None
+    bridges: list[str] = field(default_factory=list)
+    numa_node: int | None = None
+    numa_source: str | None = None  # kernel, local_cpus, override, import
+    local_cpus: str | None = None
+    link: Link | None = None
+    iommu_group: int | None = None
+    iommu_group_type: str | None = None
+    acs: Acs | None = None
+    sriov: Sriov | None = None
+    physfn: str | None = None  # the PF, where this is a VF
+    vf_number: int | None = None
+    vpd: Vpd | None = None
+    switch_label: str | None = None  # a site's own word that devices share a switch
+    kubernetes: dict[str, t.Any] = field(default_factory=dict)
+
+
+@dataclass
+class NumaNode:
+    id: int
+    cpus: str | None = None  # "" for a node without CPUs, None where the kernel did not say
+    memory_bytes: int | None = None
+    package: int | None = None
+    distances: dict[str, int] = field(default_factory=dict)  # node number (a string, for JSON) -> SLIT distance
+
+
+@dataclass
+class Package:
+    id: int
+    cpus: str
+    numa_nodes: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Interface:
+    """A network interface of the namespace that was read."""
+
+    name: str
+    kind: str = "virtual"  # physical, vf, representor, bond, bridge, vlan, macvlan, loopback, virtual
+    address: str | None = None  # PCI function
+    link_layer: str | None = None  # ethernet, infiniband, loopback, other
+    ifindex: int | None = None
+    mac: str | None = None
+    permanent_mac: str | None = None
+    mtu: int | None = None
+    operstate: str | None = None
+    carrier: bool | None = None
+    speed_mbps: int | None = None
+    dev_port: int | None = None
+    phys_port_name: str | None = None
+    phys_switch_id: str | None = None
+    alias: str | None = None
+    master: str | None = None
+    lower: list[str] = field(default_factory=list)
+    default_route: bool = False
+
+
+@dataclass
+class Gid:
+    index: int
+    gid: str
+    type: str | None = None  # "IB/RoCE v1" or "RoCE v2"
+    interface: str | None = None
+
+
+@dataclass
+class RdmaPort:
+    port: int
+    link_layer: str | None = None  # infiniband, ethernet
+    state: str | None = None  # the kernel's word: ACTIVE, DOWN, INIT, ARMED
+    phys_state: str | None = None  # LinkUp, Disabled, Polling, ...
+    rate_gbps: float | None = None
+    lid: str | None = None
+    sm_lid: str | None = None
+    interfaces: list[str] = field(default_factory=list)
+    gids: list[Gid] = field(default_factory=list)
+
+
+@dataclass
+class RdmaDevice:
+    """An RDMA device (Documentation/ABI/stable/sysfs-class-infiniband)."""
+
+    name: str
+    address: str | None = None
+    node_type: str | None = None
+    node_guid: str | None = None
+    sys_image_guid: str | None = None
+    firmware: str | None = None
+    board_id: str | None = None
+    interfaces: list[str] = field(default_factory=list)
+    ports: list[RdmaPort] = field(default_factory=list)
+    char_devices: list[str] = field(default_factory=list)  # paths under /dev/infiniband
+
+
+@dataclass
+class Nearest:
+    """The nearest devices of another kind. C(via) is the data-direct function that makes a NIC near, if one does."""
+
+    level: str = "UNKNOWN"
+    devices: list[str] = field(default_factory=list)
+    via: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Gpu:
+    """A GPU or another accelerator. C(index) counts in PCI address order from 0."""
+
+    address: str
+    index: int
+    kind: str = "gpu"
+    vendor: str | None = None
+    model: str | None = None
+    driver: str | None = None
+    numa_node: int | None = None
+    rail: int | None = None
+    nearest_nics: Nearest = field(default_factory=Nearest)
+
+
+@dataclass
+class Nic:
+    """A PCI function that carries network or RDMA traffic: PFs and VFs alike."""
+
+    address: str
+    vendor: str | None = None
+    model: str | None = None
+    driver: str | None = None
+    numa_node: int | None = None
+    physfn: str | None = None
+    interfaces: list[str] = field(default_factory=list)
+    representors: list[str] = field(default_factory=list)
+    rdma_devices: list[str] = field(default_factory=list)
+    link_layer: str | None = None
+    speed_mbps: int | None = None
+    up: bool | None = None
+    default_route: bool = False
+    data_direct: str | None = None  # the DMA function that carries this NIC's GPU traffic
+    rail: int | None = None
+    rail_source: str | None = None  # derived, override
+    nearest_gpus: Nearest = field(default_factory=Nearest)
+
+
+@dataclass
+class Nvme:
+    address: str
+    controllers: list[str] = field(default_factory=list)
+    model: str | None = None
+    serial: str | None = None
+    driver: str | None = None
+    numa_node: int | None = None
+
+
+@dataclass
+class Affinity:
+    """Levels between GPUs, NICs without VFs, and NVMe. C(levels) is a square matrix in the order of C(devices)."""
+
+    devices: list[str] = field(default_factory=list)
+    levels: list[list[str]] = field(default_factory=list)
+
+
+@dataclass
+class Group:
+    """GPUs and NICs that are each other's nearest. C(common) names what they share: a bridge, a root, a NUMA node."""
+
+    level: str
+    common: str | None = None
+    gpus: list[str] = field(default_factory=list)
+    nics: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Finding:
+    """Something that an operator should know. C(evidence) holds the values that were read."""
+
+    id: str
+    severity: str  # error, warning, info
+    summary: str
+    action: str
+    devices: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+
+
+@dataclass
+class System:
+    architecture: str | None = None
+    vendor: str | None = None
+    product: str | None = None
+    board: str | None = None
+    bios_version: str | None = None
+    cpu_model: str | None = None
+    kernel: str | None = None
+    virtual: bool | None = None
+    iommu_enabled: bool | None = None
+    iommu_arguments: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Source:
+    kind: str = "sysfs"  # sysfs, nccl_xml, hwloc_xml
+    path: str = "/"
+    config_space: bool | None = None  # whether PCI config space beyond the first 64 bytes could be read
+    unreadable: list[str] = field(default_factory=list)  # "path: reason", the first hundred
+    unreadable_count: int = 0
+
+
+@dataclass
+class Topology:
+    """A whole node."""
+
+    schema_version: str = SCHEMA_VERSION
+    source: Source = field(default_factory=Source)
+    system: System = field(default_factory=System)
+    numa_nodes: list[NumaNode] = field(default_factory=list)
+    packages: list[Package] = field(default_factory=list)
+    functions: dict[str, PciFunction] = field(default_factory=dict)
+    interfaces: list[Interface] = field(default_factory=list)
+    rdma_devices: list[RdmaDevice] = field(default_factory=list)
+    gpus: list[Gpu] = field(default_factory=list)
+    nics: list[Nic] = field(default_factory=list)
+    nvme: list[Nvme] = field(default_factory=list)
+    affinity: Affinity = field(default_factory=Affinity)
+    groups: list[Group] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    fingerprint: str | None = None  # equal for nodes of the same shape, whatever their serial numbers
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def as_dict(value: t.Any) -> t.Any:
+    """Turn a fact sheet into dictionaries, lists and scalars that JSON and Ansible facts can carry."""
+    if is_dataclass(value):
+        kind = type(value)
+        names = _FIELDS.get(kind)
+        if names is None:
+            names = _FIELDS[kind] = tuple(f.name for f in fields(kind))
+        return {name: as_dict(getattr(value, name)) for name in names}
+    if isinstance(value, list):
+        return [as_dict(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_dict(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,174 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""Network interfaces from /sys/class/net (Documentation/ABI/testing/sysfs-class-net) and the default routes."""
+
+from __future__ import annotations
+
+import re
+
+from .model import Interface, PciFunction
+from .pci import address_in
+from .reader import Reader
+
+_NET = "/sys/class/net"
+_LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_arp.h
+_DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
+#: Names of the ports that a switchdev driver gives to the far ends of VFs, SFs and, on a DPU, of the host's PFs
+#: (devlink-port, kernel documentation).
+_REPRESENTOR = re.compile(r"^(c\d+)?pf\d+((vf|sf)\d+|hpf)?$")
+_RTF_UP, _RTF_REJECT = 0x0001, 0x0200
+
+
+def read_interfaces(reader: Reader, functions: dict[str, PciFunction]) -> list[Interface]:
+    """All interfaces of the network namespace that the tree shows, by name."""
+    names = reader.names(_NET)
+    routed = default_route_interfaces(reader)
+    interfaces = []
+    for name in names:
+        if name == "bonding_masters":  # the one plain file there
+            continue
+        interface = _interface(reader, name, functions)
+        if interface:
+            interface.default_route = name in routed
+            interfaces.append(interface)
+    _add_partition_parents(reader, interfaces)
+    _add_permanent_macs(reader, interfaces)
+    return interfaces
+
+
+def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> Interface | None:
+    folder = reader.link(f"{_NET}/{name}", expected=False) or f"{_NET}/{name}"
+    names = set(reader.names(folder))
+    if "ifindex" not in names and "address" not in names:
+        reader.report(f"{_NET}/{name}", "not the directory of an interface")
+        return None
+
+    def text(attribute: str) -> str | None:
+        return reader.text(f"{folder}/{attribute}") or None if attribute in names else None
+
+    def number(attribute: str) -> int | None:
+        return reader.integer(f"{folder}/{attribute}") if attribute in names else None
+
+    interface = Interface(name=name)
+    hardware = "/devices/virtual/" not in folder
+    if hardware:
+        interface.address = address_in(folder)
+        if interface.address is None and "device" in names:
+            interface.address = address_in(reader.link(f"{folder}/device"))
+    hardware_type = number("type")
+    if hardware_type is not None:
+        interface.link_layer = _LINK_LAYERS.get(hardware_type, "other")
+    interface.ifindex = number("ifindex")
+    interface.mac = text("address")
+    if hardware and number("addr_assign_type") == 0:  # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
+        interface.permanent_mac = interface.mac
+    interface.mtu = number("mtu")
+    interface.operstate = text("operstate")
+    carrier = number("carrier")
+    interface.carrier = None if carrier is None else bool(carrier)
+    speed = number("speed")
+    interface.speed_mbps = speed if speed is not None and 0 < speed < 2**31 else None  # -1: SPEED_UNKNOWN
+    interface.dev_port = number("dev_port")
+    interface.phys_port_name = text("phys_port_name")
+    interface.phys_switch_id = text("phys_switch_id")
+    interface.alias = text("ifalias")
+    if "master" in names:
+        interface.master = (reader.link(f"{folder}/master") or "").rpartition("/")[2] or None
+    interface.lower = sorted(entry[6:] for entry in names if entry[:6] == "lower_")
+    interface.kind = _kind(reader, interface, folder, names, functions)
+    return interface
+
+
+def _kind(
+    reader: Reader, interface: Interface, folder: str, names: set[str], functions: dict[str, PciFunction]
+) -> str:
+    if interface.link_layer == "loopback":
+        return "loopback"
+    if "bonding" in names:
+        return "bond"
+    if "bridge" in names:
+        return "bridge"
+    devtype = re.search(r"^DEVTYPE=(\w+)$", reader.text(f"{folder}/uevent") or "", re.MULTILINE)
+    if devtype and devtype.group(1) in _DEVTYPES:
+        return devtype.group(1)
+    if interface.phys_switch_id and _REPRESENTOR.match(interface.phys_port_name or ""):
+        return "representor"
+    if interface.address is None:
+        return "virtual"
+    if re.search(r"\.sf\.\d+/", folder):
+        return "sf"
+    function = functions.get(interface.address)
+    return "vf" if function and function.physfn else "physical"
+
+
+def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
+    """Put IPoIB children on their parent: they hang on the same PCI function, and only iflink tells them apart."""
+    by_index = {interface.ifindex: interface.name for interface in interfaces if interface.ifindex is not None}
+    for interface in interfaces:
+        if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):
+            continue
+        parent = reader.integer(f"{_NET}/{interface.name}/iflink")
+        if parent is not None and interface.ifindex is not None and parent != interface.ifindex:
+            interface.kind = "virtual"
+            if parent in by_index and by_index[parent] not in interface.lower:
+                interface.lower = sorted([*interface.lower, by_index[parent]])
+
+
+def _add_permanent_macs(reader: Reader, interfaces: list[Interface]) -> None:
+    """Fill in the addresses that sysfs hides: from a bond's own list of its ports, and from the running kernel."""
+    by_name = {interface.name: interface for interface in interfaces}
+    for bond in interfaces:
+        if bond.kind != "bond":
+            continue
+        port = None
+        for line in (reader.text(f"/proc/net/bonding/{bond.name}", 65536) or "").splitlines():
+            key, colon, value = line.partition(": ")
+            if key == "Slave Interface":
+                port = by_name.get(value.strip())
+            elif key == "Permanent HW addr" and port:
+                port.permanent_mac = port.permanent_mac or value.strip().lower()
+    unknown = {entry.name: entry for entry in interfaces if entry.address and entry.permanent_mac is None}
+    for name, mac in reader.permanent_macs(unknown).items():
+        unknown[name].permanent_mac = mac
+
+
+def default_route_interfaces(reader: Reader) -> set[str]:
+    """The interfaces of the main table's IPv4 and IPv6 default routes (/proc/net/route, /proc/net/ipv6_route)."""
+    found = set()
+    for line in (reader.text("/proc/net/route", 1 << 20) or "").splitlines()[1:]:
+        columns = line.split()
+        if len(columns) >= 8 and columns[1] == columns[7] == "00000000" and _route_is_up(columns[3]):
+            found.add(columns[0])
+    for line in (reader.text("/proc/net/ipv6_route", 1 << 20) or "").splitlines():
+        columns = line.split()
+        if len(columns) >= 10 and not columns[0].strip("0") and columns[1] == "00" and _route_is_up(columns[8]):
+            found.add(columns[9])
+    found.discard("lo")
+    return found
+
+
+def _route_is_up(flags: str) -> bool:
+    try:
+        value = int(flags, 16)
+    except ValueError:
+        return False
+    return bool(value & _RTF_UP) and not value & _RTF_REJECT
+
+
+def below(interfaces: list[Interface], names: set[str]) -> set[str]:
+    """The interfaces in C(names) and all that they stand on: the ports of a bond or bridge, a VLAN's parent."""
+    lower = {interface.name: set(interface.lower) for interface in interfaces}
+    for interface in interfaces:
+        if interface.master:
+            lower.setdefault(interface.master, set()).add(interface.name)
+    found: set[str] = set()
+    pending = set(names)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending |= lower.get(name, set())
+    return found

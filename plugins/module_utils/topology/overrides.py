@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""A site's own word on locality, where the machine says nothing or says it wrong."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .model import Finding, Nic, PciFunction
+from .pci import ADDRESS
+
+_KEYS = frozenset(("address", "slot", "numa_node", "switch", "rail"))
+
+
+class OverrideError(ValueError):
+    """An override that cannot be understood; the text names the entry and what is wrong with it."""
+
+
+def check_overrides(overrides: list[dict[str, t.Any]]) -> None:
+    """Check the form of all overrides.
+
+    Each is a dictionary with C(address) or C(slot) to choose functions, and at least one of C(numa_node) (a node
+    number), C(switch) (any name: devices of one name share a switch) and C(rail) (a number).
+    @raise OverrideError: for the first entry that is malformed.
+    """
+    for index, entry in enumerate(overrides):
+        where = f"locality_overrides[{index}]"
+        unknown = sorted(set(entry) - _KEYS)
+        if unknown:
+            raise OverrideError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+        if (entry.get("address") is None) == (entry.get("slot") is None):
+            raise OverrideError(f"{where}: give either 'address' or 'slot'")
+        address = entry.get("address")
+        if address is not None and not ADDRESS.match(address):
+            raise OverrideError(f"{where}.address: {address!r} is not of the form 0000:1b:00.0 (lower case)")
+        if all(entry.get(key) is None for key in ("numa_node", "switch", "rail")):
+            raise OverrideError(f"{where}: nothing to set; give 'numa_node', 'switch' or 'rail'")
+        for key in ("numa_node", "rail"):
+            value = entry.get(key)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise OverrideError(f"{where}.{key}: {value!r} is not a number from 0")
+
+
+def _chosen(entry: dict[str, t.Any], functions: dict[str, PciFunction]) -> list[PciFunction]:
+    if entry.get("address") is not None:
+        function = functions.get(entry["address"])
+        return [function] if function else []
+    return [function for function in functions.values() if function.slot == str(entry["slot"])]
+
+
+def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFunction]) -> list[Finding]:
+    """Set C(numa_node) and C(switch_label) of the chosen functions, and report what was set and what matched nothing."""
+    findings = []
+    for index, entry in enumerate(overrides):
+        chosen = _chosen(entry, functions)
+        wanted = f"address {entry['address']}" if entry.get("address") is not None else f"slot {entry['slot']}"
+        if not chosen:
+            findings.append(
+                Finding(
+                    id="override-unmatched",
+                    severity="warning",
+                    summary=f"A locality override names {wanted}, which this node does not have",
+                    action="Correct the override, or narrow it to the hosts that have the device.",
+                    evidence=[f"locality_overrides[{index}]"],
+                )
+            )
+            continue
+        evidence = []
+        for function in chosen:
+            if entry.get("numa_node") is not None:
+                evidence.append(f"{function.address}: NUMA node {function.numa_node} read, {entry['numa_node']} stated")
+                function.numa_node, function.numa_source = entry["numa_node"], "override"
+            if entry.get("switch") is not None:
+                evidence.append(f"{function.address}: shares switch {entry['switch']!r}")
+                function.switch_label = str(entry["switch"])
+        if evidence:
+            findings.append(
+                Finding(
+                    id="override-applied",
+                    severity="info",
+                    summary=f"Locality of {wanted} is the site's own statement",
+                    action="Nothing to do. Remove the override once the machine states its locality rightly.",
+                    devices=[function.address for function in chosen],
+                    evidence=evidence,
+                )
+            )
+    return findings
+
+
+def apply_rails(overrides: list[dict[str, t.Any]], functions: dict[str, PciFunction], nics: list[Nic]) -> None:
+    """Set the rails that the site states."""
+    by_address = {nic.address: nic for nic in nics}
+    for entry in overrides:
+        if entry.get("rail") is None:
+            continue
+        for function in _chosen(entry, functions):
+            nic = by_address.get(function.address)
+            if nic is not None:
+                nic.rail, nic.rail_source = entry["rail"], "override"

@@ -1,0 +1,222 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""From a node's files to its topology."""
+
+from __future__ import annotations
+
+import typing as t
+
+from . import affinity, cpu, fingerprint, findings, ids, net, overrides, pci, rdma
+from .model import Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology
+from .reader import Reader
+
+_ACCELERATORS = ("gpu", "accelerator")
+
+
+def probe(
+    root: str = "/",
+    locality_overrides: t.Sequence[dict[str, t.Any]] = (),
+    with_vpd: bool = True,
+    with_gids: bool = True,
+) -> Topology:
+    """Read the node below C(root).
+
+    Reads files only, and changes nothing. What cannot be read is C(None) in the result and named in a finding.
+    @param locality_overrides: see :func:`overrides.check_overrides`.
+    @param with_vpd: read the vital product data of NICs, which takes some milliseconds a card.
+    @param with_gids: read the GID tables of RDMA ports.
+    @raise OverrideError: for an override that is malformed.
+    """
+    stated = list(locality_overrides)
+    overrides.check_overrides(stated)
+    reader = Reader(root)
+    topology = Topology(source=Source(path=reader.root))
+    topology.system = cpu.read_system(reader)
+    topology.packages = cpu.read_packages(reader)
+    topology.numa_nodes, node_cpus = cpu.read_numa_nodes(reader)
+    cpu.join_packages(topology.numa_nodes, node_cpus, topology.packages)
+    pci_reader = pci.PciReader(reader, node_cpus, with_vpd)
+    topology.functions = pci_reader.read()
+    topology.source.config_space = pci_reader.config_space
+    topology.interfaces = net.read_interfaces(reader, topology.functions)
+    topology.rdma_devices = rdma.read_rdma_devices(reader, topology.interfaces, with_gids)
+    if topology.system.iommu_enabled is None and any(f.iommu_group is not None for f in topology.functions.values()):
+        topology.system.iommu_enabled = True
+    _mark_network_functions(topology)
+    topology.nvme = _nvme(reader, topology.functions)
+    models = _gpu_models(reader, topology.functions)
+    complete(topology, stated, models)
+    topology.source.unreadable = reader.unreadable
+    topology.source.unreadable_count = reader.unreadable_count
+    _add_findings(topology)
+    return topology
+
+
+def complete(
+    topology: Topology, stated: list[dict[str, t.Any]] | None = None, gpu_models: dict[str, str] | None = None
+) -> None:
+    """Derive from functions, interfaces and RDMA devices all that follows from them but the findings of the rules."""
+    stated = stated or []
+    topology.findings = overrides.apply_locality(stated, topology.functions)
+    topology.gpus = _gpus(topology.functions, gpu_models or {})
+    topology.nics = _nics(topology.functions, topology.interfaces, topology.rdma_devices)
+    overrides.apply_rails(stated, topology.functions, topology.nics)
+    proximity = _proximity(topology)
+    affinity.find_nearest(proximity, topology.gpus, topology.nics)
+    topology.groups = affinity.find_groups(proximity, topology.gpus, topology.nics)
+    affinity.derive_rails(proximity, topology.gpus, topology.nics)
+    physical = [nic.address for nic in topology.nics if nic.physfn is None]
+    topology.affinity = proximity.matrix(
+        [gpu.address for gpu in topology.gpus], physical + [nvme.address for nvme in topology.nvme], set(physical)
+    )
+    topology.fingerprint = fingerprint.fingerprint(topology)
+
+
+def keep_relevant(topology: Topology) -> None:
+    """Drop the functions that are neither GPU, accelerator, NIC nor NVMe nor a bridge above one of them."""
+    kept = set()
+    for function in topology.functions.values():
+        if function.kind not in ("bridge", "other"):
+            kept.add(function.address)
+            kept.update(function.bridges)
+    topology.functions = {address: one for address, one in topology.functions.items() if address in kept}
+
+
+def _add_findings(topology: Topology) -> None:
+    topology.findings = findings.find(topology, _proximity(topology)) + topology.findings
+
+
+def _proximity(topology: Topology) -> affinity.Proximity:
+    return affinity.Proximity(
+        topology.functions, {nic.address: nic.data_direct for nic in topology.nics if nic.data_direct}
+    )
+
+
+def _mark_network_functions(topology: Topology) -> None:
+    """A function that carries an interface or RDMA device is a NIC, whatever its class says."""
+    carriers = [interface.address for interface in topology.interfaces if interface.kind in ("physical", "vf")]
+    carriers += [device.address for device in topology.rdma_devices]
+    for address in carriers:
+        function = topology.functions.get(address or "")
+        if function and function.kind == "other":
+            function.kind = "nic"
+
+
+def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, str]:
+    """Product names as the bound driver tells them: NVIDIA in procfs, AMD in sysfs."""
+    models = {}
+    for address, function in functions.items():
+        if function.kind not in _ACCELERATORS:
+            continue
+        name = None
+        if function.driver == "nvidia":
+            for line in (reader.text(f"/proc/driver/nvidia/gpus/{address}/information") or "").splitlines():
+                key, colon, value = line.partition(":")
+                if key == "Model":
+                    name = value.strip()
+        elif function.driver == "amdgpu":
+            name = reader.text(f"{pci.DEVICES}/{address}/product_name")
+        if name:
+            models[address] = name
+    return models
+
+
+def _gpus(functions: dict[str, PciFunction], models: dict[str, str]) -> list[Gpu]:
+    # a host that hands out vGPUs shows a dozen VFs a card: they are its PF's to give
+    found = [function for function in functions.values() if function.kind in _ACCELERATORS and function.physfn is None]
+    return [
+        Gpu(
+            address=function.address,
+            index=index,
+            kind=function.kind,
+            vendor=ids.VENDORS.get(function.vendor_id or ""),
+            model=models.get(function.address) or function.name,
+            driver=function.driver,
+            numa_node=function.numa_node,
+        )
+        for index, function in enumerate(found)
+    ]
+
+
+def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
+    found = {
+        function.address: Nvme(address=function.address, driver=function.driver, numa_node=function.numa_node)
+        for function in functions.values()
+        if function.kind == "nvme" and function.physfn is None
+    }
+    for name in reader.names("/sys/class/nvme"):
+        folder = reader.link(f"/sys/class/nvme/{name}", expected=False) or f"/sys/class/nvme/{name}"
+        entry = found.get(pci.address_in(folder) or pci.address_in(reader.link(f"{folder}/device", expected=False)) or "")
+        if entry is None:
+            continue
+        entry.controllers.append(name)
+        entry.model = entry.model or reader.text(f"{folder}/model") or None
+        entry.serial = entry.serial or reader.text(f"{folder}/serial") or None
+    return list(found.values())
+
+
+def _nics(
+    functions: dict[str, PciFunction], interfaces: list[Interface], rdma_devices: list[RdmaDevice]
+) -> list[Nic]:
+    carrying = net.below(interfaces, {interface.name for interface in interfaces if interface.default_route})
+    partners = _data_direct(functions)
+    interfaces_of: dict[str | None, list[Interface]] = {}
+    for interface in interfaces:
+        interfaces_of.setdefault(interface.address, []).append(interface)
+    rdma_of: dict[str | None, list[RdmaDevice]] = {}
+    for device in rdma_devices:
+        rdma_of.setdefault(device.address, []).append(device)
+    nics = []
+    for function in functions.values():
+        if function.kind != "nic":
+            continue
+        here = interfaces_of.get(function.address, [])
+        own = [i for i in here if i.kind != "representor"]
+        rdma_own = rdma_of.get(function.address, [])
+        ports = [port for device in rdma_own for port in device.ports]
+        nic = Nic(
+            address=function.address,
+            vendor=ids.VENDORS.get(function.vendor_id or ""),
+            model=function.name or (function.vpd.name if function.vpd else None),
+            driver=function.driver,
+            numa_node=function.numa_node,
+            physfn=function.physfn,
+            interfaces=[interface.name for interface in own],
+            representors=[i.name for i in here if i.kind == "representor"],
+            rdma_devices=[device.name for device in rdma_own],
+            default_route=any(interface.name in carrying for interface in own),
+            data_direct=partners.get(function.address),
+        )
+        layers = [port.link_layer for port in ports if port.link_layer] + [i.link_layer for i in own if i.link_layer]
+        nic.link_layer = layers[0] if layers else None
+        speeds = [interface.speed_mbps for interface in own if interface.speed_mbps]
+        speeds += [int(port.rate_gbps * 1000) for port in ports if port.rate_gbps and port.state == "ACTIVE"]
+        nic.speed_mbps = max(speeds, default=None)
+        states = [port.state == "ACTIVE" for port in ports if port.state]
+        states += [interface.carrier for interface in own if interface.carrier is not None]
+        nic.up = any(states) if states else None
+        nics.append(nic)
+    return nics
+
+
+def _data_direct(functions: dict[str, PciFunction]) -> dict[str, str]:
+    """NIC function -> its data-direct DMA function: the one whose VPD holds the same V3 UUID.
+
+    On such boards the NIC hangs on another root complex than the GPU, and GPU traffic goes through the DMA function
+    (rdma-core, kernel-boot/rdma_topo). A UUID that two DMA functions claim proves nothing and is left out.
+    """
+    by_uuid: dict[str, list[str]] = {}
+    for function in functions.values():
+        if function.kind == "data_direct" and function.vpd and function.vpd.uuid:
+            by_uuid.setdefault(function.vpd.uuid, []).append(function.address)
+    return {
+        function.address: by_uuid[function.vpd.uuid][0]
+        for function in functions.values()
+        if function.kind == "nic"
+        and function.vpd
+        and function.vpd.uuid
+        and len(by_uuid.get(function.vpd.uuid, ())) == 1
+    }

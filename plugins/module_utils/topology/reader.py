@@ -1,0 +1,190 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""The only place where this package touches a file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import re
+import typing as t
+
+#: What the kernel answers for an attribute that a device does not have or cannot tell in its present state: no value,
+#: and nothing to report.
+_NO_VALUE = frozenset(
+    (errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENXIO, errno.ENODEV, errno.ENETDOWN)
+)
+
+_MAX_REPORTED = 100
+_PAGE = 4096
+_INTEGER = re.compile(r"^-?\d{1,20}$", re.ASCII)
+
+
+class Reader:
+    """Reads a node's /sys and /proc below C(root), so that a recorded tree is a node.
+
+    Paths are absolute as on the node (C(/sys/bus/pci/devices)). Nothing here raises for a file that is missing,
+    broken or forbidden: the answer is C(None), and what was there but could not be read is kept in C(unreadable) as
+    C(path: reason).
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = posixpath.normpath(root)
+        self._prefix = "" if self.root == "/" else self.root
+        self.unreadable: list[str] = []
+        self.unreadable_count = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the running node itself rather than a recorded tree."""
+        return not self._prefix
+
+    def report(self, path: str, reason: str) -> None:
+        """Note that C(path) was there but could not be used."""
+        self.unreadable_count += 1
+        if len(self.unreadable) < _MAX_REPORTED:
+            self.unreadable.append(f"{path}: {reason}")
+
+    def _report_error(self, path: str, error: OSError) -> None:
+        if error.errno not in _NO_VALUE:
+            self.report(path, error.strerror or str(error))
+
+    def data(self, path: str, size: int, offset: int = 0) -> bytes | None:
+        """Up to C(size) bytes from C(offset) of a file, or None."""
+        try:
+            # O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW:
+            # an attribute is never a link, and a link in a recorded tree could lead out of it.
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+            handle = os.open(self._prefix + path, flags)
+        except OSError as error:
+            self._report_error(path, error)
+            return None
+        except ValueError:  # a NUL byte in the path
+            return None
+        try:
+            data = chunk = os.pread(handle, size, offset)
+            while chunk and size > _PAGE and len(data) < size:  # the kernel gives a page or so at a time
+                chunk = os.pread(handle, size - len(data), offset + len(data))
+                data += chunk
+            return data
+        except OSError as error:
+            self._report_error(path, error)
+            return None
+        finally:
+            os.close(handle)
+
+    def text(self, path: str, size: int = _PAGE, whole: bool = False) -> str | None:
+        """The stripped text of a file, or None. An empty file is an empty string.
+
+        With C(whole), a text that does not end in a line feed, as the kernel ends it, counts as cut short and is no
+        answer: the first half of a number or of a CPU set is another one.
+        """
+        raw = self.data(path, size)
+        if raw is None:
+            return None
+        if whole and raw[-1:] != b"\n":
+            self.report(path, "cut short: no line end")
+            return None
+        try:
+            return raw.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data" and len(raw) == size:  # cut in the middle of a character
+                return raw[: error.start].decode("utf-8").strip()
+            self.report(path, "not UTF-8 text")
+            return None
+
+    def integer(self, path: str, whole: bool = False) -> int | None:
+        """The decimal number in a file, or None."""
+        text = self.text(path, whole=whole)
+        if text is None:
+            return None
+        if not _INTEGER.match(text):
+            self.report(path, f"not a number: {text[:40]!r}")
+            return None
+        return int(text)
+
+    def names(self, path: str) -> list[str]:
+        """The sorted names in a directory; empty where there is none."""
+        try:
+            names = os.listdir(self._prefix + path)
+        except OSError as error:
+            self._report_error(path, error)
+            return []
+        except ValueError:
+            return []
+        if not all(map(str.isascii, names)):
+            names = [name for name in names if self._is_text(path, name)]
+        names.sort()
+        return names
+
+    def _is_text(self, path: str, name: str) -> bool:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            self.report(path, f"a name that is not UTF-8 text: {os.fsencode(name)[:40]!r}")
+            return False
+        return True
+
+    def link(self, path: str, expected: bool = True) -> str | None:
+        """Where a symbolic link points, as an absolute path of the node, or None where it is no link.
+
+        Something else in its place is reported where a link is C(expected): recorded trees may have plain directories
+        below /sys/class and /sys/bus.
+
+        The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
+        step is the whole resolution.
+        """
+        try:
+            target = os.readlink(self._prefix + path)
+        except OSError as error:
+            if expected and error.errno == errno.EINVAL:
+                self.report(path, "not a symbolic link")
+            else:
+                self._report_error(path, error)
+            return None
+        except ValueError:
+            return None
+        if not target.isascii() and not self._is_text(path, target):
+            return None
+        return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+
+    def architecture(self) -> str | None:
+        """The machine's architecture where only the running kernel can tell it."""
+        return os.uname().machine if self.live else None
+
+    def permanent_macs(self, names: t.Iterable[str]) -> dict[str, str]:
+        """Permanent addresses of the running node's interfaces, by ethtool's ETHTOOL_GPERMADDR (linux/ethtool.h).
+
+        Sysfs does not tell them once an address was changed (a bond's ports, say). Empty for a recorded tree.
+        """
+        if not self.live:
+            return {}
+        import array
+        import fcntl
+        import socket
+        import struct
+
+        size = 32  # MAX_ADDR_LEN
+        found: dict[str, str] = {}
+        try:
+            control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        except OSError as error:
+            self._report_error("socket(AF_INET)", error)
+            return {}
+        with control:
+            for name in names:
+                command = array.array("B", struct.pack("=II", 0x20, size) + bytes(size))
+                request = struct.pack("16sP16x", name.encode()[:15], command.buffer_info()[0])
+                try:
+                    fcntl.ioctl(control, 0x8946, request)  # SIOCETHTOOL
+                except OSError:
+                    continue  # the driver does not tell
+                length = struct.unpack_from("=I", command, 4)[0]
+                address = bytes(command[8 : 8 + min(length, size)])
+                if any(address):
+                    found[name] = ":".join(f"{byte:02x}" for byte in address)
+        return found

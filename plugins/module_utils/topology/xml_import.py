@@ -1,0 +1,646 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""A topology from a file that stands in for a node: NCCL's topology XML, or what C(lstopo --of xml) wrote.
+
+Both say less than the node itself, and what they do not say stays unknown. Neither is the kernel's word on what
+Kubernetes would publish, so C(kubernetes) is empty on every function.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from xml.parsers import expat
+
+from . import affinity, cpu, cpuset, findings, ids, overrides, pci, probe
+from .model import (
+    Finding,
+    Gid,
+    Interface,
+    Link,
+    NumaNode,
+    Nvme,
+    Package,
+    PciFunction,
+    RdmaDevice,
+    RdmaPort,
+    Source,
+    Topology,
+)
+
+_MAX_BYTES = 16 << 20  # the files of large machines have some hundred kilobytes
+_MAX_ELEMENTS = 200_000
+_MAX_DEPTH = 200
+
+_BUSID = re.compile(r"^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$")
+_NUMBER = re.compile(r"^[0-9]{1,9}$")
+_HEX = re.compile(r"^0x[0-9a-f]{1,16}$")
+_SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9]{1,3})?) GT/s")
+_DECIMAL = re.compile(r"^[0-9]{1,6}(\.[0-9]{1,9})?$")
+
+#: Beginnings of the names that RDMA drivers and rdma-core's renaming rules give; network interfaces have others.
+_RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qedr|hns_|erdma_|mana_|ionic_|siw|rxe)")
+
+_PCI_TYPE = re.compile(
+    r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\](?: \[([0-9a-f]{4}):([0-9a-f]{4})\])?(?: ([0-9a-f]{2}))?$"
+)
+_BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
+_PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
+
+#: Subclasses for which the PCI Code and ID Assignment Specification knows the programming interface 00 alone, so that
+#: the four digits of hwloc say all six.
+_ONE_INTERFACE = frozenset(
+    ("0200", "0203", "0205", "0206", "0207", "0280", "0302", "0380", "0600", "0601", "0680", "0b40")
+)
+
+#: hwloc_obj_osdev_type_e of hwloc 1.x and 2.x
+_OSDEV_BLOCK, _OSDEV_NETWORK, _OSDEV_OPENFABRICS = "0", "2", "3"
+
+#: enum ib_port_state
+_PORT_STATES = {"0": "NOP", "1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE", "5": "ACTIVE_DEFER"}
+
+
+class _Element:
+    """An element with the line that it begins on, which xml.etree does not keep."""
+
+    __slots__ = ("tag", "attributes", "line", "children", "texts")
+
+    def __init__(self, tag: str, attributes: dict[str, str], line: int) -> None:
+        self.tag = tag
+        self.attributes = attributes
+        self.line = line
+        self.children: list[_Element] = []
+        self.texts: list[str] = []
+
+    def get(self, name: str) -> str | None:
+        """The attribute without blanks around it; None where it is absent or empty."""
+        return self.attributes.get(name, "").strip() or None
+
+    def wrong(self, name: str, expected: str) -> ValueError:
+        value = self.attributes.get(name, "")[:60]
+        return ValueError(f"line {self.line}: <{self.tag}> has {name}={value!r}; expected {expected}")
+
+    def number(self, name: str) -> int | None:
+        """A decimal number; None where the attribute is absent, empty or -1 (unknown)."""
+        text = self.get(name)
+        if text is None or text == "-1":
+            return None
+        if not _NUMBER.match(text):
+            raise self.wrong(name, "a number")
+        return int(text)
+
+    def address(self, name: str) -> str:
+        """A PCI address as the kernel writes it: lower case, four or more digits of domain."""
+        match = _BUSID.match((self.get(name) or "").lower())
+        if not match:
+            raise self.wrong(name, "a PCI address with its domain, such as 0000:1b:00.0")
+        domain, bus, device, function = match.groups()
+        return f"{int(domain, 16):04x}:{bus}:{device}.{function}"
+
+
+def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[str, t.Any]] = ()) -> Topology:
+    """Read the node that a file describes.
+
+    @param path: the file. At most 16 MiB are taken.
+    @param form: C(nccl), C(hwloc), or C(auto) to tell it from the root element.
+    @param locality_overrides: see :func:`overrides.check_overrides`.
+    @raise ValueError: for a file that is no such XML; the text names the line and what to do. Its subclass
+        OverrideError is raised for an override that is malformed.
+    @raise OSError: for a file that cannot be read.
+    """
+    if form not in ("auto", "nccl", "hwloc"):
+        raise ValueError(f"unknown form {form!r}; give 'auto', 'nccl' or 'hwloc'")
+    stated = list(locality_overrides)
+    overrides.check_overrides(stated)
+    with open(path, "rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB, so no topology file; give the file of one node")
+    root = _parse(data)
+    known = {"system": "nccl", "topology": "hwloc"}
+    found = known.get(root.tag)
+    if found is None:
+        hint = " (an NCCL graph; give the file of NCCL_TOPO_DUMP_FILE)" if root.tag == "graphs" else ""
+        raise ValueError(
+            f"line {root.line}: the root element is <{root.tag[:60]}>{hint}; an NCCL topology begins with <system>, "
+            "a file of lstopo with <topology>"
+        )
+    if form not in ("auto", found):
+        raise ValueError(f"line {root.line}: <{root.tag}> is the {found} form, not {form}; leave the form to 'auto'")
+    topology = Topology(source=Source(kind=f"{found}_xml", path=path))
+    if found == "nccl":
+        _Nccl(topology).read(root, stated)
+    else:
+        _Hwloc(topology).read(root, stated)
+    # no import has vital product data, hence no data-direct partners
+    topology.findings = findings.find(topology, affinity.Proximity(topology.functions, {})) + topology.findings
+    return topology
+
+
+def _parse(data: bytes) -> _Element:
+    """Parse a document. Entities that it declares are refused, its external DTD is not looked for.
+
+    This is the parser below xml.etree, used directly because only here declarations can be refused and lines be had.
+    """
+    parser = expat.ParserCreate("UTF-8")  # as NCCL and lstopo write; no other codec is let in
+    parser.buffer_text = True
+    stack: list[_Element] = []
+    roots: list[_Element] = []
+    count = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if count > _MAX_ELEMENTS or len(stack) >= _MAX_DEPTH:
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: more than {_MAX_ELEMENTS} elements or {_MAX_DEPTH} levels, so no "
+                "topology file; give the file of one node"
+            )
+        element = _Element(tag, attributes, parser.CurrentLineNumber)
+        (stack[-1].children if stack else roots).append(element)
+        stack.append(element)
+
+    def end(tag: str) -> None:
+        stack.pop()
+
+    def text(data: str) -> None:
+        stack[-1].texts.append(data)
+
+    def entity(*declaration: t.Any) -> None:
+        raise ValueError(
+            f"line {parser.CurrentLineNumber}: the document declares an entity, which no topology file needs; "
+            "remove the declaration"
+        )
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    parser.EntityDeclHandler = entity
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"not well-formed XML: {error}; give the file as NCCL or lstopo wrote it") from None
+    return roots[0]
+
+
+def _finish(topology: Topology, stated: list[dict[str, t.Any]], models: dict[str, str]) -> None:
+    """Order the parts as the node's own probe does, and derive what follows from them."""
+    addresses = sorted(topology.functions, key=pci.sort_key)
+    topology.functions = {address: topology.functions[address] for address in addresses}
+    topology.interfaces.sort(key=lambda interface: interface.name)
+    topology.rdma_devices.sort(key=lambda device: device.name)
+    topology.numa_nodes.sort(key=lambda node: node.id)
+    for device in topology.rdma_devices:
+        device.ports.sort(key=lambda port: port.port)
+        device.interfaces = sorted({interface for port in device.ports for interface in port.interfaces})
+    carriers = {interface.address for interface in topology.interfaces if interface.address}
+    carriers |= {device.address for device in topology.rdma_devices if device.address}
+    for address in carriers:
+        if topology.functions[address].kind == "other":
+            topology.functions[address].kind = "nic"
+    described = {nvme.address: nvme for nvme in topology.nvme}
+    topology.nvme = [
+        described.get(function.address) or Nvme(address=function.address)
+        for function in topology.functions.values()
+        if function.kind == "nvme"
+    ]
+    probe.complete(topology, stated, models)
+    for nvme in topology.nvme:
+        nvme.numa_node = topology.functions[nvme.address].numa_node
+
+
+class _Nccl:
+    """NCCL's topology file (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE; src/graph/xml.cc in NCCL).
+
+    The graph knows whole switches: NCCL climbs two sysfs levels a step, so root ports and the downstream ports of
+    switches are not in it. C(bridges) are the enclosing C(pci) elements, one a switch, fake addresses such as
+    ffff:ff:01.0 included; C(root_complex) is unknown. C(link_speed) and C(link_width) are what the two ends of the
+    link can do at best (NCCL reads max_link_speed and max_link_width of both), so they fill the maximum and leave the
+    current state unknown. NCCL merges the functions of a multi-port card, so an RDMA device may be named under
+    another function of its own card.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._lines: dict[str, int] = {}
+        self._speeds: dict[str, int] = {}  # function -> the fastest of its networks, Mbit/s
+
+    def read(self, root: _Element, stated: list[dict[str, t.Any]]) -> None:
+        topology = self._topology
+        version = root.get("version")
+        if version not in (None, "1"):
+            raise root.wrong("version", "1; dump the topology with a released NCCL")
+        cpus = [element for element in root.children if element.tag == "cpu"]
+        if not cpus:
+            raise ValueError(f"line {root.line}: <system> holds no <cpu>; give a topology file, not a graph or a part")
+        hosts = {element.get("host_hash") for element in cpus}
+        if len(hosts) > 1:
+            raise ValueError(
+                f"line {root.line}: <system> describes {len(hosts)} hosts (host_hash differs); keep the <cpu> elements of "
+                "one host"
+            )
+        for element in cpus:
+            node = self._cpu(element)
+            for child in element.children:
+                if child.tag == "pci":
+                    self._pci(child, node, [])
+                elif child.tag == "nic":
+                    self._nic(child, None)
+        _finish(topology, stated, {})
+        for nic in topology.nics:
+            nic.speed_mbps = nic.speed_mbps or self._speeds.get(nic.address)
+        unclassified = [
+            function.address
+            for function in topology.functions.values()
+            if function.kind == "other" and function.class_code is None
+        ]
+        if unclassified:
+            topology.findings.append(
+                Finding(
+                    id="import-kind-unknown",
+                    severity="info",
+                    summary=f"The file does not say what {len(unclassified)} of its PCI functions are",
+                    action="Write class, vendor and device of each into the file, or probe the machine: NCCL itself "
+                    "reads there what its file leaves out.",
+                    devices=unclassified,
+                    evidence=[f"line {self._lines[address]}: {address} has no class" for address in unclassified[:8]],
+                )
+            )
+
+    def _cpu(self, element: _Element) -> int | None:
+        """A NUMA node. NCCL writes the number -1 where the machine does not say."""
+        topology = self._topology
+        arch = element.get("arch")
+        topology.system.architecture = topology.system.architecture or {"arm64": "aarch64"}.get(arch or "", arch)
+        number = element.number("numaid")
+        if number is None:
+            return None
+        cpus = None
+        mask = element.get("affinity")
+        if mask is not None:
+            cpus = cpuset.from_mask(mask)
+            if cpus is None:
+                raise element.wrong("affinity", "a CPU mask such as 00000000,0000ffff")
+        text = None if cpus is None else cpuset.to_list(cpus)
+        node = next((one for one in topology.numa_nodes if one.id == number), None)
+        if node is None:  # a dump may hold a node twice, the second time for bonded networks
+            topology.numa_nodes.append(NumaNode(id=number, cpus=text))
+        elif None not in (node.cpus, text) and node.cpus != text:
+            raise element.wrong("affinity", f"the CPUs that NUMA node {number} has further up, {node.cpus}")
+        return number
+
+    def _pci(self, element: _Element, node: int | None, bridges: list[str]) -> None:
+        address = element.address("busid")
+        if address in self._lines:
+            raise element.wrong("busid", f"an address of its own (line {self._lines[address]} has it too)")
+        self._lines[address] = element.line
+        function = PciFunction(address=address, bridges=bridges, numa_node=node)
+        if node is not None:
+            function.numa_source = "import"
+        digits = self._hex(element, "class", 6)
+        function.class_code = digits if digits and len(digits) == 6 else None
+        for name, attribute in (
+            ("vendor", "vendor_id"),
+            ("device", "device_id"),
+            ("subsystem_vendor", "subsystem_vendor_id"),
+            ("subsystem_device", "subsystem_device_id"),
+        ):
+            value = self._hex(element, name, 4)
+            setattr(function, attribute, value.zfill(4) if value and value != "ffff" else None)
+        function.name = ids.device_name(function.vendor_id, function.device_id)
+        function.kind = self._kind(element, function, digits)
+        speed = _SPEED.match(element.get("link_speed") or "")
+        width = element.number("link_width") or 0
+        link = Link(
+            max_speed_gts=float(speed.group(1)) or None if speed else None,
+            max_width=width if 0 < width <= 32 else None,
+        )
+        function.link = link if link != Link() else None
+        self._topology.functions[address] = function
+        for child in element.children:
+            if child.tag == "pci":
+                self._pci(child, node, [*bridges, address])
+            elif child.tag == "nic":
+                self._nic(child, function)
+
+    @staticmethod
+    def _hex(element: _Element, name: str, digits: int) -> str | None:
+        text = element.get(name)
+        if text is None:
+            return None
+        text = text.lower()
+        if not _HEX.match(text) or len(text) > digits + 2:
+            raise element.wrong(name, f"0x and up to {digits} hexadecimal digits")
+        return text[2:]
+
+    @staticmethod
+    def _kind(element: _Element, function: PciFunction, digits: str | None) -> str:
+        """What a function is: by class and identifiers, else by what NCCL hung below it, else unknown (other).
+
+        A class may be shortened to its first digits (NCCL writes 0x03 and 0x02 where sysfs is not to be read). In
+        this format class 03 is a GPU, so one without a vendor is none of the adapters that ids.kind sorts out.
+        """
+        kind = ids.kind(digits, function.vendor_id, function.device_id, not function.bridges)
+        below = {child.tag for child in element.children}
+        if kind == "other" and (digits is None or digits[:2] == "03" and function.vendor_id is None):
+            if digits or "gpu" in below:
+                return "gpu"
+            if "nic" in below:
+                return "nic"
+            if "pci" in below:
+                return "bridge"
+        return kind
+
+    def _nic(self, element: _Element, function: PciFunction | None) -> None:
+        """The networks of a card; without a function where NCCL found no PCI device behind them."""
+        topology = self._topology
+        address = function.address if function else None
+        for child in element.children:
+            name = child.get("name")
+            if child.tag != "net" or name is None:
+                continue
+            speed = child.number("speed") or None
+            port = child.number("port")
+            if address and speed:
+                self._speeds[address] = max(speed, self._speeds.get(address, 0))
+            if "+" in name:  # devices that NCCL bonded: the place, GUID and speed of each are unknown
+                for part in name.split("+"):
+                    if part:
+                        self._rdma_device(part)
+            elif port or _RDMA_NAME.match(name):  # verbs count ports from 1, NCCL's sockets have port 0
+                device = self._rdma_device(name)
+                device.address = device.address or address
+                device.sys_image_guid = device.sys_image_guid or self._guid(child)
+                if port and all(one.port != port for one in device.ports):
+                    device.ports.append(RdmaPort(port=port, rate_gbps=speed / 1000 if speed else None))
+            elif port == 0 and all(one.name != name for one in topology.interfaces):
+                kind = "physical" if address else "virtual"
+                topology.interfaces.append(Interface(name=name, kind=kind, address=address, speed_mbps=speed))
+
+    def _rdma_device(self, name: str) -> RdmaDevice:
+        devices = self._topology.rdma_devices
+        device = next((one for one in devices if one.name == name), None)
+        if device is None:
+            device = RdmaDevice(name=name)
+            devices.append(device)
+        return device
+
+    @staticmethod
+    def _guid(element: _Element) -> str | None:
+        """The system image GUID as the kernel writes it.
+
+        NCCL prints the big-endian number of ibv_query_device on machines that are all little-endian, so its bytes
+        stand in reverse.
+        """
+        text = (element.get("guid") or "").lower()
+        if not _HEX.match(text) or not int(text, 16):
+            return None
+        digits = int(text, 16).to_bytes(8, "little").hex()
+        return ":".join(digits[start : start + 4] for start in range(0, 16, 4))
+
+
+class _Hwloc:
+    """The XML of lstopo (hwloc 2.x, and 1.x as far as the objects are the same).
+
+    hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and puts every bus that it
+    cannot hang below a bridge under a host bridge of its own. C(root_complex) is therefore stated only where that is
+    the kernel's host bridge too: bus 00 of a domain, or any bus of a domain in which bridges were read, with a domain
+    of four digits (behind Intel VMD the outermost host bridge is another one, which the file does not tie to it).
+
+    C(numa_node) follows the CPUs of the object that the host bridge hangs on, by the rule of
+    :func:`cpu.numa_node_of`; on a machine with a single NUMA node the file cannot tell locality from its absence.
+    C(gb_per_s) is all that is said of a link. C(class_code) is given where the programming interface, which hwloc
+    leaves out, can be 00 only. VFs look like any other function.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._sets: dict[int, int] = {}
+        self._models: dict[str, str] = {}
+        self._bridged_domains: set[str] = set()
+        self._hosts: dict[str, str] = {}  # function -> domain:bus of the host bridge object above it
+
+    def read(self, root: _Element, stated: list[dict[str, t.Any]]) -> None:
+        topology = self._topology
+        version = root.get("version")
+        if version is not None and not version.startswith("2."):
+            raise root.wrong("version", "2.x or none (1.x); write the file with lstopo --export-xml-flags v2")
+        machines = [child for child in root.children if child.tag == "object"]
+        if not machines:
+            raise ValueError(f"line {root.line}: <topology> holds no <object>; write the file with lstopo --of xml")
+        for machine in machines:
+            self._system(machine)
+            self._processors(machine)
+        cpu.join_packages(topology.numa_nodes, self._sets, topology.packages)
+        self._distances(root)
+        for machine in machines:
+            self._object(machine, None, None, [], None)
+        for function in topology.functions.values():
+            domain, colon, bus = self._hosts.get(function.address, "").partition(":")
+            if bus and len(domain) == 4 and (bus == "00" or domain in self._bridged_domains):
+                function.root_complex = f"pci{domain}:{bus}"
+            self._set_kind(function)
+        self._join_interfaces()
+        _finish(topology, stated, self._models)
+
+    def _system(self, machine: _Element) -> None:
+        system = self._topology.system
+        values = _infos(machine)
+        system.architecture = values.get("Architecture")
+        system.vendor = values.get("DMISysVendor")
+        system.product = values.get("DMIProductName") or values.get("PlatformModel")
+        system.board = values.get("DMIBoardName")
+        system.bios_version = values.get("DMIBIOSVersion")
+        system.kernel = values.get("OSRelease")
+        system.cpu_model = values.get("CPUModel")
+
+    def _processors(self, element: _Element) -> None:
+        """NUMA nodes and packages, wherever they are in the tree."""
+        topology = self._topology
+        for child in element.children:
+            if child.tag != "object":
+                continue
+            kind, cpus = child.get("type"), _cpus(child)
+            number = child.number("os_index") if kind in ("NUMANode", "Package", "Socket") else None
+            if kind == "NUMANode" and number is not None:
+                if any(node.id == number for node in topology.numa_nodes):
+                    raise child.wrong("os_index", "another number than the NUMA nodes before it")
+                node = NumaNode(id=number)
+                if cpus is not None:
+                    self._sets[number] = cpus
+                    node.cpus = cpuset.to_list(cpus)
+                memory = child.get("local_memory")
+                if memory and memory.isdecimal() and len(memory) < 20:
+                    node.memory_bytes = int(memory)
+                topology.numa_nodes.append(node)
+            elif number is not None and cpus is not None:
+                topology.packages.append(Package(id=number, cpus=cpuset.to_list(cpus)))
+                topology.system.cpu_model = topology.system.cpu_model or _infos(child).get("CPUModel")
+            self._processors(child)
+
+    def _distances(self, root: _Element) -> None:
+        """The firmware's latency matrix (hwloc 2.x only; kind 5 is HWLOC_DISTANCES_KIND_FROM_OS and MEANS_LATENCY)."""
+        nodes = {node.id: node for node in self._topology.numa_nodes}
+        for element in root.children:
+            if element.tag != "distances2" or element.get("type") != "NUMANode":
+                continue
+            if element.get("kind") != "5" or element.get("indexing") != "os":
+                continue
+            numbers = _numbers(element, "indexes")
+            values = _numbers(element, "u64values")
+            if len(values) != len(numbers) ** 2 or not set(numbers) <= set(nodes):
+                raise ValueError(
+                    f"line {element.line}: <distances2> has {len(values)} values for {len(numbers)} NUMA nodes; write the "
+                    "file anew with lstopo"
+                )
+            for row, number in enumerate(numbers):
+                line = values[row * len(numbers) : (row + 1) * len(numbers)]
+                nodes[number].distances = {str(other): value for other, value in zip(numbers, line)}
+
+    def _object(
+        self,
+        element: _Element,
+        cpus: int | None,
+        host: str | None,
+        bridges: list[str],
+        function: PciFunction | None,
+    ) -> None:
+        """Walk the tree with the nearest CPU set, the host bridge, the bridges and the function above."""
+        kind = element.get("type")
+        if kind == "Bridge" and element.get("bridge_type") == "0-1":
+            buses = _BRIDGE_BUSES.match((element.get("bridge_pci") or "").lower())
+            if not buses:
+                raise element.wrong("bridge_pci", "buses such as 0000:[17-1e]")
+            host = f"{int(buses.group(1), 16):04x}:{buses.group(2)}"
+        elif kind == "PCIDev" or kind == "Bridge" and element.get("pci_busid"):
+            function = self._function(element, cpus, bridges)
+            if host:
+                self._hosts[function.address] = host
+            if kind == "Bridge":
+                function.kind = "bridge"
+                self._bridged_domains.add(function.address.partition(":")[0])
+                bridges = [*bridges, function.address]
+        elif kind == "OSDev":
+            self._os_device(element, function)
+        elif kind not in ("Bridge", "Misc"):
+            known = _cpus(element)
+            cpus = cpus if known is None else known
+        for child in element.children:
+            if child.tag == "object":
+                self._object(child, cpus, host, bridges, function)
+
+    def _function(self, element: _Element, cpus: int | None, bridges: list[str]) -> PciFunction:
+        address = element.address("pci_busid")
+        if address in self._topology.functions:
+            raise element.wrong("pci_busid", "an address of its own (an object before it has it too)")
+        identity = _PCI_TYPE.match((element.get("pci_type") or "").lower())
+        if not identity:
+            raise element.wrong("pci_type", "class and identifiers such as 0207 [15b3:101b] [15b3:0007] 00")
+        digits, vendor, device, subsystem_vendor, subsystem_device, revision = identity.groups()
+        function = PciFunction(address=address, bridges=bridges, class_code=digits)
+        if vendor != "0000":  # zeros: hwloc could not read them, nor the revision
+            function.vendor_id, function.device_id, function.revision = vendor, device, revision
+        if subsystem_vendor not in (None, "0000"):
+            function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
+        values = _infos(element)
+        function.name = ids.device_name(function.vendor_id, function.device_id) or values.get("PCIDevice")
+        function.slot = values.get("PCISlot")
+        if cpus is not None:
+            function.local_cpus = cpuset.to_list(cpus)
+            function.numa_node = cpu.numa_node_of(cpus, self._sets)
+            function.numa_source = None if function.numa_node is None else "import"
+        rate = element.get("pci_link_speed")
+        if rate and _DECIMAL.match(rate) and float(rate):
+            function.link = Link(gb_per_s=round(float(rate), 3))
+        self._topology.functions[address] = function
+        return function
+
+    @staticmethod
+    def _set_kind(function: PciFunction) -> None:
+        digits = function.class_code or ""
+        if function.kind != "bridge":
+            function.kind = ids.kind(digits, function.vendor_id, function.device_id, not function.bridges)
+        function.class_code = f"{digits}00" if digits in _ONE_INTERFACE else None
+
+    def _os_device(self, element: _Element, function: PciFunction | None) -> None:
+        topology = self._topology
+        name, kind, values = element.get("name"), element.get("osdev_type"), _infos(element)
+        address = function.address if function else None
+        if name is None:
+            return
+        if kind == _OSDEV_NETWORK:
+            interface = Interface(name=name, kind="physical" if address else "virtual", address=address)
+            interface.mac = values.get("Address")
+            if interface.mac and interface.mac.count(":") == 19:
+                interface.link_layer = "infiniband"  # the only hardware addresses of twenty bytes
+            port = values.get("Port", "")
+            if _NUMBER.match(port) and int(port):
+                interface.dev_port = int(port) - 1  # hwloc counts from 1
+            topology.interfaces.append(interface)
+        elif kind == _OSDEV_OPENFABRICS:
+            topology.rdma_devices.append(_rdma_device(name, address, values))
+        elif kind == _OSDEV_BLOCK and address and name.startswith("nvme"):
+            if all(nvme.address != address for nvme in topology.nvme):
+                nvme = Nvme(address=address, model=values.get("Model"), serial=values.get("SerialNumber"))
+                topology.nvme.append(nvme)
+        if address and "GPUModel" in values:
+            self._models[address] = values["GPUModel"]
+
+    def _join_interfaces(self) -> None:
+        """Tell each RDMA port its interface: the card's only one, or the one of the same port number."""
+        for device in self._topology.rdma_devices:
+            siblings = [one for one in self._topology.interfaces if one.address and one.address == device.address]
+            for port in device.ports:
+                port.interfaces = [
+                    one.name for one in siblings if len(siblings) == 1 or one.dev_port == port.port - 1
+                ]
+
+
+def _rdma_device(name: str, address: str | None, values: dict[str, str]) -> RdmaDevice:
+    device = RdmaDevice(
+        name=name, address=address, node_guid=values.get("NodeGUID"), sys_image_guid=values.get("SysImageGUID")
+    )
+    ports: dict[int, RdmaPort] = {}
+    for key, value in values.items():
+        match = _PORT_INFO.match(key)
+        if not match:
+            continue
+        number = int(match.group(1))
+        port = ports.setdefault(number, RdmaPort(port=number))
+        if match.group(2) == "State":
+            port.state = _PORT_STATES.get(value)
+        elif match.group(2) == "LID":
+            port.lid = value
+        else:
+            port.gids.append(Gid(index=int(match.group(3)), gid=value))
+    device.ports = list(ports.values())
+    return device
+
+
+def _infos(element: _Element) -> dict[str, str]:
+    """The name-value pairs of an object that are not empty."""
+    pairs = [(child.get("name"), child.get("value")) for child in element.children if child.tag == "info"]
+    return {name: value for name, value in pairs if name and value}
+
+
+def _cpus(element: _Element) -> int | None:
+    """The CPU set of an object, from hwloc's text C(0x000000ff,,0x0): words from the highest to the lowest."""
+    text = element.get("cpuset")
+    if text is None or text.startswith("0xf...f"):  # an infinite set
+        return None
+    bits = cpuset.from_mask(",".join(word.replace("0x", "", 1).zfill(8) for word in text.split(",")))
+    if bits is None:
+        raise element.wrong("cpuset", "a CPU set such as 0x000000ff,0xffffffff")
+    return bits
+
+
+def _numbers(element: _Element, tag: str) -> list[int]:
+    """The numbers in all elements of one name, which hwloc splits after some ten values."""
+    words = [word for child in element.children if child.tag == tag for word in "".join(child.texts).split()]
+    for word in words:
+        if not _NUMBER.match(word):
+            raise ValueError(f"line {element.line}: <{tag}> holds {word[:60]!r}, which is no number")
+    return [int(word) for word in words]

@@ -1,0 +1,350 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: topology_info
+short_description: Read a node's PCIe, NUMA and RDMA topology
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Reads how a node is built from C(/sys) and C(/proc), its PCI functions with every bridge up to the root complex, NUMA
+    nodes, GPUs and other accelerators, NICs with their interfaces and RDMA devices, SR-IOV functions and NVMe, and
+    computes from it which GPU is near which NIC.
+  - What the machine does not say is V(null) or V(UNKNOWN) in the answer, and a finding tells about it. Nothing is guessed.
+  - Needs nothing on the node but Python. Works without root, but then PCI configuration space (ACS) and vital product
+    data stay unknown.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  root:
+    description:
+      - Folder below which C(sys) and C(proc) are read. A tree that was recorded on another machine, for example with
+        C(hwloc-gather-topology), is read like the machine itself.
+    type: path
+    default: /
+  import_file:
+    description:
+      - An XML file that stands in for the node, in place of O(root), an NCCL topology file or what C(lstopo --of xml)
+        wrote. What such a file cannot say is unknown in the answer.
+      - Read on the host that the module runs on.
+    type: path
+  import_format:
+    description: What O(import_file) holds. V(auto) tells it from the document's root element.
+    type: str
+    choices: [auto, nccl, hwloc]
+    default: auto
+  subset:
+    description: The sections of RV(topology) to return; RV(topology.source) and RV(topology.fingerprint) always are.
+    type: list
+    elements: str
+    choices: [system, numa, functions, interfaces, rdma, devices, affinity, findings]
+    default: [system, numa, functions, interfaces, rdma, devices, affinity, findings]
+  pci_functions:
+    description:
+      - Which functions to return in RV(topology.functions).
+      - V(relevant) means GPUs, accelerators, NICs and their VFs, NVMe, and every bridge above them.
+    type: str
+    choices: [relevant, all]
+    default: relevant
+  vpd:
+    description:
+      - Whether to read the vital product data (part number, serial number) of NICs.
+      - It takes some milliseconds a card. Boards with a data-direct function (ConnectX-8) need it to tell which NIC
+        serves which GPU.
+    type: bool
+    default: true
+  gids:
+    description: Whether to read the GID tables of RDMA ports.
+    type: bool
+    default: true
+  locality_overrides:
+    description:
+      - The site's own word on locality, for machines that do not say it or say it wrong.
+      - Does not change what Kubernetes would publish (RV(topology.functions.kubernetes)), which follows the kernel alone.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      address:
+        description: PCI address of the function, such as V(0000:1b:00.0). Either this or O(locality_overrides[].slot).
+        type: str
+      slot:
+        description: Physical slot as in C(/sys/bus/pci/slots); holds for all functions of the card.
+        type: str
+      numa_node:
+        description: The NUMA node that the function is local to.
+        type: int
+      switch:
+        description: Any name. Functions with the same name count as being behind one PCIe switch.
+        type: str
+      rail:
+        description: The rail of a NIC. Where any rail is stated, none is derived.
+        type: int
+seealso:
+  - name: The topology model
+    description: How affinity, groups, rails and the fingerprint are computed.
+    link: https://github.com/lanewise/dra/blob/main/docs/topology.md
+"""
+
+EXAMPLES = r"""
+- name: Read the topology of a node
+  lanewise.dra.topology_info:
+  register: node
+  become: true
+
+- name: Show which NICs are near each GPU
+  ansible.builtin.debug:
+    msg: "{{ item.model }} {{ item.address }}: {{ item.nearest_nics.level }} {{ item.nearest_nics.devices | join(', ') }}"
+  loop: "{{ node.topology.gpus }}"
+  loop_control:
+    label: "{{ item.address }}"
+
+- name: Plan for a cloud machine type from its NCCL topology file
+  lanewise.dra.topology_info:
+    import_file: files/p4d-24xl-topo.xml
+  delegate_to: localhost
+  register: planned
+
+- name: State what a virtual machine hides
+  lanewise.dra.topology_info:
+    locality_overrides:
+      - address: "0001:00:00.0"
+        numa_node: 0
+        switch: sw0
+      - address: "0101:00:00.0"
+        numa_node: 0
+        switch: sw0
+"""
+
+RETURN = r"""
+topology:
+  description:
+    - The node. A value that the machine did not state is V(null).
+    - PCI addresses are in lower case with their domain; link speeds are GT/s a lane, network speeds Mbit/s.
+  type: dict
+  returned: success
+  contains:
+    schema_version:
+      description: Version of this structure. The first number changes when something is removed or means another thing.
+      type: str
+      sample: "1.0"
+    fingerprint:
+      description: Equal for nodes that are built alike, whatever their serial numbers and link states.
+      type: str
+      sample: 99e71f8d090cba70
+    source:
+      description: Where the facts come from.
+      type: dict
+      contains:
+        kind:
+          description: V(sysfs), V(nccl_xml) or V(hwloc_xml).
+          type: str
+        path:
+          description: The root folder or the file that was read.
+          type: str
+        config_space:
+          description: Whether PCI configuration space beyond its first 64 bytes was readable.
+          type: bool
+        unreadable:
+          description: What was there but could not be read, with the reason; the first hundred.
+          type: list
+          elements: str
+        unreadable_count:
+          description: How many files could not be read.
+          type: int
+    system:
+      description:
+        - C(architecture), C(vendor), C(product), C(board), C(bios_version), C(cpu_model), C(kernel), whether it is
+          C(virtual), C(iommu_enabled) and the C(iommu_arguments) of the kernel's command line.
+      type: dict
+    numa_nodes:
+      description: C(id), C(cpus) as a list text, C(memory_bytes), C(package) and SLIT C(distances) of each NUMA node.
+      type: list
+      elements: dict
+    packages:
+      description: C(id), C(cpus) and C(numa_nodes) of each CPU socket.
+      type: list
+      elements: dict
+    functions:
+      description: PCI functions by address.
+      type: dict
+      contains:
+        kind:
+          description: V(gpu), V(accelerator), V(nic), V(nvme), V(bridge), V(data_direct) or V(other).
+          type: str
+        root_complex:
+          description: The outermost host bridge above the function.
+          type: str
+          sample: pci0000:17
+        bridges:
+          description: Addresses from the root complex down to, and without, the function.
+          type: list
+          elements: str
+        numa_node:
+          description: The NUMA node that the function is local to.
+          type: int
+        numa_source:
+          description: Who said so, V(kernel), V(local_cpus), V(override) or V(import).
+          type: str
+        link:
+          description: C(speed_gts), C(width), C(max_speed_gts), C(max_width) and C(gb_per_s) of the link above.
+          type: dict
+        acs:
+          description: The C(capable) and C(enabled) access control services of a bridge.
+          type: dict
+        sriov:
+          description: C(total_vfs), C(num_vfs), C(offset), C(stride), C(vf_device_id), C(drivers_autoprobe) and C(vfs).
+          type: dict
+        physfn:
+          description: The PF, where the function is a VF.
+          type: str
+        vpd:
+          description: C(name), C(part_number), C(serial_number) and C(uuid) (NVIDIA's V3 field).
+          type: dict
+        kubernetes:
+          description:
+            - The standard attributes C(pciBusID), C(pcieRoot) and C(numaNode) as Kubernetes' own helper computes them.
+              A key is missing where it would not be published.
+          type: dict
+          sample: {pciBusID: "0000:1b:00.0", pcieRoot: "pci0000:17", numaNode: 0}
+    interfaces:
+      description:
+        - Network interfaces with C(name), C(kind), PCI C(address), C(mac), C(permanent_mac), C(mtu), C(carrier),
+          C(speed_mbps), C(phys_port_name), C(phys_switch_id), C(master), C(lower) and C(default_route).
+      type: list
+      elements: dict
+    rdma_devices:
+      description:
+        - RDMA devices with C(name), PCI C(address), C(node_guid), C(sys_image_guid), C(firmware), C(char_devices) and
+          C(ports) with their C(link_layer), C(state), C(rate_gbps), C(interfaces) and C(gids).
+      type: list
+      elements: dict
+    gpus:
+      description:
+        - GPUs and accelerators in the order of their addresses, with C(model), C(driver), C(numa_node), C(rail) and
+          C(nearest_nics).
+      type: list
+      elements: dict
+      sample:
+        - address: "0000:1b:00.0"
+          index: 0
+          model: NVIDIA H100 80GB HBM3
+          numa_node: 0
+          rail: 0
+          nearest_nics: {level: PIX, devices: ["0000:18:00.0"], via: {}}
+    nics:
+      description:
+        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), whether
+          they carry the C(default_route), C(rail), C(data_direct), C(physfn), C(representors) and C(nearest_gpus).
+      type: list
+      elements: dict
+    nvme:
+      description: NVMe functions with C(controllers), C(model), C(serial) and C(numa_node).
+      type: list
+      elements: dict
+    affinity:
+      description:
+        - The C(levels) between all GPUs, NICs (without VFs) and NVMe, a square matrix in the order of C(devices).
+        - V(SELF), V(PIX) (one switch between), V(PXB) (several switches), V(PHB) (same root complex), V(NODE) (same NUMA
+          node), V(SYS) (other NUMA node), V(UNKNOWN).
+      type: dict
+    groups:
+      description: GPUs and NICs that are each other's nearest, with their C(level) and what they have in C(common).
+      type: list
+      elements: dict
+    findings:
+      description: What an operator should know, with C(id), C(severity), C(summary), C(action), C(devices) and C(evidence).
+      type: list
+      elements: dict
+"""
+
+import os
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology, as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.overrides import OverrideError
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "system": ("system",),
+    "numa": ("numa_nodes", "packages"),
+    "functions": ("functions",),
+    "interfaces": ("interfaces",),
+    "rdma": ("rdma_devices",),
+    "devices": ("gpus", "nics", "nvme"),
+    "affinity": ("affinity", "groups"),
+    "findings": ("findings",),
+}
+
+
+def read_import(path: str, form: str, overrides: list[dict[str, t.Any]]) -> Topology:
+    # not needed for a real node, so not imported for one
+    from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import import read_xml
+
+    return read_xml(path, form, overrides)
+
+
+def main() -> None:
+    sections = list(SECTIONS)
+    module = AnsibleModule(
+        argument_spec={
+            "root": {"type": "path", "default": "/"},
+            "import_file": {"type": "path"},
+            "import_format": {"type": "str", "choices": ["auto", "nccl", "hwloc"], "default": "auto"},
+            "subset": {"type": "list", "elements": "str", "choices": sections, "default": sections},
+            "pci_functions": {"type": "str", "choices": ["relevant", "all"], "default": "relevant"},
+            "vpd": {"type": "bool", "default": True},
+            "gids": {"type": "bool", "default": True},
+            "locality_overrides": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "address": {"type": "str"},
+                    "slot": {"type": "str"},
+                    "numa_node": {"type": "int"},
+                    "switch": {"type": "str"},
+                    "rail": {"type": "int"},
+                },
+            },
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    root = params["root"]
+    try:
+        if params["import_file"]:
+            topology = read_import(params["import_file"], params["import_format"], params["locality_overrides"])
+        elif not os.path.isdir(os.path.join(root, "sys")):
+            module.fail_json(
+                msg=f"root {root!r} holds no folder 'sys': give the folder that a machine's /sys and /proc lie in"
+            )
+        else:
+            topology = probe(root, params["locality_overrides"], with_vpd=params["vpd"], with_gids=params["gids"])
+    except OverrideError as error:
+        module.fail_json(msg=str(error))
+    except (OSError, ValueError) as error:
+        module.fail_json(msg=f"cannot import {params['import_file']!r}: {error}")
+    if params["pci_functions"] == "relevant":
+        keep_relevant(topology)
+    result = as_dict(topology)
+    for section in sections:
+        if section not in params["subset"]:
+            for key in SECTIONS[section]:
+                del result[key]
+    module.exit_json(changed=False, topology=result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Turn the facts that a node sent into a view that the site report can draw.
+
+Facts are untrusted: a field may be missing, null, of another type, megabytes long or full of control characters.
+:func:`read_facts` turns whatever came into a complete :class:`Topology`, so that no later code has to ask again.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+import typing as t
+import unicodedata
+from collections import Counter
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+
+from ..module_utils.topology.model import Link, Nic, PciFunction, Topology
+
+#: Affinity levels from near to far.
+LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
+
+#: Severities of findings, the gravest first.
+SEVERITIES = ("error", "warning", "info")
+
+_MAX_TEXT = 400
+_MAX_DEPTH = 12
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+_NATURAL = re.compile(r"(\d+)")
+
+
+def clean(value: str, limit: int = _MAX_TEXT) -> str:
+    """Return text of at most C(limit) characters in which nothing steers a browser, a terminal or text direction.
+
+    Control, format (bidirectional overrides among them), surrogate and unassigned characters become U+FFFD; every
+    kind of space becomes one space.
+    """
+    if len(value) > limit:
+        value = value[: limit - 1] + "…"
+    if value.isprintable():
+        return value
+    return "".join(
+        c if c.isprintable() else " " if c.isspace() or unicodedata.category(c) == "Zs" else "\ufffd" for c in value
+    ).strip()
+
+
+def natural(value: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that puts gpu2 before gpu10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _NATURAL.split(value) if part]
+
+
+class _Unusable(Exception):
+    """The value is not of the wanted type."""
+
+
+def _to_str(value: t.Any) -> str:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise _Unusable
+
+
+def _to_int(value: t.Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise _Unusable
+
+
+def _to_float(value: t.Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15:
+        return float(value)
+    raise _Unusable
+
+
+def _to_bool(value: t.Any) -> bool:
+    if isinstance(value, bool):
+        return bool(value)
+    raise _Unusable
+
+
+def _to_plain(value: t.Any) -> t.Any:
+    return value
+
+
+_SCALARS: dict[t.Any, t.Callable[[t.Any], t.Any]] = {
+    str: _to_str, int: _to_int, float: _to_float, bool: _to_bool, t.Any: _to_plain,
+}
+
+
+def _to_list(item: t.Callable[[t.Any], t.Any]) -> t.Callable[[t.Any], list[t.Any]]:
+    def convert(value: t.Any) -> list[t.Any]:
+        if not isinstance(value, list):
+            raise _Unusable
+        result = []
+        for entry in value:
+            try:
+                result.append(item(entry))
+            except _Unusable:
+                continue
+        return result
+
+    return convert
+
+
+def _to_dict(item: t.Callable[[t.Any], t.Any]) -> t.Callable[[t.Any], dict[str, t.Any]]:
+    def convert(value: t.Any) -> dict[str, t.Any]:
+        if not isinstance(value, dict):
+            raise _Unusable
+        result = {}
+        for key, entry in value.items():
+            try:
+                result[clean(str(key))] = item(entry)
+            except _Unusable:
+                continue
+        return result
+
+    return convert
+
+
+@functools.cache
+def _converter(hint: t.Any) -> t.Callable[[t.Any], t.Any]:
+    """Return the function that turns a raw value into the type that a field of the model states."""
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if is_dataclass(hint):
+        return _to_dataclass(t.cast("type", hint))
+    origin, arguments = t.get_origin(hint), t.get_args(hint)
+    if origin in (types.UnionType, t.Union):
+        return _converter(next(a for a in arguments if a is not type(None)))
+    if origin is list:
+        return _to_list(_converter(arguments[0]))
+    if origin is dict:
+        return _to_dict(_converter(arguments[1]))
+    raise TypeError(f"no converter for {hint!r}")
+
+
+def _to_dataclass(kind: type) -> t.Callable[[t.Any], t.Any]:
+    hints = t.get_type_hints(kind)
+    plan = []
+    for f in fields(kind):
+        required = f.default is MISSING and f.default_factory is MISSING
+        plan.append((f.name, _converter(hints[f.name]), {str: "", int: -1}.get(hints[f.name]) if required else None))
+
+    def convert(value: t.Any) -> t.Any:
+        if not isinstance(value, dict):
+            raise _Unusable
+        known = {}
+        for name, item, missing in plan:
+            raw = value.get(name)
+            if raw is not None:
+                try:
+                    known[name] = item(raw)
+                    continue
+                except _Unusable:
+                    pass
+            if missing is not None:
+                known[name] = missing
+        return kind(**known)
+
+    return convert
+
+
+def read_facts(facts: t.Mapping[str, t.Any]) -> Topology:
+    """Return the topology that C(facts), the dictionary form of a Topology, describes.
+
+    A value of the wrong type counts as not stated; a list entry of the wrong type is left out. Text is cleaned and
+    clipped by :func:`clean`. Never raises for any JSON value inside C(facts).
+    """
+    topology = _converter(Topology)(dict(facts))
+    for address, function in topology.functions.items():
+        function.address = function.address or address
+        del function.bridges[_MAX_DEPTH:]
+    for finding in topology.findings:
+        finding.severity = finding.severity if finding.severity in SEVERITIES else "info"
+    return topology
+
+
+def link_text(link: Link | None) -> str:
+    """Return a link as C(Gen5 x16), as far as its speed and width are known."""
+    if link is None:
+        return ""
+    words = []
+    if link.speed_gts:
+        generation = _GENERATIONS.get(link.speed_gts)
+        words.append(f"Gen{generation}" if generation else f"{link.speed_gts:g} GT/s")
+    if link.width:
+        words.append(f"x{link.width}")
+    return " ".join(words)
+
+
+@dataclass
+class Device:
+    """A device that the report draws and lists: a GPU, an accelerator, a NIC that is no VF of a PF seen, an NVMe."""
+
+    address: str
+    kind: str  # gpu, accelerator, nic, nvme, data_direct
+    label: str
+    model: str = ""
+    driver: str = ""
+    numa: int | None = None
+    root: str | None = None
+    bridges: list[str] = field(default_factory=list)
+    link: str = ""
+    degraded: str = ""  # what the link lost, in words
+    slow: str = ""  # a speed below the maximum that may just be power saving, in words
+    rail: int | None = None
+    vfs: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def switch(self) -> str | None:
+        """The bridge that the device shares with its neighbours: the upstream port of the nearest switch."""
+        return self.bridges[-2] if len(self.bridges) >= 3 else None
+
+
+def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> tuple[str, str]:
+    """Return what a link lost, and what it may have lent to power saving, in words.
+
+    Both ends count: a card is not degraded because its slot is older than the card is.
+    """
+    link = function.link
+    if link is None:
+        return "", ""
+    ends = [link] if parent is None or parent.link is None else [link, parent.link]
+    widths = [end.max_width for end in ends if end.max_width]
+    speeds = [end.max_speed_gts for end in ends if end.max_speed_gts]
+    lost, lent = [], ""
+    if link.width and widths and link.width < min(widths):
+        lost.append(f"x{link.width} of x{min(widths)}")
+    if link.speed_gts and speeds and link.speed_gts < min(speeds):
+        words = f"{link_text(Link(speed_gts=link.speed_gts))} of {link_text(Link(speed_gts=min(speeds)))}"
+        # GPUs and NVMe drives slow their links down when they have nothing to do.
+        if kind in ("gpu", "accelerator", "nvme"):
+            lent = words
+        else:
+            lost.append(words)
+    return ", ".join(lost), lent
+
+
+class View:
+    """A node's topology with the look-ups that the drawing, the tables and the comparison share."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.functions = topology.functions
+        self.vfs: dict[str, list[Nic]] = {}
+        for nic in topology.nics:
+            if nic.physfn and nic.physfn in self.functions:
+                self.vfs.setdefault(nic.physfn, []).append(nic)
+        self.rdma = {device.name: device for device in topology.rdma_devices if device.name}
+        self.interfaces = {interface.name: interface for interface in topology.interfaces if interface.name}
+        self.devices: list[Device] = list(self._devices())
+        self.by_address = {device.address: device for device in self.devices}
+
+    def device(self, address: str, kind: str, label: str, **known: t.Any) -> Device:
+        function = self.functions.get(address) or PciFunction(address=address)
+        degraded, slow = "", ""
+        if not self.topology.system.virtual:  # links of emulated bridges say nothing
+            parent = self.functions.get(function.bridges[-1]) if function.bridges else None
+            degraded, slow = _link_loss(function, parent, kind)
+        known["model"] = known.get("model") or function.name or _ids(function)
+        known["driver"] = known.get("driver") or function.driver or ""
+        if known.get("numa") is None:
+            known["numa"] = function.numa_node
+        return Device(
+            address=address, kind=kind, label=label, root=function.root_complex, bridges=function.bridges,
+            link=link_text(function.link), degraded=degraded, slow=slow, **known,
+        )
+
+    def _devices(self) -> t.Iterator[Device]:
+        seen: set[str] = set()
+        for gpu in self.topology.gpus:
+            if gpu.address and gpu.address not in seen:
+                seen.add(gpu.address)
+                word = "GPU" if gpu.kind != "accelerator" else "Accelerator"
+                yield self.device(
+                    gpu.address, "accelerator" if gpu.kind == "accelerator" else "gpu",
+                    f"{word} {gpu.index if gpu.index >= 0 else '?'}",
+                    model=gpu.model, driver=gpu.driver, numa=gpu.numa_node, rail=gpu.rail,
+                )
+        for nic in self.topology.nics:
+            if not nic.address or nic.address in seen or (nic.physfn and nic.physfn in self.functions):
+                continue
+            seen.add(nic.address)
+            yield self._nic(nic)
+        for drive in self.topology.nvme:
+            if drive.address and drive.address not in seen:
+                seen.add(drive.address)
+                yield self.device(
+                    drive.address, "nvme", " ".join(["NVMe", *drive.controllers[:1]]),
+                    model=drive.model, driver=drive.driver, numa=drive.numa_node,
+                )
+        for address, function in self.functions.items():
+            if function.kind == "data_direct" and address not in seen:
+                yield self.device(address, "data_direct", "Data direct")
+
+    def _nic(self, nic: Nic) -> Device:
+        function = self.functions.get(nic.address)
+        sriov = function.sriov if function else None
+        count = max(len(self.vfs.get(nic.address, [])), (sriov.num_vfs or 0) if sriov else 0)
+        notes = []
+        if nic.speed_mbps and nic.speed_mbps > 0:
+            notes.append(f"{nic.speed_mbps / 1000:g}G")
+        if nic.link_layer == "infiniband":
+            notes.append("IB")
+        if nic.up is False:
+            notes.append("down")
+        if nic.default_route:
+            notes.append("default route")
+        return self.device(
+            nic.address, "nic", " ".join(["VF" if nic.physfn else "NIC", *(nic.rdma_devices or nic.interfaces)[:1]]),
+            model=nic.model, driver=nic.driver, numa=nic.numa_node, rail=nic.rail, vfs=count, notes=notes,
+        )
+
+    def count(self, *kinds: str) -> int:
+        return sum(device.kind in kinds for device in self.devices)
+
+    def label(self, address: str) -> str:
+        """Return the short name of a device, or the address where it has none."""
+        device = self.by_address.get(address)
+        return device.label if device else address
+
+    @property
+    def gpu_model(self) -> str:
+        """The model of most of the node's GPUs, or an empty string."""
+        models = Counter(device.model for device in self.devices if device.kind in ("gpu", "accelerator"))
+        return min(models, key=lambda model: (-models[model], model)) if models else ""
+
+    @property
+    def levels(self) -> str:
+        """The levels of the GPU-NIC groups with their numbers, as C(8 × PIX)."""
+        counts = Counter(group.level if group.level in LEVELS else "UNKNOWN"
+                         for group in self.topology.groups if group.gpus and group.nics)
+        return ", ".join(f"{counts[level]} × {level}" for level in LEVELS if counts[level])
+
+
+def _ids(function: PciFunction) -> str:
+    return f"{function.vendor_id}:{function.device_id}" if function.vendor_id and function.device_id else ""

@@ -1,0 +1,156 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Measure the collection, each figure against a peer or a floor in the same run.
+
+Prints a table and writes docs/bench/latest.jsonl, one object a line: name, value, unit, against, method, date.
+Needs lstopo (Debian: hwloc-nox) for the comparison with hwloc; without it that figure is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+
+from tests.machines.builder import build, synthetic
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "docs" / "bench" / "latest.jsonl"
+
+
+def _interleaved(rounds: int, **actions: t.Callable[[], object]) -> dict[str, float]:
+    """The median seconds of each action, run in turns so that noise hits all alike. One round before warms up."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(rounds + 1):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    lstopo = shutil.which("lstopo-no-graphics")
+    if lstopo is None:
+        print("probe_in_process_vs_lstopo left out: no lstopo-no-graphics (install hwloc-nox)", file=sys.stderr)
+        return
+    root = build(synthetic(137), trees / "synthetic-137")
+    environment = {
+        **os.environ,
+        "HWLOC_FSROOT": str(root),
+        "HWLOC_COMPONENTS": "linux,stop",
+        "HWLOC_DUMPED_HWDATA_DIR": "/var/run/hwloc",
+        "LC_ALL": "C",
+    }
+    command = [lstopo, "--of", "xml", "--whole-io"]
+    seconds = _interleaved(
+        15,
+        probe=lambda: probe(str(root)),
+        lstopo=lambda: subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL),
+    )
+    yield {
+        "name": "probe_in_process_vs_lstopo",
+        "value": round(seconds["probe"] / seconds["lstopo"], 3),
+        "unit": "ratio",
+        "against": f"a whole lstopo run, {seconds['lstopo'] * 1000:.1f} ms (probe {seconds['probe'] * 1000:.1f} ms)",
+        "method": "137 PCI functions in one tree, 15 interleaved rounds, medians",
+    }
+
+
+def cost_per_function(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    roots = {size: str(build(synthetic(size), trees / f"synthetic-{size}")) for size in (10, 100, 1000, 5000)}
+    floor = {size: _interleaved(3, read=lambda root=root: _read_once(root))["read"] for size, root in roots.items()}
+    for size, root in roots.items():
+        seconds = _interleaved(3, probe=lambda root=root: probe(root))["probe"]
+        yield {
+            "name": f"probe_us_per_function_{size}",
+            "value": round(seconds / size * 1e6, 1),
+            "unit": "us",
+            "against": f"reading each function's class file alone, {floor[size] / size * 1e6:.1f} us a function "
+            f"(ratio {seconds / floor[size]:.1f})",
+            "method": "whole probe in process, median of 3, divided by the PCI functions of the tree",
+        }
+
+
+def _read_once(root: str) -> None:
+    folder = f"{root}/sys/bus/pci/devices"
+    for name in os.listdir(folder):
+        with open(f"{folder}/{name}/class", "rb") as handle:
+            handle.read()
+
+
+def module_against_ping(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    root = build(synthetic(137), trees / "synthetic-137")
+    playbook = shutil.which("ansible-playbook")
+    if playbook is None:
+        print("topology_info_vs_ping left out: no ansible-playbook on the path", file=sys.stderr)
+        return
+    count = 10
+    with tempfile.TemporaryDirectory() as folder:
+        plays = {}
+        for name, task in {
+            "nothing": None,
+            "ping": {"ansible.builtin.ping": {}},
+            "topology_info": {"lanewise.dra.topology_info": {"root": str(root)}},
+        }.items():
+            path = Path(folder) / f"{name}.yml"
+            tasks = [task] * count if task else []
+            path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
+            plays[name] = [playbook, "-i", "localhost,", "-c", "local", str(path)]
+        environment = {**os.environ, "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_PYTHON_INTERPRETER": sys.executable}
+
+        def run(command: list[str]) -> t.Callable[[], object]:
+            return lambda: subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+        seconds = _interleaved(3, **{name: run(command) for name, command in plays.items()})
+    ping = (seconds["ping"] - seconds["nothing"]) / count
+    module = (seconds["topology_info"] - seconds["nothing"]) / count
+    yield {
+        "name": "topology_info_vs_ping",
+        "value": round(module / ping, 3),
+        "unit": "ratio",
+        "against": f"ansible.builtin.ping, {ping * 1000:.0f} ms a task (topology_info {module * 1000:.0f} ms)",
+        "method": f"{count} tasks on the local connection less an empty play, a tree of 137 PCI functions, "
+        "3 interleaved rounds, medians",
+    }
+
+
+BENCHMARKS = (probe_against_lstopo, cost_per_function, module_against_ping)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--trees", type=Path, help="where to keep the generated trees (default: a temporary folder)")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    today = datetime.date.today().isoformat()
+    lines = []
+    with contextlib.ExitStack() as stack:
+        trees = arguments.trees or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for benchmark in BENCHMARKS:
+            for figure in benchmark(trees):
+                figure["date"] = today
+                lines.append(json.dumps(figure))
+                print(f"{figure['name']:32} {figure['value']:>9} {figure['unit']:6} against {figure['against']}", flush=True)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

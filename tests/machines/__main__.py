@@ -1,0 +1,47 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Command line: C(python -m tests.machines list) and C(python -m tests.machines build NAME|FILE ... --out DIR)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from .builder import build
+from .description import DescriptionError, load, names, plan
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.machines", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("list", help="the machines of this package")
+    maker = verbs.add_parser("build", help="write machines as DIR/NAME")
+    maker.add_argument("machine", nargs="*", help="a name that list shows, or a description file")
+    maker.add_argument("--all", action="store_true", help="every machine of this package")
+    maker.add_argument("--out", required=True, type=Path, metavar="DIR")
+    arguments = parser.parse_args()
+    if arguments.verb == "list":
+        for name in names():
+            machine = load(name)
+            print(f"{name:16} {len(plan(machine).functions):4} functions  {machine['summary']}")
+        return 0
+    wanted = arguments.machine + (names() if arguments.all else [])
+    if not wanted:
+        maker.error("name a machine or say --all")
+    for name in wanted:
+        start = time.perf_counter()
+        try:
+            done = build(name, arguments.out / Path(name).stem)
+        except (DescriptionError, OSError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+        print(f"{done} {time.perf_counter() - start:.2f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
