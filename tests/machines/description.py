@@ -120,8 +120,9 @@ def plan(description: dict[str, t.Any]) -> Plan:
     """Place every function. Raises DescriptionError for unknown parts, overrides without a function, full buses."""
     result = Plan(description)
     builder = _Placer(result, {**parts(), **description.get("parts", {})})
+    home = "/".join(filter(None, ["devices", description.get("under")]))
     for at, root in description.get("roots", {}).items():
-        builder.root(at, root or {}, "devices", None)
+        builder.root(at, root or {}, home, None)
     unused = set(description.get("override", {})) - builder.overridden
     if unused:
         raise DescriptionError(f"override without a function: {', '.join(sorted(unused))}")
@@ -234,7 +235,7 @@ class _Placer:
         pf.sriov = {"total": total, "num": num, "offset": offset, "stride": stride, "vf": int(capability["vf"], 16)}
         rid = pf.bus << 8 | pf.device << 3 | pf.function
         self.next_bus[pf.domain] = max(self.next_bus[pf.domain], (rid + offset + stride * (total - 1) >> 8) + 1)
-        base = {k: v for k, v in pf.spec.items() if k not in ("sriov", "vfs", "vpd", "slot", "representors", "net_options")}
+        base = {k: v for k, v in pf.spec.items() if k not in ("sriov", "vfs", "vpd", "slot", "representors")}
         base["id"] = f"{pf.spec['id'].split(':')[0]}:{capability['vf']}"
         for number in range(num):
             where = rid + offset + stride * number

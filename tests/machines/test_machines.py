@@ -15,17 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from .builder import build, compose, cpu_list, cpu_mask, synthetic
+from .builder import STAMP, build, compose, cpu_list, cpu_mask, synthetic
 from .configspace import vpd
-from .description import DescriptionError, load, names, plan
+from .description import DESCRIPTIONS, DescriptionError, load, names, plan
 
 LSTOPO = shutil.which("lstopo-no-graphics")
 
 
 @pytest.fixture(scope="session")
-def trees(tmp_path_factory):
-    """Build each machine once, on demand."""
-    top, done = tmp_path_factory.mktemp("machines"), {}
+def trees(request, tmp_path_factory):
+    """Build each machine on demand, once as long as nothing about it changes."""
+    cache = getattr(request.config, "cache", None)
+    top, done = cache.mkdir("machines") if cache else tmp_path_factory.mktemp("machines"), {}
 
     def get(name):
         if name not in done:
@@ -67,14 +68,14 @@ def extended(config, identifier):
     return None
 
 
+@pytest.mark.parametrize("name", [n for n in names() if n != "degraded"])
+def test_descriptions_say_where_their_facts_are_from(name):
+    text = (DESCRIPTIONS / f"{name}.yml").read_text(encoding="utf-8")
+    assert "# Public facts" in text and "https://" in text and "# Assumed" in text
+
+
 @pytest.mark.parametrize("name", [*names(), "synthetic-250"])
 class TestEveryMachine:
-    def test_says_where_its_facts_are_from(self, name):
-        if name.startswith("synthetic"):
-            pytest.skip("no real machine")
-        text = (Path(__file__).parent / "descriptions" / f"{name}.yml").read_text(encoding="utf-8")
-        assert "https://" in text and "# Assumed" in text or load(name)["name"] == "degraded"
-
     def test_has_every_function_once(self, name, trees):
         tree = trees(name)
         planned = plan(description(name)).by_address()
@@ -122,7 +123,8 @@ class TestEveryMachine:
             assert (at is not None) == (folder / "current_link_speed").exists(), address
             if at is None:
                 continue
-            best, status = struct.unpack_from("<I", config, at + 0x0C)[0], struct.unpack_from("<H", config, at + 0x12)[0]
+            best = struct.unpack_from("<I", config, at + 0x0C)[0]
+            status = struct.unpack_from("<H", config, at + 0x12)[0]
             assert read(folder, "max_link_speed") == speeds[best & 0xF]
             assert read(folder, "max_link_width") == str(best >> 4 & 0x3F)
             assert read(folder, "current_link_speed") == speeds[status & 0xF]
@@ -145,8 +147,8 @@ class TestEveryMachine:
         for address in os.listdir(tree / "sys/bus/pci/devices"):
             folder = pci(tree, address)
             node = int(read(folder, "numa_node"))
-            cpus = read(tree, f"sys/devices/system/node/node{node}/cpulist" if node >= 0 else "sys/devices/system/cpu/online")
-            assert read(folder, "local_cpulist") == cpus
+            where = f"node/node{node}/cpulist" if node >= 0 else "cpu/online"
+            assert read(folder, "local_cpulist") == read(tree, f"sys/devices/system/{where}")
 
     def test_is_built_the_same_again(self, name):
         assert compose(description(name)) == compose(description(name))
@@ -206,8 +208,10 @@ class TestFacts:
         groups = {a: os.path.basename(os.readlink(pci(tree, a) / "iommu_group"))
                   for a in ("0008:00:00.0", "0008:03:00.0", "0008:06:00.0", "0000:03:00.0")}
         assert groups["0008:00:00.0"] == groups["0008:03:00.0"] == groups["0008:06:00.0"] != groups["0000:03:00.0"]
-        config = (pci(tree, "0008:02:00.0") / "config").read_bytes()
-        assert struct.unpack_from("<H", config, extended(config, 0x0D) + 6)[0] & 0b0011111 == 0b0011001 | 0
+        wanted = {"0008:00:00.0": 0b11100, "0008:02:00.0": 0b11001, "0008:02:03.0": 0b10101, "0008:05:00.0": 0b11101}
+        for address, word in wanted.items():  # xx111x0, xx110x1, xx101x1 and xx111x1 in rdma_topo's notation
+            config = (pci(tree, address) / "config").read_bytes()
+            assert struct.unpack_from("<H", config, extended(config, 0x0D) + 6)[0] & 0b11101 == word, address
 
     def test_isolated_functions_have_groups_of_their_own(self, trees):
         tree = trees("epyc-nps4")
@@ -270,6 +274,13 @@ class TestFacts:
         path = (vmd / "sys/class/nvme/nvme0").resolve().relative_to((vmd / "sys").resolve())
         assert str(path) == ("devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme0")
 
+    def test_fabric_management_looks_like_a_nic_but_for_its_vpd(self, trees):
+        tree = trees("hgx-b200")
+        marked = {p.name for p in (tree / "sys/bus/pci/devices").iterdir()
+                  if (p / "vpd").exists() and b"SMDL=SW_MNG" in (p / "vpd").read_bytes()}
+        assert marked == {f"0000:05:00.{n}" for n in range(4)}
+        assert {read(pci(tree, a), "device") for a in marked} == {"0x1021"}
+
     def test_switch_halves_share_a_serial_number(self, trees):
         tree = trees("mi300x")
 
@@ -288,6 +299,13 @@ class TestBuilder:
         changed = {**load("vmd"), "name": "vmd-2"}
         assert build(changed, out).stat().st_ino != before
         assert read(out, "proc/sys/kernel/hostname") == "vmd-2"
+        files, links = compose(changed)
+        for folder, _folders, entries in os.walk(out):
+            for entry in entries:
+                path = os.path.join(folder, entry)
+                assert os.lstat(path).st_nlink == 1
+                known = links if os.path.islink(path) else files
+                assert os.path.relpath(path, out) in known or entry == STAMP
         assert [p.name for p in tmp_path.iterdir()] == ["vmd"]
 
     def test_other_peoples_folders_are_safe(self, tmp_path):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import typing as t
 
 from .config_space import payload_rate
-from .model import Affinity, Gpu, Group, Nearest, Nic, PciFunction
+from .model import Affinity, Gpu, Group, Nearest, Nic, PciFunction, Topology
 from .pci import slot_of, sort_key
 
 LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
@@ -65,6 +65,9 @@ def _within_root(one: PciFunction, other: PciFunction) -> str | None:
         shared += 1
     if shared == 0:
         return "PHB" if one.root_complex else None
+    if one.root_complex is None:
+        # an NCCL file: every entry is a whole switch, some with an address that was made up
+        return "PIX" if len(ours) == len(theirs) == shared else "PXB"
     meeting = ours[shared - 1]
     for bridges, address in ((ours, one.address), (theirs, other.address)):
         step = bridges[shared] if len(bridges) > shared else address
@@ -93,9 +96,10 @@ def meeting_point(one: PciFunction, other: PciFunction) -> str | None:
 class Proximity:
     """Levels between the devices of one node, with the data-direct path of a NIC taken into account."""
 
-    def __init__(self, functions: dict[str, PciFunction], data_direct: dict[str, str]) -> None:
-        self._functions = functions
-        self._data_direct = data_direct  # NIC PF -> its DMA function
+    def __init__(self, topology: Topology) -> None:
+        self._functions = topology.functions
+        self._data_direct = {nic.address: nic.data_direct for nic in topology.nics if nic.data_direct}
+        self._distances = {node.id: node.distances for node in topology.numa_nodes}
 
     def _places(self, address: str) -> list[PciFunction]:
         """Where a device is reached: its own function and, for a NIC that has one, its DMA function."""
@@ -139,6 +143,15 @@ class Proximity:
                 rows[row][column] = rows[column][row] = near
         return Affinity(devices=devices, levels=rows)
 
+    def _closest_nodes(self, address: str, ends: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Of devices on other NUMA nodes those at the smallest SLIT distance; all where a distance is not stated."""
+        row = self._distances.get(self._functions[address].numa_node or 0, {})
+        far = {other: row.get(str(self._functions[other].numa_node)) for other in ends}
+        stated = [distance for distance in far.values() if distance is not None]
+        if len(stated) < len(far):
+            return ends
+        return {other: end for other, end in ends.items() if far[other] == min(stated)}
+
     def neighbours(self, addresses: t.Iterable[str]) -> Neighbours:
         """An index of devices, to ask for the nearest of them."""
         return Neighbours({address: self._places(address) for address in addresses})
@@ -146,6 +159,8 @@ class Proximity:
     def nearest(self, address: str, among: Neighbours) -> Nearest:
         """The nearest of the indexed devices. C(via) maps a NIC to the DMA function that makes it near."""
         found, ends = among.nearest(self._places(address))
+        if found == "SYS":
+            ends = self._closest_nodes(address, ends)
         result = Nearest(level=found, devices=sorted(ends, key=sort_key))
         for other, (ours, theirs) in ends.items():
             if ours != address:
@@ -182,6 +197,9 @@ class Neighbours:
                         members = self._members.setdefault(key, [])
                         if not members or members[-1] != address:
                             members.append(address)
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
 
     def nearest(self, places: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
         """The nearest level of any indexed device to C(places), and for each device at it the two functions that meet."""
@@ -224,34 +242,38 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
         nic.nearest_gpus = proximity.nearest(nic.address, near_gpus)
 
 
-def is_fabric(nic: Nic, any_rdma: bool) -> bool:
-    """Whether a NIC can carry GPU traffic: an RDMA NIC where the node has any, else every PF."""
-    return nic.physfn is None and (bool(nic.rdma_devices) or not any_rdma)
+def fabric_nics(nics: list[Nic]) -> list[Nic]:
+    """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs where the node has no RDMA device.
 
-
-def fabric_of(nics: list[Nic]) -> list[Nic]:
-    """The NICs that can carry GPU traffic."""
-    any_rdma = any(nic.rdma_devices for nic in nics)
-    return [nic for nic in nics if is_fabric(nic, any_rdma)]
+    The NIC under the default route is not one of them, unless there is no other.
+    """
+    physical = [nic for nic in nics if nic.physfn is None]
+    capable = [nic for nic in physical if nic.rdma_devices] or physical
+    return [nic for nic in capable if not nic.default_route] or capable
 
 
 def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[Group]:
-    """Pairing groups: GPUs joined by a common nearest fabric NIC, within one NUMA node or nearer."""
-    # among fabric NICs only: a management port on the same switch must not hide the real rail
-    fabric = proximity.neighbours(nic.address for nic in fabric_of(nics))
+    """Pairing groups: GPUs and fabric NICs joined where each is among the other's nearest, NODE or nearer.
+
+    It takes both sides, so that a GPU whose own NIC is missing does not join the pairs of its neighbours.
+    """
+    fabric = [nic.address for nic in fabric_nics(nics)]
+    near_nics = proximity.neighbours(fabric)
+    near_gpus = proximity.neighbours(gpu.address for gpu in gpus)
+    served = {address: proximity.nearest(address, near_gpus) for address in fabric}
     groups: dict[int, Group] = {}  # by identity
     group_of: dict[str, Group] = {}  # NIC -> group
     for gpu in gpus:
-        near = proximity.nearest(gpu.address, fabric)
-        if RANK[near.level] > RANK["NODE"]:
+        near = proximity.nearest(gpu.address, near_nics)
+        partners = [address for address in near.devices if served[address].level == near.level]
+        if not partners or RANK[near.level] > RANK["NODE"]:
             continue
-        group = Group(level=near.level, gpus=[gpu.address], nics=near.devices)
-        for address in near.devices:
+        group = Group(level=near.level, gpus=[gpu.address], nics=partners)
+        for address in partners:
             other = group_of.get(address)
             if other is not None and other is not group:
                 other.gpus += [one for one in group.gpus if one not in other.gpus]
                 other.nics += [one for one in group.nics if one not in other.nics]
-                other.level = max(other.level, group.level, key=RANK.__getitem__)
                 groups.pop(id(group), None)  # this GPU ties two groups together
                 group = other
         groups[id(group)] = group
@@ -275,7 +297,7 @@ def derive_rails(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
     """
     by_address = {nic.address: nic for nic in nics}
     stated = [nic for nic in nics if nic.rail_source == "override" and nic.physfn is None]
-    fabric = proximity.neighbours(nic.address for nic in stated or fabric_of(nics))
+    fabric = proximity.neighbours(nic.address for nic in stated or fabric_nics(nics))
     served: dict[str, int] = {}
     for gpu in gpus:
         near = proximity.nearest(gpu.address, fabric)

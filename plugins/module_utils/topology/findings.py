@@ -12,7 +12,7 @@ that it needs were not readable.
 from __future__ import annotations
 
 from . import cpuset
-from .affinity import RANK, Proximity, is_fabric
+from .affinity import RANK, Proximity, fabric_nics
 from .config_space import payload_rate
 from .model import Finding, Link, PciFunction, Topology
 
@@ -103,8 +103,8 @@ def _is_downstream(bridges: list[str], position: int) -> bool:
 
 def _links(topology: Topology) -> list[Finding]:
     """Compare every link on the way to a device with what both of its ends can do."""
-    if topology.system.virtual:
-        return []  # hypervisors make up link speeds
+    if topology.system.virtual or topology.source.kind != "sysfs":
+        return []  # hypervisors make up link speeds, files do not tell both ends of a link
     functions = topology.functions
     findings = []
     seen: set[str] = set()
@@ -189,24 +189,20 @@ def _ports(topology: Topology) -> list[Finding]:
 
 
 def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Finding]:
-    any_rdma = any(nic.rdma_devices for nic in topology.nics)
-    fabric = {nic.address for nic in topology.nics if is_fabric(nic, any_rdma)}
-    if not fabric:
-        return []
+    fabric = proximity.neighbours(nic.address for nic in fabric_nics(topology.nics))
     grouped = {address for group in topology.groups for address in group.gpus}
     # to fabric NICs only: a management port nearby is of no help
-    levels = {
-        gpu.address: {proximity.gpu_to_nic(gpu.address, nic)[0] for nic in fabric}
-        for gpu in topology.gpus
-        if gpu.address not in grouped
+    nearest = {
+        gpu.address: proximity.nearest(gpu.address, fabric) for gpu in topology.gpus if gpu.address not in grouped
     }
-    far = [gpu for gpu in topology.gpus if "SYS" in levels.get(gpu.address, ())]
-    unknown = [gpu for gpu in topology.gpus if levels.get(gpu.address) == {"UNKNOWN"}]
+    far = [gpu for gpu in topology.gpus if gpu.address in nearest and nearest[gpu.address].devices]
+    unknown = [gpu for gpu in topology.gpus if gpu.address in nearest and not nearest[gpu.address].devices]
     across = {
         address
         for group in topology.groups
         if RANK[group.level] > RANK["PHB"]
         for address in group.gpus
+        if topology.functions[address].root_complex  # unknown in an NCCL file
     }
     findings = []
     if far:
@@ -214,10 +210,16 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
             Finding(
                 id="gpu-without-near-nic",
                 severity="warning",
-                summary=f"{len(far)} GPU(s) reach every fabric NIC across sockets only",
-                action="Move a NIC to the NUMA node of these GPUs, or keep network-heavy work off them.",
+                summary=f"{len(far)} GPU(s) have no fabric NIC of their own: the nearest is on another NUMA node or "
+                "serves nearer GPUs",
+                action="Check whether a NIC is missing. Move one to the NUMA node of these GPUs, or keep network-heavy "
+                "work off them.",
                 devices=[gpu.address for gpu in far],
-                evidence=[f"{gpu.address}: NUMA node {gpu.numa_node}, nearest fabric NIC SYS" for gpu in far],
+                evidence=[
+                    f"{gpu.address} on NUMA node {gpu.numa_node}: nearest fabric NIC is {nearest[gpu.address].level} "
+                    f"({_names(nearest[gpu.address].devices)})"
+                    for gpu in far
+                ],
             )
         )
     if across:
@@ -231,7 +233,7 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
                 evidence=[f"{group.common}: {group.level}" for group in topology.groups if group.level == "NODE"],
             )
         )
-    if unknown and topology.source.kind == "sysfs":
+    if unknown and fabric and topology.source.kind == "sysfs":
         findings.append(
             Finding(
                 id="gpu-nic-locality-unknown",
@@ -248,7 +250,11 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
 def _asymmetry(topology: Topology) -> list[Finding]:
     """Groups, or NUMA nodes that have any, with unequal numbers of GPUs or NICs."""
     findings = []
-    counts = [(group.common or "?", len(group.gpus), len(group.nics)) for group in topology.groups]
+    # NICs on a rail: one for storage beside them is no asymmetry
+    on_rail = {nic.address for nic in topology.nics if nic.rail is not None}
+    counts = [
+        (group.common or "?", len(group.gpus), len(on_rail.intersection(group.nics))) for group in topology.groups
+    ]
     if len({count[1:] for count in counts}) > 1:
         findings.append(
             Finding(

@@ -64,7 +64,7 @@ def complete(
     topology.gpus = _gpus(topology.functions, gpu_models or {})
     topology.nics = _nics(topology.functions, topology.interfaces, topology.rdma_devices)
     overrides.apply_rails(stated, topology.functions, topology.nics)
-    proximity = _proximity(topology)
+    proximity = affinity.Proximity(topology)
     affinity.find_nearest(proximity, topology.gpus, topology.nics)
     topology.groups = affinity.find_groups(proximity, topology.gpus, topology.nics)
     affinity.derive_rails(proximity, topology.gpus, topology.nics)
@@ -86,13 +86,7 @@ def keep_relevant(topology: Topology) -> None:
 
 
 def _add_findings(topology: Topology) -> None:
-    topology.findings = findings.find(topology, _proximity(topology)) + topology.findings
-
-
-def _proximity(topology: Topology) -> affinity.Proximity:
-    return affinity.Proximity(
-        topology.functions, {nic.address: nic.data_direct for nic in topology.nics if nic.data_direct}
-    )
+    topology.findings = findings.find(topology, affinity.Proximity(topology)) + topology.findings
 
 
 def _mark_network_functions(topology: Topology) -> None:

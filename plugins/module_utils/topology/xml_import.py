@@ -45,7 +45,7 @@ _DECIMAL = re.compile(r"^[0-9]{1,6}(\.[0-9]{1,9})?$")
 _RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qedr|hns_|erdma_|mana_|ionic_|siw|rxe)")
 
 _PCI_TYPE = re.compile(
-    r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\](?: \[([0-9a-f]{4}):([0-9a-f]{4})\])?(?: ([0-9a-f]{2}))?$"
+    r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})$"
 )
 _BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
 _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
@@ -136,7 +136,7 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[
     else:
         _Hwloc(topology).read(root, stated)
     # no import has vital product data, hence no data-direct partners
-    topology.findings = findings.find(topology, affinity.Proximity(topology.functions, {})) + topology.findings
+    topology.findings = findings.find(topology, affinity.Proximity(topology)) + topology.findings
     return topology
 
 
@@ -239,8 +239,8 @@ class _Nccl:
         hosts = {element.get("host_hash") for element in cpus}
         if len(hosts) > 1:
             raise ValueError(
-                f"line {root.line}: <system> describes {len(hosts)} hosts (host_hash differs); keep the <cpu> elements of "
-                "one host"
+                f"line {root.line}: <system> describes {len(hosts)} hosts (host_hash differs); keep the <cpu> elements "
+                "of one host"
             )
         for element in cpus:
             node = self._cpu(element)
@@ -403,7 +403,7 @@ class _Nccl:
 
 
 class _Hwloc:
-    """The XML of lstopo (hwloc 2.x, and 1.x as far as the objects are the same).
+    """The XML of lstopo (hwloc 2.x; 1.x with all but its distances).
 
     hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and puts every bus that it
     cannot hang below a bridge under a host bridge of its own. C(root_complex) is therefore stated only where that is
@@ -493,8 +493,8 @@ class _Hwloc:
             values = _numbers(element, "u64values")
             if len(values) != len(numbers) ** 2 or not set(numbers) <= set(nodes):
                 raise ValueError(
-                    f"line {element.line}: <distances2> has {len(values)} values for {len(numbers)} NUMA nodes; write the "
-                    "file anew with lstopo"
+                    f"line {element.line}: <distances2> has {len(values)} values for {len(numbers)} NUMA nodes; write "
+                    "the file anew with lstopo"
                 )
             for row, number in enumerate(numbers):
                 line = values[row * len(numbers) : (row + 1) * len(numbers)]
@@ -543,7 +543,7 @@ class _Hwloc:
         function = PciFunction(address=address, bridges=bridges, class_code=digits)
         if vendor != "0000":  # zeros: hwloc could not read them, nor the revision
             function.vendor_id, function.device_id, function.revision = vendor, device, revision
-        if subsystem_vendor not in (None, "0000"):
+        if subsystem_vendor != "0000":
             function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
         values = _infos(element)
         function.name = ids.device_name(function.vendor_id, function.device_id) or values.get("PCIDevice")

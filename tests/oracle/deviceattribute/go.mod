@@ -1,6 +1,6 @@
 module github.com/lanewise/dra/tests/oracle/deviceattribute
 
-go 1.26.8
+go 1.26.0
 
 require k8s.io/dynamic-resource-allocation v0.37.2
 

@@ -1,0 +1,233 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Say in words how two nodes differ, and which nodes of a fleet differ from their peers."""
+
+from __future__ import annotations
+
+import hashlib
+import typing as t
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .report_facts import Device, View, natural
+
+_NAMES = {
+    "gpu": ("GPU", "GPUs"), "accelerator": ("accelerator", "accelerators"), "nic": ("NIC", "NICs"),
+    "nvme": ("NVMe drive", "NVMe drives"), "data_direct": ("data-direct function", "data-direct functions"),
+}
+_SYSTEM = (
+    ("architecture", "architecture"), ("virtual", "virtual machine"), ("iommu_enabled", "IOMMU enabled"),
+)
+
+
+def shape_of(view: View) -> str:
+    """Return the node's fingerprint, or one of our own where the facts hold none."""
+    if view.topology.fingerprint:
+        return view.topology.fingerprint
+    parts = sorted(
+        f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices
+    )
+    return "report:" + hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def plural(count: int, kind: str) -> str:
+    return f"{count} {_NAMES[kind][count != 1]}"
+
+
+def _place(device: Device) -> str:
+    if device.switch:
+        place = f"under switch {device.switch}"
+    elif device.root:
+        place = f"under {device.root}"
+    else:
+        place = "under an unknown root complex"
+    return place + (f", NUMA node {device.numa}" if device.numa is not None else "")
+
+
+def _listed(names: t.Iterable[str], most: int = 4) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _pairs(node: View, peer: View) -> tuple[list[tuple[Device, Device]], list[Device], list[Device]]:
+    """Match devices by address, then the rest of each kind and model in address order (buses may be renumbered)."""
+    theirs = {(d.kind, d.address): d for d in peer.devices}
+    pairs, extra = [], []
+    for device in node.devices:
+        match = theirs.pop((device.kind, device.address), None)
+        if match:
+            pairs.append((device, match))
+        else:
+            extra.append(device)
+    waiting: dict[tuple[str, str], list[Device]] = {}
+    for device in sorted(theirs.values(), key=lambda d: natural(d.address)):
+        waiting.setdefault((device.kind, device.model), []).append(device)
+    alone = []
+    for device in sorted(extra, key=lambda d: natural(d.address)):
+        queue = waiting.get((device.kind, device.model))
+        if queue:
+            pairs.append((device, queue.pop(0)))
+        else:
+            alone.append(device)
+    return pairs, alone, [device for queue in waiting.values() for device in queue]
+
+
+def _changes(device: Device, other: Device) -> t.Iterator[str]:
+    """Yield what differs between a device and its counterpart, as "this instead of that"."""
+
+    def instead(word: str, ours: t.Any, theirs: t.Any) -> str:
+        return f"{word} {'unknown' if ours in (None, '') else ours} instead of " \
+               f"{'unknown' if theirs in (None, '') else theirs}"
+
+    if device.model != other.model:
+        yield instead("model", device.model, other.model)
+    if device.link != other.link and not (device.slow or other.slow):
+        yield instead("link", device.link, other.link)
+    if device.numa != other.numa:
+        yield instead("NUMA node", device.numa, other.numa)
+    if len(device.bridges) != len(other.bridges):
+        yield f"behind {len(device.bridges)} bridges instead of {len(other.bridges)}"
+    elif device.address == other.address and device.switch != other.switch:
+        yield instead("switch", device.switch, other.switch)
+    elif device.address == other.address and device.root != other.root:
+        yield instead("root complex", device.root, other.root)
+    if device.vfs != other.vfs:
+        yield instead("VFs:", device.vfs, other.vfs)
+    if device.rail != other.rail:
+        yield instead("rail", device.rail, other.rail)
+    if device.driver != other.driver:
+        yield instead("driver", device.driver, other.driver)
+    if device.notes != other.notes:
+        yield instead("state", " ".join(device.notes), " ".join(other.notes))
+
+
+def differences(node: View, peer: View) -> list[str]:
+    """Return the ways in which C(node) differs from C(peer), one sentence each; an empty list where none was found."""
+    pairs, extra, missing = _pairs(node, peer)
+    result = []
+    for devices, word in ((missing, "fewer"), (extra, "more")):
+        groups: dict[tuple[str, str], list[Device]] = {}
+        for device in devices:
+            groups.setdefault((device.kind, _place(device)), []).append(device)
+        for (kind, place), members in groups.items():
+            ours = sum(d.kind == kind for d in node.devices)
+            theirs = sum(d.kind == kind for d in peer.devices)
+            total = f" ({ours} instead of {theirs})" if ours != theirs else ""
+            names = _listed(f"{d.model} at {d.address}" if d.model else d.address for d in members)
+            result.append(f"{plural(len(members), kind)} {word}{total} {place}: {names}")
+    phrases: dict[tuple[str, str], list[Device]] = {}
+    moved = 0
+    for device, other in pairs:
+        moved += device.address != other.address
+        for phrase in _changes(device, other):
+            phrases.setdefault((device.kind, phrase), []).append(device)
+    for (_kind, phrase), members in phrases.items():
+        result.append(f"{_listed(f'{d.label} ({d.address})' for d in members)}: {phrase}")
+    if moved:
+        result.append(f"{moved} device{'s have' if moved > 1 else ' has'} another PCI address")
+    result.extend(_system_differences(node, peer))
+    return result
+
+
+def _system_differences(node: View, peer: View) -> t.Iterator[str]:
+    ours, theirs = node.topology, peer.topology
+    for name, word in _SYSTEM:
+        a, b = getattr(ours.system, name), getattr(theirs.system, name)
+        if a != b and a is not None and b is not None:
+            yield f"{word}: {a} instead of {b}"
+    for word, a, b in (("sockets", len(ours.packages), len(theirs.packages)),
+                       ("NUMA nodes", len(ours.numa_nodes), len(theirs.numa_nodes))):
+        if a != b:
+            yield f"{a} {word} instead of {b}"
+    cpus = {n.id: n.cpus for n in theirs.numa_nodes}
+    other = [str(n.id) for n in ours.numa_nodes if n.id in cpus and n.cpus != cpus[n.id]]
+    if other:
+        yield f"NUMA node {_listed(other)}: another list of CPUs"
+    if node.levels != peer.levels:
+        yield f"GPU-NIC groups: {node.levels or 'none'} instead of {peer.levels or 'none'}"
+
+
+def changes(old: View | None, new: View) -> list[str]:
+    """Return what changed on one node since its facts were last stored, as diff lines."""
+    if old is None:
+        counts = Counter(device.kind for device in new.devices)
+        return ["+ new: " + (", ".join(plural(counts[kind], kind) for kind in _NAMES if counts[kind]) or "no devices")]
+    lines = []
+    before = {(d.kind, d.address): d for d in old.devices}
+    after = {(d.kind, d.address): d for d in new.devices}
+    for key, device in before.items():
+        if key not in after:
+            lines.append(f"- {device.label} {device.address} {device.model}".rstrip())
+    for key, device in after.items():
+        if key not in before:
+            lines.append(f"+ {device.label} {device.address} {device.model}".rstrip())
+        else:
+            lines.extend(f"~ {device.label} {device.address}: {phrase}" for phrase in _changes(device, before[key]))
+    had = {(f.id, tuple(f.devices)): f for f in old.topology.findings}
+    has = {(f.id, tuple(f.devices)): f for f in new.topology.findings}
+    lines.extend(f"- finding gone: {f.severity} {f.id}: {f.summary}" for key, f in had.items() if key not in has)
+    lines.extend(f"+ finding: {f.severity} {f.id}: {f.summary}" for key, f in has.items() if key not in had)
+    if not lines:
+        sections = [name for name, value in vars(new.topology).items() if value != getattr(old.topology, name)]
+        lines.append("~ facts changed: " + (", ".join(sections) or "details that the report does not show"))
+    return lines
+
+
+class Member(t.Protocol):
+    """What grouping needs to know of a node."""
+
+    host: str
+    product: str
+    gpu_model: str
+    gpus: int
+    shape: str
+
+
+@dataclass
+class Peers:
+    """Nodes that should be alike: the same product with the same GPU. C(usual) is the shape of more than half."""
+
+    name: str
+    hosts: list[str] = field(default_factory=list)
+    shapes: dict[str, list[str]] = field(default_factory=dict)  # shape -> hosts, the most frequent first
+    usual: str | None = None
+
+    @property
+    def outliers(self) -> list[str]:
+        if self.usual is None:
+            return []
+        return [host for shape, hosts in self.shapes.items() if shape != self.usual for host in hosts]
+
+
+def group_peers(members: t.Sequence[Member]) -> list[Peers]:
+    """Group nodes by product and GPU model, the largest group first; hosts keep the order of C(members).
+
+    A node that shows no GPU joins the GPU nodes of its product where these are more than three times as many as the
+    nodes without: then it is more likely a node that lost its GPUs than one that was bought without.
+    """
+    models: dict[str, Counter[str]] = {}
+    bare: Counter[str] = Counter()
+    for member in members:
+        if member.gpus:
+            models.setdefault(member.product, Counter())[member.gpu_model] += 1
+        else:
+            bare[member.product] += 1
+    groups: dict[tuple[str, str], Peers] = {}
+    for member in members:
+        model = member.gpu_model
+        if not member.gpus and member.product in models:
+            usual, number = min(models[member.product].items(), key=lambda item: (-item[1], item[0]))
+            if number > 3 * bare[member.product]:
+                model = usual
+        name = ", ".join([member.product or "Unknown product", *([model] if model else [])])
+        group = groups.setdefault((member.product, model), Peers(name=name))
+        group.hosts.append(member.host)
+        group.shapes.setdefault(member.shape, []).append(member.host)
+    for group in groups.values():
+        group.shapes = dict(sorted(group.shapes.items(), key=lambda item: (-len(item[1]), natural(item[1][0]))))
+        shape, hosts = next(iter(group.shapes.items()))
+        group.usual = shape if 2 * len(hosts) > len(group.hosts) else None
+    return sorted(groups.values(), key=lambda group: (-len(group.hosts), group.name))

@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Render the pages of the site report.
+
+Plain Jinja2 with autoescaping, not Ansible's templar: hostnames, aliases and evidence are text from machines that
+may be hostile, and must never be taken for templates or markup. Scripts run only when their digest is in the page's
+content security policy, and nothing may be loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import pathlib
+import typing as t
+
+import jinja2
+from markupsafe import Markup
+
+from .report_drawing import draw
+from .report_facts import LEVELS, SEVERITIES, Device, View, clean, natural
+
+#: What each level means, in plain words.
+LEGEND = {
+    "PIX": "Both hang on one PCIe switch, or share one bridge: traffic stays inside it.",
+    "PXB": "Several switches or bridges lie between them, but not the CPU.",
+    "PHB": "Traffic goes up to the CPU and down again within one root complex.",
+    "NODE": "Traffic crosses from one root complex to another of the same NUMA node.",
+    "SYS": "Traffic crosses to another NUMA node, usually over the link between CPU sockets.",
+    "UNKNOWN": "The machine does not say, as is common in virtual machines. Never counted as near.",
+}
+
+_MATRIX = 48  # devices at most in the drawn matrix
+
+
+class Pages:
+    """The templates of one report."""
+
+    def __init__(self, folders: t.Sequence[str], title: str) -> None:
+        """Read the templates in C(folders), the first folder that has a template winning.
+
+        Raises C(jinja2.TemplateError) where a template is missing or faulty.
+        """
+        self.environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(list(folders)), autoescape=True, undefined=jinja2.StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        )
+        self.environment.globals.update(
+            site_title=clean(title), legend=LEGEND, severities=SEVERITIES,
+            style=Markup(self._source("style.css.j2")), script=Markup(self._source("script.js.j2")),
+        )
+        script = hashlib.sha256(self._source("script.js.j2").encode()).digest()
+        self.environment.globals["script_digest"] = "sha256-" + base64.b64encode(script).decode()
+        self._index = self.environment.get_template("index.html.j2")
+        self._node = self.environment.get_template("node.html.j2")
+        #: Changes with every template, with this code and with the title, so that stored pages can be told stale.
+        self.version = self._version(title)
+
+    def _source(self, name: str) -> str:
+        loader = t.cast(jinja2.FileSystemLoader, self.environment.loader)
+        return loader.get_source(self.environment, name)[0]
+
+    def _version(self, title: str) -> str:
+        digest = hashlib.sha256(f"{title}\0{jinja2.__version__}".encode("utf-8", "replace"))
+        for name in sorted(self.environment.list_templates()):
+            digest.update(f"\0{name}\0{self._source(name)}".encode())
+        for path in sorted(pathlib.Path(__file__).parent.glob("report_*.py")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def index(self, **values: t.Any) -> bytes:
+        """Return the fleet page."""
+        return self._index.render(values).encode("utf-8", "replace")
+
+    def node(self, view: View, **values: t.Any) -> bytes:
+        """Return the page of one node."""
+        host = values["host"]
+        return self._node.render(
+            values, view=view, topology=view.topology, system=view.topology.system,
+            drawing=Markup(draw(view, f"PCIe tree of {host}")), matrix=matrix(view), pairs=list(pairs(view)),
+            nics=list(nics(view)), sriov=[f for f in view.functions.values() if f.sriov and f.sriov.total_vfs],
+            findings=sorted(view.topology.findings, key=lambda f: SEVERITIES.index(f.severity)),
+        ).encode("utf-8", "replace")
+
+
+def matrix(view: View) -> dict[str, t.Any]:
+    """Return the affinity matrix with labels, rows and columns clipped to what a person can read."""
+    affinity = view.topology.affinity
+    order = list(range(len(affinity.devices)))
+    total = len(order)
+    if total > _MATRIX:  # GPUs and NICs matter most
+        order = [n for n in order if view.by_address.get(affinity.devices[n], _NOTHING).kind != "nvme"][:_MATRIX]
+
+    def level(row: int, column: int) -> str:
+        try:
+            word = affinity.levels[row][column]
+        except IndexError:
+            return "UNKNOWN"
+        return word if word in LEVELS else "UNKNOWN"
+
+    heads = [(affinity.devices[n], view.label(affinity.devices[n])) for n in order]
+    rows = [(head, [level(n, m) for m in order]) for head, n in zip(heads, order)]
+    return {"heads": heads, "rows": rows, "hidden": total - len(order)}
+
+
+_NOTHING = Device(address="", kind="", label="")
+
+
+def pairs(view: View) -> t.Iterator[dict[str, t.Any]]:
+    """Yield each GPU with the NICs nearest to it."""
+    near = {gpu.address: gpu for gpu in view.topology.gpus}
+    for device in view.devices:
+        if device.kind in ("gpu", "accelerator"):
+            gpu = near[device.address]
+            found = gpu.nearest_nics
+            yield {
+                "device": device, "rail": gpu.rail, "level": found.level if found.level in LEVELS else "UNKNOWN",
+                "nics": [(address, view.label(address), found.via.get(address)) for address in found.devices],
+            }
+
+
+def nics(view: View) -> t.Iterator[dict[str, t.Any]]:
+    """Yield each NIC that is no VF of a PF of this node, with its interfaces and RDMA devices."""
+    facts = {nic.address: nic for nic in view.topology.nics}
+    for device in view.devices:
+        if device.kind == "nic":
+            nic = facts[device.address]
+            near = nic.nearest_gpus
+            yield {
+                "device": device, "nic": nic, "level": near.level if near.level in LEVELS else "UNKNOWN",
+                "gpus": [view.label(address) for address in near.devices],
+                "interfaces": [view.interfaces.get(name) or name for name in nic.interfaces],
+                "rdma": [view.rdma.get(name) or name for name in nic.rdma_devices],
+                "representors": sorted(nic.representors, key=natural),
+            }

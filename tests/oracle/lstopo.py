@@ -1,0 +1,158 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Run hwloc's lstopo on a node and read its XML (hwloc 2 document type)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import typing as t
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: C(LANEWISE_LSTOPO) names another binary, to try another version of hwloc.
+BINARY = os.environ.get("LANEWISE_LSTOPO") or shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
+OS_DEVICES = {"0": "block", "2": "network", "3": "openfabrics"}
+_NOT_IO = ("Bridge", "PCIDev", "OSDev", "Misc")
+_PCI_TYPE = re.compile(
+    r"^(?P<class_code>\w{4}) \[(?P<vendor_id>\w{4}):(?P<device_id>\w{4})\] "
+    r"\[(?P<subsystem_vendor_id>\w{4}):(?P<subsystem_device_id>\w{4})\] (?P<revision>\w{2})"
+)
+
+
+@dataclass
+class Function:
+    """One PCI function as hwloc sees it. CPU sets are integers; C(speed) is GB/s, 0 where hwloc does not know."""
+
+    address: str
+    ids: dict[str, str]
+    speed: float
+    is_bridge: bool
+    bridges: list[str]
+    host_bridge: int
+    cpus: int  # of the nearest ancestor that is no I/O object
+    nodes: int
+
+
+@dataclass
+class OsDevice:
+    kind: str
+    name: str
+    address: str | None
+    subtype: str | None
+    info: dict[str, str]
+
+
+@dataclass
+class Machine:
+    cpus: int = 0  # complete: with the CPUs that are offline
+    online: int = 0
+    cpu_sets: set[int] = field(default_factory=set)  # of all objects
+    functions: dict[str, Function] = field(default_factory=dict)
+    devices: list[OsDevice] = field(default_factory=list)
+    nodes: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> CPU set, bytes
+    packages: list[tuple[int | None, int]] = field(default_factory=list)  # number, CPU set
+    distances: dict[int, dict[int, int]] = field(default_factory=dict)
+    version: str = ""
+
+
+def _bitmap(text: str | None) -> int:
+    """Parse hwloc's 0x00000001,,0x000000ff (hwloc/bitmap.h): 32-bit words from the highest down, empty for zero."""
+    bits = 0
+    for word in (text or "").split(","):
+        if word == "0xf...f":
+            raise ValueError("an infinite bitmap")
+        bits = bits << 32 | int(word or "0", 16)
+    return bits
+
+
+def version() -> str:
+    out = subprocess.run([str(BINARY), "--version"], stdout=subprocess.PIPE, check=True, universal_newlines=True)
+    return out.stdout.split()[-1]
+
+
+def look(root: Path) -> Machine:
+    """What lstopo says of the node below C(root). Raises subprocess.CalledProcessError where it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HWLOC_")}
+    environment.update(
+        HWLOC_COMPONENTS="linux,stop",
+        HWLOC_DUMPED_HWDATA_DIR="/var/run/hwloc",
+        HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES="1",
+        LC_ALL="C",
+    )
+    if str(root) != "/":
+        environment["HWLOC_FSROOT"] = str(root)
+    command = [str(BINARY), "--of", "xml", "--whole-io", "--disallowed"]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+    machine = Machine()
+    document = ET.fromstring(done.stdout)
+    top = document.find("object")
+    assert top is not None
+    machine.cpus, machine.online = _bitmap(top.get("complete_cpuset")), _bitmap(top.get("cpuset"))
+    _walk(machine, top, top, [], None)
+    for matrix in document.iter("distances2"):
+        if matrix.get("name") == "NUMALatency":
+            numbers = [int(word) for one in matrix.iter("indexes") for word in (one.text or "").split()]
+            values = [int(word) for one in matrix.iter("u64values") for word in (one.text or "").split()]
+            for row, number in enumerate(numbers):
+                own = values[row * len(numbers) : (row + 1) * len(numbers)]
+                machine.distances[number] = dict(zip(numbers, own))
+    return machine
+
+
+def _walk(machine: Machine, item: ET.Element, place: ET.Element, chain: list[str], host: int | None) -> None:
+    kind = item.get("type")
+    if kind not in _NOT_IO:
+        place = item
+        machine.cpu_sets.add(_bitmap(item.get("complete_cpuset")))
+    address = item.get("pci_busid")
+    if kind == "Bridge" and address is None:
+        host = int(item.get("gp_index") or 0)
+    if address is not None:
+        match = _PCI_TYPE.match(item.get("pci_type") or "")
+        assert match, item.attrib
+        machine.functions[address] = Function(
+            address=address,
+            ids=match.groupdict(),
+            speed=float(item.get("pci_link_speed") or 0),
+            is_bridge=kind == "Bridge",
+            bridges=list(chain),
+            host_bridge=host or 0,
+            cpus=_bitmap(place.get("complete_cpuset")),
+            nodes=_bitmap(place.get("complete_nodeset")),
+        )
+        chain = [*chain, address]
+    if kind == "NUMANode":
+        number = int(item.get("os_index") or 0)
+        machine.nodes[number] = (_bitmap(item.get("complete_cpuset")), int(item.get("local_memory") or 0))
+    if kind == "Package":
+        index = item.get("os_index")
+        machine.packages.append((None if index is None else int(index), _bitmap(item.get("cpuset"))))
+    if kind == "OSDev" and item.get("osdev_type") in OS_DEVICES:
+        info = {str(one.get("name")): str(one.get("value")) for one in item.findall("info")}
+        machine.devices.append(
+            OsDevice(
+                kind=OS_DEVICES[item.get("osdev_type") or ""],
+                name=str(item.get("name")),
+                address=chain[-1] if chain else None,
+                subtype=item.get("subtype"),
+                info=info,
+            )
+        )
+    for child in item.findall("object"):
+        _walk(machine, child, place, chain, host)
+
+
+def port_infos(info: dict[str, str], port: int) -> dict[str, t.Any]:
+    """State, LID and GIDs of one port of an RDMA device."""
+    gids = {}
+    for name, value in info.items():
+        match = re.match(rf"^Port{port}GID(\d+)$", name)
+        if match:
+            gids[int(match.group(1))] = value
+    return {"state": info.get(f"Port{port}State"), "lid": info.get(f"Port{port}LID"), "gids": gids}

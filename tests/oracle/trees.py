@@ -1,0 +1,133 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The nodes that the oracles look at: recorded trees, machines of tests/machines, variants of one, and this machine.
+
+C(LANEWISE_TOPOLOGIES) names folders, separated by colons, in which every tar archive and every directory with a
+C(sys) directory is a node; without it, C(shared/topologies) beside the repository. What is unpacked or built stays in
+the repository's C(.cache/oracle), which git ignores, so that the next run is fast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.tests.machines import builder, description
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CACHE = REPOSITORY / ".cache" / "oracle"
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+def _folders() -> list[Path]:
+    stated = os.environ.get("LANEWISE_TOPOLOGIES")
+    if stated:
+        return [Path(part).resolve() for part in stated.split(os.pathsep) if part]
+    return [REPOSITORY.parent / "shared" / "topologies"]
+
+
+def _nodes(folder: Path, depth: int) -> t.Iterator[Path]:
+    """Archives and directories with sys/ in C(folder), never descending into a node."""
+    if (folder / "sys").is_dir():
+        yield folder
+        return
+    if depth == 0 or not folder.is_dir():
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir():
+            yield from _nodes(entry, depth - 1)
+        elif entry.name.endswith(_ARCHIVES):
+            yield entry
+
+
+def _recorded() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in _folders():
+        for path in _nodes(folder, 4):
+            name = path.name.partition(".tar")[0]
+            while name in found:
+                name += "+"
+            found[name] = path
+    return found
+
+
+RECORDED = _recorded()
+MACHINES = description.names()
+ALL = [*(f"recorded:{name}" for name in RECORDED), *(f"machine:{name}" for name in MACHINES), "live"]
+
+
+def root_of(name: str) -> Path:
+    """The root directory of the node that C(ALL) calls C(name), unpacked or built if it was not yet."""
+    kind, _colon, rest = name.partition(":")
+    if kind == "live":
+        return Path("/")
+    if kind == "machine":
+        return builder.build(rest, CACHE / "machines" / rest)
+    path = RECORDED[rest]
+    return path if path.is_dir() else _unpack(rest, path)
+
+
+def _unpack(name: str, archive: Path) -> Path:
+    state = archive.stat()
+    key = hashlib.sha256(f"{archive} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:12]
+    out = CACHE / "trees" / f"{name}-{key}"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".unpack-", dir=out.parent))
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(work, filter="tar")
+            os.rename(work, out)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    roots = list(_nodes(out, 4))
+    if len(roots) != 1:
+        raise ValueError(f"{archive} holds {len(roots)} nodes")
+    return roots[0]
+
+
+class Tree:
+    """A machine's files and links in memory, to be altered and then written: C(files) and C(links) by path."""
+
+    def __init__(self, machine: dict[str, t.Any]) -> None:
+        self.files, self.links = builder.compose(machine)
+
+    def of(self, pattern: str) -> list[str]:
+        """The paths of files and links that match a shell pattern, in which a star crosses slashes."""
+        import fnmatch
+
+        return [path for path in (*self.files, *self.links) if fnmatch.fnmatchcase(path, pattern)]
+
+    def drop(self, pattern: str) -> None:
+        found = self.of(pattern)
+        if not found:
+            raise ValueError(f"nothing matches {pattern}")
+        for path in found:
+            self.files.pop(path, None)
+            self.links.pop(path, None)
+
+    def put(self, path: str, text: str) -> None:
+        self.files[path] = text.encode() + b"\n"
+
+    def functions(self) -> list[str]:
+        """Device directories of all PCI functions, like C(sys/devices/pci0000:00/0000:00:00.0)."""
+        links = [path for path in self.links if path.startswith("sys/bus/pci/devices/")]
+        return sorted(os.path.normpath(os.path.join(os.path.dirname(path), self.links[path])) for path in links)
+
+    def write(self, out: Path) -> Path:
+        for path, data in self.files.items():
+            target = out / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        for path, link in self.links.items():
+            target = out / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(link)
+        return out

@@ -1,0 +1,68 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import cpuset
+from hypothesis import given
+from hypothesis import strategies as st
+
+CPUS = st.sets(st.integers(0, 2047))
+
+
+def bits_of(cpus: set[int]) -> int:
+    return sum(1 << cpu for cpu in cpus)
+
+
+@given(CPUS)
+def test_list_round_trip(cpus):
+    assert cpuset.from_list(cpuset.to_list(bits_of(cpus))) == bits_of(cpus)
+
+
+@given(CPUS)
+def test_list_names_each_run_once(cpus):
+    runs = [part.split("-") for part in cpuset.to_list(bits_of(cpus)).split(",") if part]
+    for run, following in zip(runs, runs[1:]):
+        assert int(run[-1]) + 1 < int(following[0])
+
+
+@given(CPUS, st.integers(0, 3))
+def test_mask_is_read_as_the_kernel_writes_it(cpus, padding):
+    digits = f"{bits_of(cpus):x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8 + padding * 8)
+    mask = ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))
+    assert cpuset.from_mask(mask) == bits_of(cpus)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_set_or_none(text):
+    for parse in (cpuset.from_list, cpuset.from_mask):
+        value = parse(text)
+        assert value is None or value >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 0), ("0", 1), ("0-3,8", 0x10F), ("0-3\n", 0xF), (" 1 ", 2)],
+)
+def test_lists(text, expected):
+    assert cpuset.from_list(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3-1", "0-", "-1", "a", "0,,1", "0-3-5", "0x1", "0-99999999", "9" * 5000, "\u00b2", "\u0663", "0 1"],
+)
+def test_malformed_lists(text):
+    assert cpuset.from_list(text) is None
+
+
+@pytest.mark.parametrize("text", ["", "g", "1,2", "ffffffff,", "00000001,0000000", "123456789", "f" * 20000])
+def test_malformed_masks(text):
+    assert cpuset.from_mask(text) is None
+
+
+def test_first_mask_word_may_be_short():
+    assert cpuset.from_mask("f,00000001") == 0xF00000001

@@ -1,0 +1,260 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import ids, pci
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, Sriov
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
+    BRIDGE,
+    DATA_DIRECT,
+    FAST,
+    GPU,
+    NIC,
+    NIC_VF,
+)
+
+PATH = "pci0000:17/0000:17:01.0/0000:18:00.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "bridges"),
+    [
+        ("pci0000:17/0000:17:01.0/0000:18:00.0", "pci0000:17", ["0000:17:01.0"]),
+        ("pci0000:00/0000:00:05.0", "pci0000:00", []),
+        ("LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001/pci0001:00/0001:00:00.0", "pci0001:00", []),
+        ("platform/40000000.pcie/pci0008:00/0008:00:00.0/0008:01:00.0", "pci0008:00", ["0008:00:00.0"]),
+        (
+            "pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0",
+            "pci0000:00",
+            ["0000:00:0e.0", "10000:00:1b.0"],
+        ),
+    ],
+)
+def test_root_complex_and_bridges(path, root, bridges):
+    address = path.rpartition("/")[2]
+    assert pci.locate(address, f"/sys/devices/{path}") == (root, bridges)
+
+
+@pytest.mark.parametrize(
+    "target", [None, "", "/sys/devices/pci0000:17/0000:17:01.0", "/proc/pci0000:17/0000:18:00.0", "/sys/devices/0000:18:00.0"]
+)
+def test_link_that_does_not_locate(target):
+    assert pci.locate("0000:18:00.0", target) == (None, [])
+
+
+def test_addresses_are_ordered_as_numbers():
+    addresses = ["10000:00:00.0", "0000:0a:00.0", "0000:09:1f.0", "0000:09:02.1", "odd", "0000:09:02.0"]
+    assert sorted(addresses, key=pci.sort_key) == [
+        "0000:09:02.0", "0000:09:02.1", "0000:09:1f.0", "0000:0a:00.0", "10000:00:00.0", "odd",
+    ]
+
+
+def test_interface_below_an_auxiliary_device_is_of_its_function():
+    assert pci.address_in("/sys/devices/pci0000:17/0000:18:00.0/mlx5_core.sf.4/net/eth0") == "0000:18:00.0"
+
+
+@pytest.mark.parametrize(
+    ("identity", "kind"),
+    [
+        (("030200", "10de", "2330", False), "gpu"),
+        (("030000", "10de", "2330", True), "gpu"),
+        (("120000", "1002", "74a1", False), "gpu"),
+        (("038000", "8086", "0bd5", False), "gpu"),
+        (("030000", "8086", "a780", True), "other"),
+        (("030000", "1a03", "2000", False), "other"),
+        (("030000", "1234", "1111", True), "other"),
+        (("120000", "1da3", "1020", False), "accelerator"),
+        (("088000", "1d0f", "7264", True), "accelerator"),
+        (("0b4000", "8086", "4940", False), "other"),
+        (("020000", "15b3", "a2dc", False), "nic"),
+        (("020700", "15b3", "1021", False), "nic"),
+        (("020800", "8086", "24f0", False), "nic"),
+        (("080100", "15b3", "2100", False), "data_direct"),
+        (("010802", "144d", "a80a", False), "nvme"),
+        (("060400", "1000", "c030", False), "bridge"),
+        (("068000", "10de", "22a3", False), "other"),
+        ((None, None, None, False), "other"),
+    ],
+)
+def test_kinds(identity, kind):
+    assert ids.kind(*identity) == kind
+
+
+def test_every_named_device_has_a_named_vendor():
+    assert all(ids.device_name(vendor, device) for vendor, device in ids.DEVICES)
+
+
+def test_identity_from_single_files(tree):
+    tree.pci(PATH, {**NIC, "subsystem_vendor": "0x15b3", "subsystem_device": "0x0041", "revision": "0x00"})
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.class_code, function.vendor_id, function.device_id) == ("020700", "15b3", "1021")
+    assert (function.subsystem_vendor_id, function.subsystem_device_id, function.revision) == ("15b3", "0041", "00")
+    assert function.name == "NVIDIA ConnectX-7"
+
+
+def test_identity_from_modalias(tree):
+    tree.pci(PATH, {"modalias": "pci:v000015B3d00001021sv000015B3sd00000041bc02sc07i00"})
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.class_code, function.vendor_id, function.device_id) == ("020700", "15b3", "1021")
+
+
+def test_identity_from_config_space(tree):
+    header = bytearray(64)
+    struct.pack_into("<HH", header, 0, 0x15B3, 0x1021)
+    header[8:12] = b"\x03\x00\x07\x02"
+    struct.pack_into("<HH", header, 0x2C, 0x15B3, 0x0041)
+    tree.pci(PATH, {"config": bytes(header)})
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.class_code, function.vendor_id, function.device_id) == ("020700", "15b3", "1021")
+    assert (function.revision, function.subsystem_device_id) == ("03", "0041")
+
+
+def test_malformed_identity_is_unknown_and_named(tree):
+    tree.pci(PATH, {"class": "0x020700", "vendor": "15b3", "device": "0x10211"})
+    topology = tree.probe()
+    function = topology.functions["0000:18:00.0"]
+    assert (function.vendor_id, function.device_id) == (None, None)
+    assert topology.source.unreadable == [
+        "/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/vendor: not a hexadecimal number: '15b3'",
+        "/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/device: not a hexadecimal number: '0x10211'",
+    ]
+
+
+def test_driver_bound_or_not(tree):
+    tree.pci(PATH, GPU, driver="nvidia")
+    tree.pci("pci0000:17/0000:17:02.0/0000:19:00.0", GPU)
+    functions = tree.probe().functions
+    assert (functions["0000:18:00.0"].driver, functions["0000:19:00.0"].driver) == ("nvidia", None)
+
+
+def test_slot(tree):
+    tree.pci(PATH, GPU)
+    tree.write("sys/bus/pci/slots/3-1/address", "0000:18:00")
+    assert tree.probe().functions["0000:18:00.0"].slot == "3-1"
+
+
+@pytest.mark.parametrize(
+    ("numa", "local", "node", "source"),
+    [("1", None, 1, "kernel"), ("-1", "4-7", 1, "local_cpus"), (None, "0-3", 0, "local_cpus"), ("-1", "0-7", None, None)],
+)
+def test_numa_node_and_who_said_so(tree, numa, local, node, source):
+    tree.nodes("0-3", "4-7")
+    given = {"numa_node": numa, "local_cpulist": local}
+    tree.pci(PATH, {**GPU, **{name: value for name, value in given.items() if value}})
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.numa_node, function.numa_source) == (node, source)
+
+
+@pytest.mark.parametrize("content", [b"", b"1", b"1x\n", b"\xff\n"])
+def test_damaged_numa_node_is_unknown(tree, content):
+    tree.nodes("0-3", "4-7")
+    tree.pci(PATH, {**GPU, "numa_node": content})
+    topology = tree.probe()
+    assert topology.functions["0000:18:00.0"].numa_node is None
+    assert topology.source.unreadable_count == 1
+
+
+def test_local_cpus_alone_do_not_reach_kubernetes(tree):
+    tree.nodes("0-3", "4-7")
+    tree.pci(PATH, {**GPU, "local_cpulist": "4-7"})
+    assert "numaNode" not in tree.probe().functions["0000:18:00.0"].kubernetes
+
+
+def test_link(tree):
+    tree.pci(PATH, {**GPU, **FAST, "current_link_speed": "2.5 GT/s PCIe", "current_link_width": "8"})
+    assert tree.probe().functions["0000:18:00.0"].link == Link(2.5, 8, 32.0, 16, gb_per_s=2.0)
+
+
+def test_link_of_old_kernels_spelling(tree):
+    tree.pci(PATH, {**GPU, "current_link_speed": "8 GT/s", "max_link_speed": "16 GT/s"})
+    assert tree.probe().functions["0000:18:00.0"].link == Link(speed_gts=8.0, max_speed_gts=16.0)
+
+
+@pytest.mark.parametrize("speed", ["Unknown", "Unknown speed", "9" * 400 + " GT/s", ""])
+@pytest.mark.parametrize("width", ["0", "255"])
+def test_unknown_link(tree, speed, width):
+    tree.pci(PATH, {**GPU, "current_link_speed": speed, "current_link_width": width})
+    assert tree.probe().functions["0000:18:00.0"].link is None
+
+
+def test_iommu_group(tree):
+    tree.pci(PATH, GPU)
+    tree.link(f"{tree.folder('0000:18:00.0')}/iommu_group", "sys/kernel/iommu_groups/42")
+    tree.write("sys/kernel/iommu_groups/42/type", "DMA-FQ")
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.iommu_group, function.iommu_group_type) == (42, "DMA-FQ")
+
+
+def test_sriov_of_a_pf(tree):
+    pf = tree.pci(PATH, NIC, sriov_numvfs=2, sriov_offset=2, sriov_stride=1, sriov_vf_device="101e", sriov_drivers_autoprobe=0)
+    for number in range(2):
+        tree.vf(pf, number, f"pci0000:17/0000:17:01.0/0000:18:00.{number + 2}", NIC_VF)
+    functions = tree.probe().functions
+    assert functions[pf].sriov == Sriov(8, 2, 2, 1, "101e", False, ["0000:18:00.2", "0000:18:00.3"])
+    assert [(functions[vf].physfn, functions[vf].vf_number) for vf in functions[pf].sriov.vfs] == [(pf, 0), (pf, 1)]
+
+
+def test_vf_numbers_are_of_the_links_not_of_their_order(tree):
+    pf = tree.pci(PATH, NIC)
+    tree.vf(pf, 10, "pci0000:17/0000:17:01.0/0000:18:01.4", NIC_VF)
+    tree.vf(pf, 9, "pci0000:17/0000:17:01.0/0000:18:01.3", NIC_VF)
+    tree.write(f"{tree.folder(pf)}/virtfn0", "")
+    topology = tree.probe()
+    assert topology.functions[pf].sriov.vfs == ["0000:18:01.3", "0000:18:01.4"]
+    assert topology.functions["0000:18:01.3"].vf_number == 9
+    assert topology.source.unreadable == [f"/{tree.folder(pf)}/virtfn0: not a symbolic link"]
+
+
+def test_acs_of_a_bridge(tree):
+    config = bytearray(4096)
+    struct.pack_into("<IHH", config, 0x100, 0x0001000D, 0x1F, 0x1D)
+    tree.pci("pci0000:17/0000:17:01.0", BRIDGE, config=bytes(config))
+    topology = tree.probe()
+    assert topology.functions["0000:17:01.0"].acs.enabled == ["SV", "RR", "CR", "UF"]
+    assert topology.source.config_space is True
+
+
+def test_acs_unknown_to_an_ordinary_user(tree):
+    tree.pci("pci0000:17/0000:17:01.0", BRIDGE, config=bytes(64))
+    topology = tree.probe()
+    assert topology.functions["0000:17:01.0"].acs is None
+    assert topology.source.config_space is False
+
+
+@pytest.mark.parametrize(("attributes", "read"), [(NIC, True), (DATA_DIRECT, True), (GPU, False)])
+def test_vpd_is_read_of_nics_and_data_direct_functions(tree, attributes, read):
+    tree.pci(PATH, attributes, vpd=b"\x82\x04\x00Card\x78")
+    vpd = tree.probe().functions["0000:18:00.0"].vpd
+    assert (vpd.name if vpd else None) == ("Card" if read else None)
+
+
+def test_vpd_not_wanted(tree):
+    tree.pci(PATH, NIC, vpd=b"\x82\x04\x00Card\x78")
+    assert tree.probe(with_vpd=False).functions["0000:18:00.0"].vpd is None
+
+
+def test_function_whose_link_dangles_is_named(tree):
+    tree.link("sys/bus/pci/devices/0000:18:00.0", f"sys/devices/{PATH}")
+    topology = tree.probe()
+    assert topology.functions["0000:18:00.0"].kind == "other"
+    assert topology.source.unreadable == ["/sys/bus/pci/devices/0000:18:00.0: an empty or missing device directory"]
+
+
+def test_directory_in_place_of_a_device_link_has_no_place(tree):
+    tree.write("sys/bus/pci/devices/0000:18:00.0/class", "0x030200")
+    topology = tree.probe()
+    function = topology.functions["0000:18:00.0"]
+    assert (function.class_code, function.root_complex, function.kubernetes.get("pcieRoot")) == ("030200", None, None)
+    assert topology.source.unreadable_count == 1
+
+
+def test_name_that_is_no_address(tree):
+    (tree.root / "sys/bus/pci/devices/what").mkdir(parents=True)
+    topology = tree.probe()
+    assert topology.functions == {}
+    assert topology.source.unreadable == ["/sys/bus/pci/devices/what: not a PCI address"]

@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Gid
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import NIC
+
+PATH = "pci0000:17/0000:17:01.0/0000:18:00.0"
+LOCAL = "fe80:0000:0000:0000:966d:aeff:fe00:0001"
+
+
+@pytest.fixture
+def nic(tree):
+    return tree.pci(PATH, NIC)
+
+
+def only(tree, **options):
+    (device,) = tree.probe(**options).rdma_devices
+    return device
+
+
+def test_device(tree, nic):
+    tree.rdma(
+        "mlx5_0", nic, node_guid="946d:ae03:0000:0001", sys_image_guid="946d:ae03:0000:0000", fw_ver="28.43.1014",
+        board_id="MT_0000000838",
+    )
+    device = only(tree)
+    assert (device.address, device.node_type, device.firmware, device.board_id) == (nic, "CA", "28.43.1014", "MT_0000000838")
+    assert (device.node_guid, device.sys_image_guid) == ("946d:ae03:0000:0001", "946d:ae03:0000:0000")
+
+
+def test_port(tree, nic):
+    tree.rdma("mlx5_0", nic)
+    tree.port("mlx5_0", 1, lid="0x1f", sm_lid="0x1")
+    (port,) = only(tree).ports
+    assert (port.port, port.link_layer, port.state, port.phys_state) == (1, "infiniband", "ACTIVE", "LinkUp")
+    assert (port.rate_gbps, port.lid, port.sm_lid) == (400.0, "0x1f", "0x1")
+
+
+@pytest.mark.parametrize("rate", ["", "fast", "9" * 400 + " Gb/sec"])
+def test_rate_that_is_none(tree, nic, rate):
+    tree.rdma("mlx5_0", nic)
+    tree.port("mlx5_0", 1, rate=rate)
+    assert only(tree).ports[0].rate_gbps is None
+
+
+def test_character_devices_by_device(tree, nic):
+    tree.rdma("mlx5_0", nic)
+    for path, device in (
+        ("infiniband_verbs/uverbs0", "mlx5_0"),
+        ("infiniband_mad/umad0", "mlx5_0"),
+        ("infiniband_mad/issm0", "mlx5_0"),
+        ("infiniband_verbs/uverbs1", "mlx5_1"),
+    ):
+        tree.write(f"sys/class/{path}/ibdev", device)
+    tree.write("sys/class/infiniband_verbs/abi_version", "6")
+    assert only(tree).char_devices == ["/dev/infiniband/uverbs0", "/dev/infiniband/issm0", "/dev/infiniband/umad0"]
+
+
+def test_gids_with_type_and_interface(tree, nic):
+    folder = tree.rdma("mlx5_0", nic) + "/ports/1"
+    for index, (gid, kind) in {
+        0: (LOCAL, "IB/RoCE v1"),
+        10: ("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2"),
+        2: ("0000:0000:0000:0000:0000:0000:0000:0000", None),
+        3: ("fe80:0000:0000:0000:0000:0000:0000:0000", None),
+    }.items():
+        tree.write(f"{folder}/gids/{index}", gid)
+        if kind:
+            tree.write(f"{folder}/gid_attrs/types/{index}", kind)
+            tree.write(f"{folder}/gid_attrs/ndevs/{index}", "eth0")
+    port = only(tree).ports[0]
+    assert port.gids == [
+        Gid(0, LOCAL, "IB/RoCE v1", "eth0"),
+        Gid(10, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "eth0"),
+    ]
+    assert port.interfaces == ["eth0"]
+
+
+def test_gids_not_wanted(tree, nic):
+    folder = tree.rdma("mlx5_0", nic)
+    tree.write(f"{folder}/ports/1/gids/0", LOCAL)
+    assert only(tree, with_gids=False).ports[0].gids == []
+
+
+def test_sole_interface_is_the_sole_ports_whatever_its_number(tree, nic):
+    tree.rdma("bnxt_re1", nic)
+    tree.net("eth1", nic, dev_port=1)
+    assert only(tree).interfaces == ["eth1"]
+
+
+def test_two_ports_on_one_function(tree, nic):
+    tree.rdma("mlx4_0", nic, ports=2)
+    tree.net("ib1", nic, type=32, dev_port=1)
+    tree.net("ib0", nic, type=32, dev_port=0)
+    assert [port.interfaces for port in only(tree).ports] == [["ib0"], ["ib1"]]
+
+
+def test_two_ports_of_which_one_has_an_interface_here(tree, nic):
+    tree.rdma("mlx4_0", nic, ports=2)
+    tree.net("eth1", nic, dev_port=1)
+    assert [port.interfaces for port in only(tree).ports] == [[], ["eth1"]]
+
+
+def test_subfunction_and_pf_keep_their_own(tree, nic):
+    auxiliary = f"{tree.folder(nic)}/mlx5_core.sf.4"
+    tree.net("eth0", nic, dev_port=0)
+    tree.net("en0s88", auxiliary, dev_port=0)
+    tree.rdma("mlx5_0", nic)
+    tree.rdma("mlx5_2", auxiliary)
+    assert {device.name: device.interfaces for device in tree.probe().rdma_devices} == {
+        "mlx5_0": ["eth0"],
+        "mlx5_2": ["en0s88"],
+    }
+
+
+def test_representor_is_not_the_ports_interface(tree, nic):
+    tree.rdma("mlx5_0", nic)
+    tree.net("eth0", nic, dev_port=0, phys_switch_id="c4ab", phys_port_name="p0")
+    tree.net("eth0_0", nic, dev_port=0, phys_switch_id="c4ab", phys_port_name="pf0vf0")
+    assert only(tree).interfaces == ["eth0"]
+
+
+def test_ipoib_child_is_not_the_ports_interface(tree, nic):
+    tree.rdma("mlx5_0", nic)
+    tree.net("ib0", nic, type=32, dev_port=0, ifindex=5, iflink=5)
+    tree.net("ib0.8001", nic, type=32, dev_port=0, ifindex=6, iflink=5)
+    assert only(tree).interfaces == ["ib0"]
+
+
+def test_bonded_device_names_the_bond(tree, nic):
+    folder = tree.rdma("mlx5_bond_0", nic)
+    tree.net("eth0", nic, dev_port=0)
+    tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
+    tree.write(f"{folder}/ports/1/gids/0", LOCAL)
+    tree.write(f"{folder}/ports/1/gid_attrs/ndevs/0", "bond0")
+    device = only(tree)
+    assert (device.address, device.interfaces) == (nic, ["bond0", "eth0"])
+
+
+def test_soft_device_has_the_interface_it_names(tree):
+    tree.rdma("rxe0", None, parent="eth0")
+    device = only(tree)
+    assert (device.address, device.interfaces) == (None, ["eth0"])
+
+
+def test_plain_directory_in_the_class_takes_no_strangers_interfaces(tree, nic):
+    tree.net("eth0", nic, dev_port=0)
+    tree.write("sys/class/infiniband/mlx5_0/node_type", "1: CA")
+    tree.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE")
+    device = only(tree)
+    assert (device.address, device.interfaces) == (None, [])
+
+
+def test_device_whose_link_dangles_is_named(tree):
+    tree.link("sys/class/infiniband/mlx5_0", "sys/devices/gone/infiniband/mlx5_0")
+    topology = tree.probe()
+    assert topology.source.unreadable == ["/sys/class/infiniband/mlx5_0: an empty or missing device directory"]
+
+
+def test_speed_of_a_port_that_is_down_does_not_count(tree, nic):
+    tree.rdma("mlx5_0", nic)
+    tree.port("mlx5_0", 1, state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    (found,) = tree.probe().nics
+    assert (found.speed_mbps, found.up) == (None, False)
+
+
+def test_odd_entries_beside_the_ports(tree, nic):
+    folder = tree.rdma("mlx5_0", nic)
+    tree.write(f"{folder}/ports/\u00b2/state", "4: ACTIVE")
+    tree.write(f"{folder}/ports/1/gids/\u00b2", LOCAL)
+    device = only(tree)
+    assert [(port.port, port.gids) for port in device.ports] == [(1, [])]

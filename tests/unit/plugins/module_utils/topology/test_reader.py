@@ -1,0 +1,139 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.reader import Reader
+
+
+@pytest.fixture
+def reader(tree):
+    return Reader(str(tree.root))
+
+
+def test_text_is_stripped(tree, reader):
+    tree.write("sys/a", "  word ")
+    assert reader.text("/sys/a") == "word"
+
+
+def test_missing_file_is_nothing_to_report(reader):
+    assert reader.text("/sys/none") is None
+    assert reader.unreadable_count == 0
+
+
+def test_nul_byte_in_a_path(reader):
+    assert reader.text("/sys/\0") is None
+    assert reader.names("/sys/\0") == []
+    assert reader.link("/sys/\0") is None
+
+
+def test_directory_in_place_of_a_file(tree, reader):
+    (tree.root / "sys/a").mkdir()
+    assert reader.text("/sys/a") is None
+    assert reader.unreadable == ["/sys/a: Is a directory"]
+
+
+def test_fifo_neither_hangs_nor_passes_for_an_empty_file(tree, reader):
+    os.mkfifo(tree.root / "sys/a")
+    assert reader.text("/sys/a") is None
+    assert len(reader.unreadable) == 1
+
+
+def test_link_in_place_of_an_attribute_is_not_followed(tree, reader, tmp_path):
+    (tmp_path / "outside").write_text("secret\n", encoding="utf-8")
+    (tree.root / "sys/a").symlink_to(tmp_path / "outside")
+    assert reader.text("/sys/a") is None
+    assert reader.unreadable_count == 1
+
+
+def test_looping_link(tree, reader):
+    (tree.root / "sys/a").symlink_to("a")
+    assert reader.text("/sys/a/b") is None
+    assert reader.names("/sys/a") == []
+    assert reader.unreadable_count == 2
+
+
+def test_bytes_that_are_no_text(tree, reader):
+    tree.write("sys/a", b"\xff\xfe\n")
+    assert reader.text("/sys/a") is None
+    assert reader.unreadable == ["/sys/a: not UTF-8 text"]
+
+
+def test_character_cut_at_the_size_limit(tree, reader):
+    tree.write("sys/a", "aaa\u00e9")
+    assert reader.text("/sys/a", 4) == "aaa"
+
+
+def test_whole_text_needs_its_line_end(tree, reader):
+    tree.write("sys/a", b"1")
+    assert reader.text("/sys/a") == "1"
+    assert reader.text("/sys/a", whole=True) is None
+    assert reader.unreadable == ["/sys/a: cut short: no line end"]
+
+
+@pytest.mark.parametrize(("text", "expected"), [("12", 12), ("-1", -1), ("0", 0), ("18446744073709551615", 2**64 - 1)])
+def test_integers(tree, reader, text, expected):
+    tree.write("sys/a", text)
+    assert reader.integer("/sys/a") == expected
+
+
+@pytest.mark.parametrize("text", ["", "1_0", "0x1", "1.5", "\u0663", "9" * 4000, "one"])
+def test_no_integers(tree, reader, text):
+    tree.write("sys/a", text)
+    assert reader.integer("/sys/a") is None
+    assert reader.unreadable_count == 1
+
+
+def test_name_that_is_no_text(tree, reader):
+    os.mkdir(os.fsencode(tree.root / "sys") + b"/d")
+    os.mkdir(os.fsencode(tree.root / "sys") + b"/d/\xff")
+    (tree.root / "sys/d/\u00e9").mkdir()
+    assert reader.names("/sys/d") == ["\u00e9"]
+    assert reader.unreadable == ["/sys/d: a name that is not UTF-8 text: b'\\xff'"]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("../devices/a", "/sys/devices/a"),
+        ("/sys/devices/a", "/sys/devices/a"),
+        ("../../../../../../sys/devices/a", "/sys/devices/a"),
+    ],
+)
+def test_links_stay_below_the_root(tree, reader, target, expected):
+    (tree.root / "sys/class").mkdir()
+    (tree.root / "sys/class/a").symlink_to(target)
+    assert reader.link("/sys/class/a") == expected
+
+
+def test_expected_link_that_is_none(tree, reader):
+    tree.write("sys/a", "")
+    assert reader.link("/sys/a", expected=False) is None
+    assert reader.unreadable_count == 0
+    assert reader.link("/sys/a") is None
+    assert reader.unreadable == ["/sys/a: not a symbolic link"]
+
+
+def test_only_the_first_hundred_are_kept_but_all_are_counted(reader):
+    for number in range(150):
+        reader.report(f"/sys/{number}", "broken")
+    assert len(reader.unreadable) == 100
+    assert reader.unreadable_count == 150
+
+
+def test_kernel_file_longer_than_one_read():
+    # seq_file gives about a page a read; /proc/self/maps of a Python process is longer than that
+    with open("/proc/self/maps", "rb") as handle:
+        size = len(handle.read())
+    if size <= 8192:
+        pytest.skip("this process has few mappings")
+    data = Reader("/").data("/proc/self/maps", 1 << 20)
+    assert data is not None and len(data) > 8192
+
+
+def test_permanent_macs_of_a_recorded_tree_are_not_asked_of_this_machine(reader):
+    assert reader.permanent_macs(["lo", "eth0"]) == {}

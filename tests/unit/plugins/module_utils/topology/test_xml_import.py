@@ -1,0 +1,568 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""NCCL and lstopo files as nodes: documents written here, and real ones where the test data is at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import tarfile
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, probe, xml_import
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, as_dict
+
+# Two sockets with two switches each, two GPUs and a NIC below every switch: the layout that AWS documents for p4d.
+CLOUD = """<?xml version="1.0"?>
+<!-- one node -->
+<system version="1">
+  <cpu numaid="0" affinity="0000ffff,ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+    <pci busid="ffff:ff:01.0" class="0x060400" vendor="0xffff" device="0xffff" link_speed="8 GT/s" link_width="16">
+      <pci busid="0000:10:1C.0" class="0x030200" vendor="0x10de" device="0x20b0" link_speed="8 GT/s" link_width="16"/>
+      <pci busid="0000:10:1d.0" class="0x030200" vendor="0x10de" device="0x20b0" link_speed="8.0 GT/s PCIe"/>
+      <pci busid="0000:10:1b.0" class="0x020000" vendor="0x1d0f" device="0xefa0" link_speed="" link_width="0"/>
+    </pci>
+    <pci busid="ffff:ff:02.0" class="0x060400" link_speed="8 GT/s" link_width="16">
+      <pci busid="0000:20:1c.0" class="0x030200"/>
+      <pci busid="0000:20:1b.0" class="0x020000" vendor="0x1d0f" device="0xefa0"/>
+    </pci>
+  </cpu>
+  <cpu numaid="1" affinity="ffff0000,00000000" arch="x86_64">
+    <pci busid="ffff:ff:03.0" class="0x060400">
+      <pci busid="0000:90:1c.0" class="0x030200"/>
+      <pci busid="0000:90:1b.0" class="0x020000"/>
+    </pci>
+  </cpu>
+</system>
+"""
+
+# What a dump of a running job adds: networks and GPUs by name, shortened classes, NVML's long domains.
+DUMP = """<system version="1">
+  <cpu host_hash="0x1" numaid="-1" arch="arm64">
+    <pci busid="00000000:0B:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="00000000:0C:00.0" class="0x03">
+        <gpu dev="0" sm="90" rank="0" gdr="1"><nvlink target="0000:05:00.0" count="4" tclass="0x068000"/></gpu>
+      </pci>
+      <pci busid="0000:0d:00.0" class="0x02">
+        <nic>
+          <net name="mlx5_0" dev="0" speed="200000" port="1" latency="0.0" guid="0x785634120003a1a0" gdr="1"/>
+          <net name="mlx5_0" dev="1" speed="100000" port="2" guid="0x785634120003a1a0" gdr="1"/>
+          <net name="mlx5_0" dev="2" speed="100000" port="2" guid="0x785634120003a1a0" gdr="1"/>
+        </nic>
+      </pci>
+      <pci busid="0000:0e:00.0">
+        <nic><net name="ens9f0" dev="3" speed="25000" port="0" guid="0x3"/></nic>
+      </pci>
+      <pci busid="0000:0f:00.0"><gpu dev="1" sm="90"/></pci>
+    </pci>
+    <nic><net name="eth0" dev="4" speed="10000" port="0" guid="0x0"/></nic>
+  </cpu>
+  <cpu host_hash="0x1" numaid="-1" arch="arm64"><nic><net name="mlx5_0+mlx5_1" speed="300000" port="1"/></nic></cpu>
+</system>
+"""
+
+LSTOPO = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0x0000000f,,0x000000ff" nodeset="0x00000003" gp_index="1">
+    <info name="DMIProductName" value="R1"/>
+    <info name="DMISysVendor" value="Vendor"/>
+    <info name="OSRelease" value="6.8.0"/>
+    <info name="Architecture" value="x86_64"/>
+    <object type="Package" os_index="0" cpuset="0x000000ff" gp_index="2">
+      <info name="CPUModel" value="CPU 1"/>
+      <object type="NUMANode" os_index="0" cpuset="0x000000ff" local_memory="1024" gp_index="3"/>
+      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[17-1e]">
+        <object type="Bridge" bridge_type="1-1" depth="1" bridge_pci="0000:[18-1e]" pci_busid="0000:17:00.0"
+                pci_type="0604 [8086:2030] [8086:0000] 04" pci_link_speed="15.753846">
+          <object type="PCIDev" pci_busid="0000:18:00.0" pci_type="0207 [15b3:101b] [15b3:0007] 00"
+                  pci_link_speed="31.507692">
+            <info name="PCISlot" value="4"/>
+            <object type="OSDev" name="ib0" osdev_type="2">
+              <info name="Address" value="00:00:10:86:fe:80:00:00:00:00:00:00:b8:59:9f:03:00:01:02:03"/>
+              <info name="Port" value="1"/>
+            </object>
+            <object type="OSDev" name="mlx5_0" osdev_type="3">
+              <info name="NodeGUID" value="b859:9f03:0001:0203"/>
+              <info name="SysImageGUID" value="b859:9f03:0001:0203"/>
+              <info name="Port1State" value="4"/>
+              <info name="Port1LID" value="0x15"/>
+              <info name="Port1LMC" value="0"/>
+              <info name="Port1GID0" value="fe80:0000:0000:0000:b859:9f03:0001:0203"/>
+            </object>
+          </object>
+          <object type="PCIDev" pci_busid="0000:19:00.0" pci_type="0302 [10de:20b2] [10de:1463] a1"
+                  pci_link_speed="0.000000">
+            <object type="OSDev" name="nvml0" subtype="NVML" osdev_type="1">
+              <info name="GPUModel" value="NVIDIA A100-SXM4-80GB"/>
+            </object>
+          </object>
+        </object>
+      </object>
+      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[30-30]">
+        <object type="PCIDev" pci_busid="0000:30:00.0" pci_type="0302 [10de:20b2] [10de:1463] a1"/>
+      </object>
+      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="10000:[01-01]">
+        <object type="PCIDev" pci_busid="10000:01:00.0" pci_type="0108 [144d:a80a] [144d:aa8b] 00">
+          <object type="OSDev" name="nvme0n1" osdev_type="0">
+            <info name="Model" value="Disk"/>
+            <info name="SerialNumber" value="S1"/>
+          </object>
+        </object>
+      </object>
+    </object>
+    <object type="Package" os_index="1" cpuset="0x0000000f,,0x0" gp_index="9">
+      <object type="NUMANode" os_index="8" cpuset="0x0000000f,,0x0" gp_index="10"/>
+      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0001:[04-04]">
+        <object type="PCIDev" pci_busid="0001:04:00.0" pci_type="0300 [0000:0000] [0000:0000] ff"/>
+      </object>
+    </object>
+    <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0002:[00-00]">
+      <object type="PCIDev" pci_busid="0002:00:01.0" pci_type="0200 [8086:1592] [8086:0001] 02"/>
+    </object>
+  </object>
+  <distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">
+    <indexes length="4">0 8 </indexes>
+    <u64values length="8">10 40 </u64values><u64values length="8">40 10 </u64values>
+  </distances2>
+</topology>
+"""
+
+
+def load(document, form="auto", stated=()):
+    data = document if isinstance(document, bytes) else document.encode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "topology.xml")
+        with open(path, "wb") as file:
+            file.write(data)
+        return xml_import.read_xml(path, form, stated)
+
+
+def level(topology, one, other):
+    return affinity.level(topology.functions[one], topology.functions[other])
+
+
+def ids_of(topology):
+    return {finding.id for finding in topology.findings}
+
+
+def test_nccl_levels():
+    cloud = load(CLOUD)
+    assert level(cloud, "0000:10:1c.0", "0000:10:1b.0") == "PIX"
+    assert level(cloud, "0000:10:1c.0", "0000:20:1b.0") == "NODE"
+    assert level(cloud, "0000:10:1c.0", "0000:90:1b.0") == "SYS"
+    assert [(group.level, group.common, group.gpus, group.nics) for group in cloud.groups] == [
+        ("PIX", "ffff:ff:01.0", ["0000:10:1c.0", "0000:10:1d.0"], ["0000:10:1b.0"]),
+        ("PIX", "ffff:ff:02.0", ["0000:20:1c.0"], ["0000:20:1b.0"]),
+        ("PIX", "ffff:ff:03.0", ["0000:90:1c.0"], ["0000:90:1b.0"]),
+    ]
+    assert [gpu.rail for gpu in cloud.gpus] == [0, 0, 1, 2]
+
+
+def test_nccl_switch_below_switch_is_not_one_switch():
+    nested = load(
+        '<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x060400">'
+        '<pci busid="0000:02:00.0" class="0x060400"><pci busid="0000:03:00.0" class="0x030200"/></pci>'
+        '<pci busid="0000:04:00.0" class="0x060400"><pci busid="0000:05:00.0" class="0x020700"/></pci>'
+        '<pci busid="0000:06:00.0" class="0x020700"/>'
+        "</pci></cpu></system>"
+    )
+    assert level(nested, "0000:03:00.0", "0000:05:00.0") == "PXB"
+    assert level(nested, "0000:03:00.0", "0000:06:00.0") == "PXB"
+
+
+def test_nccl_facts():
+    cloud = load(CLOUD)
+    assert (cloud.source.kind, cloud.system.architecture) == ("nccl_xml", "x86_64")
+    assert [(node.id, node.cpus) for node in cloud.numa_nodes] == [(0, "0-47"), (1, "48-63")]
+    gpu = cloud.functions["0000:10:1c.0"]
+    assert (gpu.kind, gpu.name, gpu.numa_node, gpu.numa_source) == ("gpu", "NVIDIA A100 SXM4 40GB", 0, "import")
+    assert gpu.link == Link(max_speed_gts=8.0, max_width=16)
+    assert cloud.functions["0000:10:1d.0"].link == Link(max_speed_gts=8.0)
+    assert cloud.functions["0000:10:1b.0"].link is None
+    switch = cloud.functions["ffff:ff:01.0"]
+    assert (switch.kind, switch.vendor_id, switch.bridges) == ("bridge", None, [])
+    assert cloud.functions["0000:20:1c.0"].kind == "gpu"  # a class of 03 without a vendor
+    for function in cloud.functions.values():
+        assert function.root_complex is None
+        assert function.kubernetes == {}
+
+
+def test_nccl_dump():
+    dump = load(DUMP)
+    assert dump.system.architecture == "aarch64"
+    assert dump.numa_nodes == []
+    kinds = {address: function.kind for address, function in dump.functions.items()}
+    assert kinds == {
+        "0000:0b:00.0": "bridge",
+        "0000:0c:00.0": "gpu",
+        "0000:0d:00.0": "nic",
+        "0000:0e:00.0": "nic",
+        "0000:0f:00.0": "gpu",
+    }
+    assert dump.functions["0000:0c:00.0"].class_code is None
+    assert dump.functions["0000:0c:00.0"].numa_node is None
+    first, second = dump.rdma_devices
+    assert (first.name, first.address, first.sys_image_guid) == ("mlx5_0", "0000:0d:00.0", "a0a1:0300:1234:5678")
+    assert [(port.port, port.rate_gbps, port.state) for port in first.ports] == [(1, 200.0, None), (2, 100.0, None)]
+    assert (second.name, second.address, second.ports) == ("mlx5_1", None, [])
+    assert [(i.name, i.kind, i.address, i.speed_mbps) for i in dump.interfaces] == [
+        ("ens9f0", "physical", "0000:0e:00.0", 25000),
+        ("eth0", "virtual", None, 10000),
+    ]
+    assert {nic.address: nic.speed_mbps for nic in dump.nics} == {"0000:0d:00.0": 200000, "0000:0e:00.0": 25000}
+
+
+def test_nccl_without_class_is_not_invented():
+    bare = load(
+        '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0"/><pci busid="0000:00:17.0"/></cpu>'
+        '<cpu numaid="1"><pci busid="0000:00:1a.0"/></cpu></system>'
+    )
+    assert {function.kind for function in bare.functions.values()} == {"other"}
+    assert bare.gpus == bare.nics == []
+    assert bare.functions["0000:00:1a.0"].numa_node == 1
+    finding = next(finding for finding in bare.findings if finding.id == "import-kind-unknown")
+    assert finding.devices == ["0000:00:16.0", "0000:00:17.0", "0000:00:1a.0"]
+
+
+def test_nccl_link_of_a_switch_is_not_the_slot_of_a_device():
+    slow_uplink = CLOUD.replace('device="0xffff" link_speed="8 GT/s"', 'device="0xffff" link_speed="2.5 GT/s"')
+    assert slow_uplink != CLOUD
+    senseless = {"link-limited-by-slot", "link-degraded", "no-driver", "no-pcie-root-attribute"}
+    assert not senseless & ids_of(load(slow_uplink))
+
+
+def test_nccl_same_node_without_switch_claims_nothing_about_roots():
+    flat = load(
+        '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0" class="0x030200"/>'
+        '<pci busid="0000:00:17.0" class="0x020000"/></cpu></system>'
+    )
+    assert flat.gpus[0].nearest_nics.level == "NODE"
+    assert "gpu-nic-through-cpu" not in ids_of(flat)
+
+
+def test_overrides_apply():
+    stated = [{"address": "0000:90:1c.0", "numa_node": 0}, {"address": "0000:10:1b.0", "rail": 7}]
+    cloud = load(CLOUD, stated=stated)
+    assert (cloud.functions["0000:90:1c.0"].numa_node, cloud.functions["0000:90:1c.0"].numa_source) == (0, "override")
+    assert [(nic.rail, nic.rail_source) for nic in cloud.nics if nic.rail is not None] == [(7, "override")]
+    with pytest.raises(ValueError, match="locality_overrides"):
+        load(CLOUD, stated=[{"address": "nonsense"}])
+
+
+def test_lstopo_machine():
+    node = load(LSTOPO)
+    assert node.source.kind == "hwloc_xml"
+    assert (node.system.product, node.system.vendor, node.system.kernel, node.system.cpu_model) == (
+        "R1", "Vendor", "6.8.0", "CPU 1",
+    )
+    assert [(one.id, one.cpus, one.package, one.memory_bytes, one.distances) for one in node.numa_nodes] == [
+        (0, "0-7", 0, 1024, {"0": 10, "8": 40}),
+        (8, "64-67", 1, None, {"0": 40, "8": 10}),
+    ]
+    assert [(package.id, package.cpus, package.numa_nodes) for package in node.packages] == [
+        (0, "0-7", [0]), (1, "64-67", [8]),
+    ]
+
+
+def test_lstopo_functions():
+    node = load(LSTOPO)
+    nic = node.functions["0000:18:00.0"]
+    assert (nic.kind, nic.class_code, nic.name) == ("nic", "020700", "NVIDIA ConnectX-6")
+    assert (nic.slot, nic.revision) == ("4", "00")
+    assert (nic.bridges, nic.numa_node, nic.numa_source, nic.local_cpus) == (["0000:17:00.0"], 0, "import", "0-7")
+    assert nic.link == Link(gb_per_s=31.508)
+    assert node.functions["0000:19:00.0"].link is None
+    assert node.functions["0000:17:00.0"].class_code is None  # 00 or 01, subtractive decoding: hwloc does not say
+    assert node.functions["0001:04:00.0"].vendor_id is None
+    assert node.functions["0001:04:00.0"].kind == "other"
+    assert node.functions["0001:04:00.0"].numa_node == 8
+    assert node.functions["0002:00:01.0"].numa_node is None  # on the whole machine
+    assert [(nvme.address, nvme.model, nvme.serial, nvme.numa_node) for nvme in node.nvme] == [
+        ("10000:01:00.0", "Disk", "S1", 0)
+    ]
+    assert node.gpus[0].model == "NVIDIA A100-SXM4-80GB"
+    assert all(function.kubernetes == {} for function in node.functions.values())
+
+
+def test_lstopo_states_a_root_complex_only_where_the_file_proves_it():
+    node = load(LSTOPO)
+    roots = {address: function.root_complex for address, function in node.functions.items()}
+    assert roots == {
+        "0000:17:00.0": "pci0000:17",
+        "0000:18:00.0": "pci0000:17",
+        "0000:19:00.0": "pci0000:17",
+        "0000:30:00.0": "pci0000:30",
+        "0001:04:00.0": None,  # no bridge was read in this domain: bus 04 may lie behind one
+        "0002:00:01.0": "pci0002:00",  # nothing is above bus 00
+        "10000:01:00.0": None,  # VMD
+    }
+    assert level(node, "0000:18:00.0", "0000:19:00.0") == "PIX"
+    assert level(node, "0000:18:00.0", "0000:30:00.0") == "NODE"
+    assert level(node, "0000:18:00.0", "0001:04:00.0") == "SYS"
+    assert level(node, "0000:18:00.0", "0002:00:01.0") == "UNKNOWN"
+
+
+def test_lstopo_network():
+    node = load(LSTOPO)
+    (interface,) = node.interfaces
+    assert (interface.name, interface.address, interface.link_layer, interface.dev_port) == (
+        "ib0", "0000:18:00.0", "infiniband", 0,
+    )
+    (device,) = node.rdma_devices
+    assert (device.name, device.address, device.node_guid) == ("mlx5_0", "0000:18:00.0", "b859:9f03:0001:0203")
+    (port,) = device.ports
+    assert (port.port, port.state, port.lid, port.interfaces) == (1, "ACTIVE", "0x15", ["ib0"])
+    assert [(gid.index, gid.gid) for gid in port.gids] == [(0, "fe80:0000:0000:0000:b859:9f03:0001:0203")]
+    nic = next(nic for nic in node.nics if nic.address == "0000:18:00.0")
+    assert (nic.up, nic.rdma_devices, nic.interfaces) == (True, ["mlx5_0"], ["ib0"])
+
+
+def test_lstopo_single_node_does_not_prove_locality():
+    start = LSTOPO.index('    <object type="Package" os_index="1"')
+    end = LSTOPO.index('    <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0002')
+    single = LSTOPO[:start] + LSTOPO[end : LSTOPO.index("  <distances2")] + "</topology>"
+    node = load(single)
+    assert len(node.numa_nodes) == 1
+    assert {function.numa_node for function in node.functions.values()} == {None}
+
+
+def test_lstopo_1_names_packages_sockets():
+    old = LSTOPO.replace(' version="2.0"', "", 1).replace("Package", "Socket")
+    old = old[: old.index("  <distances2")] + "</topology>"
+    assert load(old).packages == load(LSTOPO).packages
+
+
+@pytest.mark.parametrize(
+    ("document", "form", "message"),
+    [
+        ("", "auto", "not well-formed"),
+        ("<system", "auto", "not well-formed"),
+        (b"\xff\xfe<\x00a\x00", "auto", "not well-formed"),
+        ("<?xml version='1.0' encoding='utf-7'?><a>+</a>", "auto", "root element is <a>"),
+        ("<svg/>", "auto", "line 1: the root element is <svg>"),
+        ('<graphs version="1"/>', "auto", "NCCL_TOPO_DUMP_FILE"),
+        (CLOUD, "hwloc", "line 3: <system> is the nccl form"),
+        (LSTOPO, "nccl", "<topology> is the hwloc form"),
+        (CLOUD, "other", "unknown form"),
+        ('<system version="2"><cpu numaid="0"/></system>', "auto", "version"),
+        ("<system version='1'/>", "auto", "no <cpu>"),
+        ("<topology version='2.0'/>", "auto", "no <object>"),
+        ('<topology version="3.0"><object type="Machine"/></topology>', "auto", "--export-xml-flags v2"),
+        (CLOUD.replace("0000:10:1d.0", "10:1d.0"), "auto", "line 7: <pci> has busid='10:1d.0'"),
+        (CLOUD.replace("0000:10:1d.0", "0000:10:1c.0"), "auto", "line 6 has it too"),
+        (CLOUD.replace('affinity="ffff0000,00000000"', 'affinity="48-63"'), "auto", "affinity='48-63'"),
+        (CLOUD.replace('numaid="1"', 'numaid="one"'), "auto", "numaid='one'"),
+        (CLOUD.replace('numaid="1"', 'numaid="0"'), "auto", "NUMA node 0 has further up, 0-47"),
+        (CLOUD.replace("0x1d0f", "amazon"), "auto", "vendor='amazon'"),
+        (DUMP.replace('host_hash="0x1"', 'host_hash="0x2"', 1), "auto", "2 hosts"),
+        (LSTOPO.replace("0x000000ff", "all", 1), "auto", "cpuset"),
+        (LSTOPO.replace("0207 [15b3:101b]", "0207"), "auto", "pci_type"),
+        (LSTOPO.replace("0000:[17-1e]", "17"), "auto", "bridge_pci"),
+        (LSTOPO.replace("0000:19:00.0", "0000:18:00.0"), "auto", "address of its own"),
+        (LSTOPO.replace("40 10 <", "40 <"), "auto", "3 values for 2 NUMA nodes"),
+        (LSTOPO.replace("40 10 <", "40 x <"), "auto", "no number"),
+        ("<system>" * 300, "auto", "levels"),
+        (b"<system>" + b" " * (17 << 20), "auto", "larger than 16 MiB"),
+    ],
+)
+def test_what_is_refused(document, form, message):
+    with pytest.raises(ValueError) as caught:
+        load(document, form)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        '<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;">',
+        '<!ENTITY a SYSTEM "file:///etc/hostname">',
+        '<!ENTITY % a SYSTEM "http://localhost/a.dtd"> %a;',
+    ],
+)
+def test_entities_are_refused(declaration):
+    document = f"<!DOCTYPE system [{declaration}]><system version='1'><cpu numaid='&a;'/></system>"
+    with pytest.raises(ValueError, match="declares an entity"):
+        load(document)
+
+
+def test_too_many_elements_are_refused():
+    with pytest.raises(ValueError, match="elements"):
+        load("<system>" + "<cpu/>" * 200_001 + "</system>")
+
+
+def test_unreadable_file(tmp_path):
+    with pytest.raises(OSError):
+        xml_import.read_xml(str(tmp_path / "absent.xml"))
+    with pytest.raises(OSError):
+        xml_import.read_xml(str(tmp_path))
+
+
+# A tree is the list of the trees below it, the empty list a leaf; addresses are dealt out in the order of the walk.
+TREES = st.recursive(st.just([]), lambda below: st.lists(below, min_size=1, max_size=4), max_leaves=20)
+
+
+def nccl_document(forest, expected):
+    counter = iter(range(1, 1 << 16))
+
+    def write(tree, above):
+        number = next(counter)
+        address = f"{number >> 8:04x}:{number & 0xFF:02x}:00.0"
+        expected[address] = above
+        if not tree:
+            return f'<pci busid="{address.upper()}" class="0x030200"/>'
+        inner = "".join(write(one, [*above, address]) for one in tree)
+        return f'<pci busid="{address}" class="0x060400">{inner}</pci>'
+
+    return f'<system version="1"><cpu numaid="0">{"".join(write(tree, []) for tree in forest)}</cpu></system>'
+
+
+def lstopo_document(forest, expected):
+    counter = iter(range(1, 1 << 16))
+
+    def write(tree, above):
+        number = next(counter)
+        address = f"0000:{number:02x}:00.0"
+        expected[address] = above
+        place = f'pci_busid="{address}"'
+        if not tree:
+            return f'<object type="PCIDev" {place} pci_type="0302 [10de:2330] [10de:16c1] a1"/>'
+        inner = "".join(write(one, [*above, address]) for one in tree)
+        place += ' pci_type="0604 [1000:c030] [1000:c030] b0"'
+        return f'<object type="Bridge" bridge_type="1-1" {place}>{inner}</object>'
+
+    hosts = "".join(
+        f'<object type="Bridge" bridge_type="0-1" bridge_pci="0000:[{index:02x}-ff]">{write(tree, [])}</object>'
+        for index, tree in enumerate(forest)
+    )
+    return f'<topology version="2.0"><object type="Machine" cpuset="0x3">{hosts}</object></topology>'
+
+
+@settings(max_examples=60, deadline=None)
+@given(forest=st.lists(TREES, min_size=1, max_size=4), writer=st.sampled_from([nccl_document, lstopo_document]))
+def test_any_tree_keeps_its_bridges(forest, writer):
+    expected = {}
+    topology = load(writer(forest, expected))
+    assert {address: function.bridges for address, function in topology.functions.items()} == expected
+    leaves = set(expected) - {bridge for bridges in expected.values() for bridge in bridges}
+    assert {gpu.address for gpu in topology.gpus} == leaves
+    assert [gpu.index for gpu in topology.gpus] == list(range(len(leaves)))
+
+
+EDITS = st.lists(
+    st.tuples(
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 12),
+        st.one_of(
+            st.text(max_size=6),
+            st.sampled_from(['"', "<", "/>", "</object>", "<pci/>", "-1", "0x", "99999999999", "\0", "&#0;", "&x;"]),
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(document=st.sampled_from([CLOUD, DUMP, LSTOPO]), edits=EDITS)
+def test_damaged_files_are_read_or_refused(document, edits):
+    for place, length, text in edits:
+        start = int(place * len(document))
+        document = document[:start] + text + document[start + length :]
+    try:
+        topology = load(document.encode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        assert str(error)
+    else:
+        json.dumps(as_dict(topology))
+
+
+@settings(max_examples=250, deadline=None)
+@given(document=st.sampled_from([CLOUD, DUMP, LSTOPO]), place=st.integers(0, 10_000), value=st.text(max_size=12))
+def test_damaged_attributes_are_read_or_refused(document, place, value):
+    """Keeps the document well-formed, so that every attribute meets every value."""
+    quoted = [index for index, character in enumerate(document) if character == '"']
+    pair = place % (len(quoted) // 2)
+    value = value.replace("&", "").replace("<", "").replace('"', "")
+    document = document[: quoted[2 * pair] + 1] + value + document[quoted[2 * pair + 1] :]
+    try:
+        topology = load(document.encode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        assert str(error)
+    else:
+        json.dumps(as_dict(topology))
+
+
+def real_files():
+    """The folder with recorded machines, or None: named by the environment, or shared/topologies beside the clone."""
+    places = [pathlib.Path(os.environ["LANEWISE_TOPOLOGIES"])] if os.environ.get("LANEWISE_TOPOLOGIES") else []
+    places += [parent / "shared" / "topologies" for parent in pathlib.Path(__file__).resolve().parents]
+    return next((place for place in places if place.is_dir()), None)
+
+
+REAL = real_files()
+needs_real_files = pytest.mark.skipif(REAL is None, reason="set LANEWISE_TOPOLOGIES to the folder of recorded machines")
+TREES_ON_FILE = sorted(REAL.glob("hwloc/*.tar.xz")) if REAL else [None]
+
+
+@needs_real_files
+def test_real_nccl_files():
+    shapes = {}
+    for path in sorted(REAL.glob("nccl/*.xml")):
+        topology = xml_import.read_xml(str(path))
+        json.dumps(as_dict(topology))
+        shapes[path.name] = (
+            len(topology.gpus),
+            len(topology.nics),
+            sorted((group.level, len(group.gpus), len(group.nics)) for group in topology.groups),
+        )
+    assert shapes == {
+        "p4d-24xl-topo.xml": (8, 4, [("PIX", 2, 1)] * 4),
+        "ndv4-topo.xml": (8, 8, [("PIX", 2, 2)] * 4),
+        "ncv4-topo.xml": (4, 0, []),
+        "g5.48xl-topo.xml": (0, 0, []),
+    }
+
+
+@needs_real_files
+@pytest.mark.parametrize("archive", TREES_ON_FILE, ids=lambda path: path and path.name)
+def test_lstopo_and_sysfs_agree(archive, tmp_path):
+    """The file that lstopo wrote of a recorded tree and the tree itself: same levels, same tree, same identity."""
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "fully_trusted_filter"):
+            tar.extractall(tmp_path, filter="fully_trusted")
+        else:
+            tar.extractall(tmp_path)
+    root = next(folder.parent for folder in sorted(tmp_path.glob("**/sys")) if (folder / "devices").is_dir())
+    name = archive.name[: -len(".tar.xz")]
+    (document,) = (path for path in archive.parent.iterdir() if path.name.startswith(f"{name}.lstopo"))
+    read, imported = probe.probe(str(root)), xml_import.read_xml(str(document))
+    common = [address for address in imported.functions if address in read.functions]
+    assert len(common) == len(imported.functions)
+    devices = [address for address in common if imported.functions[address].kind != "bridge"]
+    assert devices
+    for one in common:
+        ours, theirs = imported.functions[one], read.functions[one]
+        assert (ours.kind, ours.vendor_id, ours.device_id) == (theirs.kind, theirs.vendor_id, theirs.device_id)
+        assert ours.class_code in (None, theirs.class_code)
+        # a bridge that the recording left out cannot be in the file
+        assert ours.bridges == [bridge for bridge in theirs.bridges if bridge in read.functions]
+        if theirs.root_complex and ours.root_complex:
+            assert ours.root_complex == theirs.root_complex
+        if ours.link and theirs.link and theirs.link.gb_per_s:
+            assert ours.link.gb_per_s == theirs.link.gb_per_s
+    for one in devices:
+        for other in devices:
+            assert level(imported, one, other) == level(read, one, other), (one, other)
+    assert imported.affinity == read.affinity
+    assert imported.groups == read.groups
+    assert {(one.name, one.address, one.mac) for one in imported.interfaces} <= {
+        (one.name, one.address, one.mac) for one in read.interfaces
+    }

@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Tiny machines: just the files that a test is about, in the shape that the kernel gives them."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+
+GPU = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330"}
+NIC = {"class": "0x020700", "vendor": "0x15b3", "device": "0x1021"}
+NIC_VF = {"class": "0x020700", "vendor": "0x15b3", "device": "0x101e"}
+ETHERNET = {"class": "0x020000", "vendor": "0x8086", "device": "0x1521"}
+NVME = {"class": "0x010802", "vendor": "0x144d", "device": "0xa80a"}
+BRIDGE = {"class": "0x060400", "vendor": "0x1000", "device": "0xc030"}
+DATA_DIRECT = {"class": "0x080100", "vendor": "0x15b3", "device": "0x2100"}
+FAST = {
+    "current_link_speed": "32.0 GT/s PCIe",
+    "max_link_speed": "32.0 GT/s PCIe",
+    "current_link_width": "16",
+    "max_link_width": "16",
+}
+
+
+class Tree:
+    """A node's /sys and /proc below C(root). Paths are relative to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "sys").mkdir(parents=True)
+        self._folders: dict[str, str] = {}
+
+    def probe(self, *overrides: dict[str, t.Any], **options: t.Any) -> Topology:
+        return probe(str(self.root), overrides, **options)
+
+    def write(self, path: str, content: str | bytes) -> None:
+        """Write a file; a text gets the line feed that the kernel ends it with."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content if isinstance(content, bytes) else f"{content}\n".encode())
+
+    def link(self, path: str, target: str) -> None:
+        """Make C(path) a relative symbolic link to C(target), as in sysfs."""
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(os.path.relpath(self.root / target, place.parent))
+
+    def cpus(self, *packages: str) -> None:
+        """Packages by their CPU lists of the form C(0-3)."""
+        for number, cpus in enumerate(packages):
+            first, _dash, last = cpus.partition("-")
+            for cpu in range(int(first), int(last or first) + 1):
+                folder = f"sys/devices/system/cpu/cpu{cpu}/topology"
+                self.write(f"{folder}/physical_package_id", str(number))
+                self.write(f"{folder}/core_siblings_list", cpus)
+
+    def nodes(self, *cpus: str, distances: t.Sequence[str] = ()) -> None:
+        """NUMA nodes by their CPU lists; an empty text is a node without CPUs."""
+        for number, text in enumerate(cpus):
+            folder = f"sys/devices/system/node/node{number}"
+            self.write(f"{folder}/cpulist", text)
+            self.write(f"{folder}/meminfo", f"Node {number} MemTotal:       1024 kB")
+            if distances:
+                self.write(f"{folder}/distance", distances[number])
+
+    def folder(self, address: str) -> str:
+        return self._folders[address]
+
+    def pci(self, path: str, attributes: dict[str, t.Any], numa: int | None = None, **more: t.Any) -> str:
+        """A function at C(path) below sys/devices, such as pci0000:17/0000:17:01.0/0000:18:00.0; gives its address.
+
+        PCI functions on the way that are not there yet become bridges of the same NUMA node. Attribute C(driver) is
+        the name of the driver.
+        """
+        parts = path.split("/")
+        for index, part in enumerate(parts[:-1]):
+            if part.count(":") == 2 and part not in self._folders:
+                self.pci("/".join(parts[: index + 1]), BRIDGE, numa)
+        address, folder = parts[-1], f"sys/devices/{path}"
+        self._folders[address] = folder
+        self.link(f"sys/bus/pci/devices/{address}", folder)
+        values = {**attributes, **more}
+        if numa is not None:
+            values["numa_node"] = numa
+        driver = values.pop("driver", None)
+        if driver:
+            self.link(f"{folder}/driver", f"sys/bus/pci/drivers/{driver}")
+        for name, value in values.items():
+            self.write(f"{folder}/{name}", value if isinstance(value, bytes) else str(value))
+        return address
+
+    def vf(self, pf: str, number: int, path: str, attributes: dict[str, t.Any], **more: t.Any) -> str:
+        address = self.pci(path, attributes, **more)
+        self.link(f"{self.folder(address)}/physfn", self.folder(pf))
+        self.link(f"{self.folder(pf)}/virtfn{number}", self.folder(address))
+        self.write(f"{self.folder(pf)}/sriov_totalvfs", "8")
+        return address
+
+    def net(self, name: str, parent: str | None = None, **attributes: t.Any) -> None:
+        """An interface of the PCI function or folder C(parent); without one, a virtual interface."""
+        above = self._folders.get(parent, parent) if parent else "sys/devices/virtual"
+        folder = f"{above}/net/{name}"
+        self.link(f"sys/class/net/{name}", folder)
+        count = len(list((self.root / "sys/class/net").iterdir()))
+        values = {"ifindex": count, "type": 1, "address": f"02:00:00:00:00:{count:02x}", **attributes}
+        for attribute, value in values.items():
+            self.write(f"{folder}/{attribute}", str(value))
+
+    def stack(self, upper: str, *lowers: str, master: bool = False) -> None:
+        """Put interface C(upper) on C(lowers)."""
+        for lower in lowers:
+            above, below = (os.readlink(self.root / "sys/class/net" / name).removeprefix("../..") for name in (upper, lower))
+            self.link(f"sys{above}/lower_{lower}", f"sys{below}")
+            if master:
+                self.link(f"sys{below}/master", f"sys{above}")
+
+    def routes(self, *names: str) -> None:
+        """IPv4 default routes through these interfaces, behind a route that is none."""
+        rows = ["Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT"]
+        rows += [f"{name}\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0" for name in names]
+        rows.append("other\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0")
+        self.write("proc/net/route", "\n".join(rows))
+
+    def rdma(self, name: str, parent: str | None, ports: int = 1, **attributes: t.Any) -> str:
+        """An RDMA device of the PCI function or folder C(parent), every port up; gives its folder."""
+        above = self._folders.get(parent, parent) if parent else "sys/devices/virtual"
+        folder = f"{above}/infiniband/{name}"
+        self.link(f"sys/class/infiniband/{name}", folder)
+        for attribute, value in {"node_type": "1: CA", **attributes}.items():
+            self.write(f"{folder}/{attribute}", str(value))
+        for port in range(1, ports + 1):
+            self.port(name, port)
+        return folder
+
+    def port(self, device: str, number: int, **attributes: t.Any) -> None:
+        folder = os.readlink(self.root / "sys/class/infiniband" / device).removeprefix("../../")
+        values = {"link_layer": "InfiniBand", "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
+        for attribute, value in {**values, **attributes}.items():
+            self.write(f"sys/{folder}/ports/{number}/{attribute}", str(value))
+
+
+def healthy(root: Path, buses: t.Sequence[int] = (0x17, 0x97)) -> Tree:
+    """Two sockets, each with a switch that holds a GPU, an InfiniBand NIC and an NVMe; nothing is wrong with it.
+
+    The management NIC of socket 0 carries the default route through a VLAN on a bond. C(buses) are the root buses.
+    """
+    tree = Tree(root)
+    tree.cpus("0-3", "4-7")
+    tree.nodes("0-3", "4-7", distances=("10 21", "21 10"))
+    tree.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu lm")
+    tree.write("proc/cmdline", "root=/dev/sda1 iommu=pt")
+    for numa, bus in enumerate(buses):
+        switch = f"pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0"
+        cpus = "0-3" if numa == 0 else "4-7"
+        parts = (GPU, "nvidia"), (NIC, "mlx5_core"), (NVME, "nvme")
+        for slot, (kind, driver) in enumerate(parts):
+            path = f"{switch}/0000:{bus + 2:02x}:{slot:02x}.0/0000:{bus + 3 + slot:02x}:00.0"
+            for bridge in path.split("/")[1:-1]:
+                if not (root / "sys/bus/pci/devices" / bridge).is_symlink():
+                    tree.pci(path.partition(bridge)[0] + bridge, BRIDGE, numa, **FAST)
+            tree.pci(path, kind, numa, local_cpulist=cpus, driver=driver, **FAST)
+        nic = f"0000:{bus + 4:02x}:00.0"
+        tree.net(f"ib{numa}", nic, type=32, dev_port=0, carrier=1, speed=400000)
+        tree.rdma(f"mlx5_{numa}", nic, node_guid=f"0000:0000:0000:000{numa}")
+    tree.pci(f"pci0000:{buses[0]:02x}/0000:{buses[0]:02x}:02.0/0000:{buses[0] + 8:02x}:00.0", ETHERNET, 0, driver="igb", **FAST)
+    tree.net("eno1", f"0000:{buses[0] + 8:02x}:00.0", carrier=1, speed=1000)
+    tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
+    tree.net("bond0.7", uevent="DEVTYPE=vlan")
+    tree.stack("bond0", "eno1", master=True)
+    tree.stack("bond0.7", "bond0")
+    tree.routes("bond0.7")
+    return tree
