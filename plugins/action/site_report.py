@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from jinja2 import TemplateError
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "topology" / "templates" / "report"
-_FACTS = "lanewise_topology"
+_FACTS = "topology_facts"
 
 _SPEC: dict[str, dict[str, t.Any]] = {
     "dest": {"type": "path", "required": True},
@@ -74,8 +74,12 @@ class ActionModule(ActionBase):
             lost = set(variables.get("ansible_play_hosts_all") or []) - set(variables.get("ansible_play_hosts") or [])
             failed = lost - unreachable
         return Request(
-            facts=facts, play=play | unreachable | set(failed), unreachable=unreachable, failed=set(failed),
-            inventory=set((variables.get("groups") or {}).get("all") or []), prune=options["prune"],
+            facts=facts,
+            play=play | unreachable | set(failed),
+            unreachable=unreachable,
+            failed=set(failed),
+            inventory=set((variables.get("groups") or {}).get("all") or []),
+            prune=options["prune"],
             now=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
 

@@ -178,8 +178,41 @@ topology:
       description: PCI functions by address.
       type: dict
       contains:
+        address:
+          description: The address again.
+          type: str
         kind:
           description: V(gpu), V(accelerator), V(nic), V(nvme), V(bridge), V(data_direct) or V(other).
+          type: str
+        class_code:
+          description: Base class, subclass and programming interface, six hexadecimal digits.
+          type: str
+          sample: "020700"
+        vendor_id:
+          description: Four hexadecimal digits, as are the next three.
+          type: str
+          sample: "15b3"
+        device_id:
+          description: The vendor's number of the part.
+          type: str
+        subsystem_vendor_id:
+          description: Who made the card.
+          type: str
+        subsystem_device_id:
+          description: The card maker's number of it.
+          type: str
+        revision:
+          description: Two hexadecimal digits.
+          type: str
+        name:
+          description: A short name of a common part.
+          type: str
+          sample: NVIDIA ConnectX-7
+        driver:
+          description: The driver that is bound.
+          type: str
+        slot:
+          description: The physical slot as in C(/sys/bus/pci/slots).
           type: str
         root_complex:
           description: The outermost host bridge above the function.
@@ -195,9 +228,18 @@ topology:
         numa_source:
           description: Who said so, V(kernel), V(local_cpus), V(override) or V(import).
           type: str
+        local_cpus:
+          description: The CPUs that the machine calls local to the function, as a list text.
+          type: str
         link:
           description: C(speed_gts), C(width), C(max_speed_gts), C(max_width) and C(gb_per_s) of the link above.
           type: dict
+        iommu_group:
+          description: Number of the IOMMU group.
+          type: int
+        iommu_group_type:
+          description: The kernel's word for how the group's DMA is treated, such as V(identity) or V(DMA-FQ).
+          type: str
         acs:
           description: The C(capable) and C(enabled) access control services of a bridge.
           type: dict
@@ -207,9 +249,15 @@ topology:
         physfn:
           description: The PF, where the function is a VF.
           type: str
+        vf_number:
+          description: Which of its PF's VFs the function is, counted from 0.
+          type: int
         vpd:
           description: C(name), C(part_number), C(serial_number) and C(uuid) (NVIDIA's V3 field).
           type: dict
+        switch_label:
+          description: The switch that the site states in O(locality_overrides[].switch).
+          type: str
         kubernetes:
           description:
             - The standard attributes C(pciBusID), C(pcieRoot) and C(numaNode) as Kubernetes' own helper computes them.

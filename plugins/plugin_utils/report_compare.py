@@ -15,11 +15,16 @@ from dataclasses import dataclass, field
 from .report_facts import Device, View, natural
 
 _NAMES = {
-    "gpu": ("GPU", "GPUs"), "accelerator": ("accelerator", "accelerators"), "nic": ("NIC", "NICs"),
-    "nvme": ("NVMe drive", "NVMe drives"), "data_direct": ("data-direct function", "data-direct functions"),
+    "gpu": ("GPU", "GPUs"),
+    "accelerator": ("accelerator", "accelerators"),
+    "nic": ("NIC", "NICs"),
+    "nvme": ("NVMe drive", "NVMe drives"),
+    "data_direct": ("data-direct function", "data-direct functions"),
 }
 _SYSTEM = (
-    ("architecture", "architecture"), ("virtual", "virtual machine"), ("iommu_enabled", "IOMMU enabled"),
+    ("architecture", "architecture"),
+    ("virtual", "virtual machine"),
+    ("iommu_enabled", "IOMMU enabled"),
 )
 
 
@@ -27,9 +32,7 @@ def shape_of(view: View) -> str:
     """Return the node's fingerprint, or one of our own where the facts hold none."""
     if view.topology.fingerprint:
         return view.topology.fingerprint
-    parts = sorted(
-        f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices
-    )
+    parts = sorted(f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices)
     return "report:" + hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -79,8 +82,10 @@ def _changes(device: Device, other: Device) -> t.Iterator[str]:
     """Yield what differs between a device and its counterpart, as "this instead of that"."""
 
     def instead(word: str, ours: t.Any, theirs: t.Any) -> str:
-        return f"{word} {'unknown' if ours in (None, '') else ours} instead of " \
-               f"{'unknown' if theirs in (None, '') else theirs}"
+        return (
+            f"{word} {'unknown' if ours in (None, '') else ours} instead of "
+            f"{'unknown' if theirs in (None, '') else theirs}"
+        )
 
     if device.model != other.model:
         yield instead("model", device.model, other.model)
@@ -138,8 +143,10 @@ def _system_differences(node: View, peer: View) -> t.Iterator[str]:
         a, b = getattr(ours.system, name), getattr(theirs.system, name)
         if a != b and a is not None and b is not None:
             yield f"{word}: {a} instead of {b}"
-    for word, a, b in (("sockets", len(ours.packages), len(theirs.packages)),
-                       ("NUMA nodes", len(ours.numa_nodes), len(theirs.numa_nodes))):
+    for word, a, b in (
+        ("sockets", len(ours.packages), len(theirs.packages)),
+        ("NUMA nodes", len(ours.numa_nodes), len(theirs.numa_nodes)),
+    ):
         if a != b:
             yield f"{a} {word} instead of {b}"
     cpus = {n.id: n.cpus for n in theirs.numa_nodes}

@@ -11,6 +11,7 @@ from the page's style sheet through class names; every difference in colour is a
 
 from __future__ import annotations
 
+import functools
 import math
 import typing as t
 import unicodedata
@@ -20,14 +21,17 @@ from html import escape
 
 from .report_facts import Device, View, natural
 
-WIDTH = 1240  # the widest drawing in pixels, unless one box alone is wider
-_CHIP_W, _CHIP_H = 138, 56
-_PAD, _GAP, _LINE, _STUB = 10, 10, 17, 24
-_CHAR = 6.6  # a generous width of one 11 px character
+WIDTH = 1180  # the widest drawing in pixels, unless one box alone is wider
+_CHIP_W, _CHIP_H = 122, 56
+_PAD, _GAP, _LINE, _STUB = 8, 8, 17, 24
 _MANY = 6  # like devices under one port that are drawn as one chip
 
 _KIND_NAMES = {
-    "gpu": "GPU", "accelerator": "accelerator", "nic": "NIC", "nvme": "NVMe drive", "data_direct": "data-direct function",
+    "gpu": "GPU",
+    "accelerator": "accelerator",
+    "nic": "NIC",
+    "nvme": "NVMe drive",
+    "data_direct": "data-direct function",
 }
 
 
@@ -88,16 +92,23 @@ class Box:
 
 
 def len_px(text: str) -> float:
-    """Return a safe guess at the width of small text in pixels; East Asian wide characters count twice."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text) * _CHAR
+    """Return a safe guess at the width of 11 px text in pixels, for whichever system font the viewer has."""
+    return sum(map(_char_px, text))
+
+
+@functools.cache
+def _char_px(char: str) -> float:
+    if unicodedata.east_asian_width(char) in "WF":
+        return 12.0
+    return 8.2 if char in "MWmw@%…" else 7.5 if char.isupper() else 3.8 if char in " .,:;il|'" else 6.7
 
 
 def _clip(text: str, width: float) -> str:
     if len_px(text) <= width:
         return text
-    while text and len_px(text) > width - _CHAR:
+    while text and len_px(text) > width - _char_px("…"):
         text = text[:-1]
-    return text + "…"
+    return text.rstrip() + "…"
 
 
 def _wrap(children: list[Box], limit: float) -> list[list[Box]]:
@@ -129,9 +140,12 @@ def _chip(device: Device) -> Box:
     hint += [f"link degraded: {device.degraded}"] if device.degraded else []
     hint += [f"link speed {device.slow}, which may be power saving"] if device.slow else []
     return Box(
-        style=f"chip {device.kind}", head=[device.label, device.address, " · ".join(last) or device.model],
-        link=device.degraded or device.link, degraded=bool(device.degraded),
-        hint="\n".join(line for line in hint if line), order=_order(device),
+        style=f"chip {device.kind}",
+        head=[device.label, device.address, " · ".join(last) or device.model],
+        link=device.degraded or device.link,
+        degraded=bool(device.degraded),
+        hint="\n".join(line for line in hint if line),
+        order=_order(device),
     )
 
 
@@ -160,40 +174,67 @@ def _chips(devices: list[Device]) -> list[Box]:
 
 
 def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
-    """Return the boxes below one port: its devices, and a box for each bridge further down that has any.
+    """Return the boxes below the port at C(depth) of the paths: its devices, and a box for each bridge further down.
 
-    A path alternates between ports: root port, upstream port, downstream port. An upstream port and the downstream
-    ports behind it are one switch, so a box is made at each odd depth.
+    A path takes turns: root port, upstream port, downstream port. An upstream port and the downstream ports behind
+    it are one switch, so a box is made at each second bridge. A path that goes on in another PCI domain has passed a
+    host bridge within the tree (Intel VMD), and takes its turns anew from there.
     """
-    here = [device for device in devices if len(device.bridges) <= depth + 1]
+    boxes = _chips([device for device in devices if len(device.bridges) <= depth + 1])
     below: dict[str, list[Device]] = {}
     for device in devices:
         if len(device.bridges) > depth + 1:
             below.setdefault(device.bridges[depth + 1], []).append(device)
-    boxes = _chips(here)
-    for address, members in below.items():
-        function = view.functions.get(address)
-        upstream = view.device(address, "bridge", "Switch")
-        box = Box(
-            style="switch", head=[f"Switch {address}"], bus=True,
-            children=sorted(_subtree(view, members, depth + 2), key=lambda box: box.order),
-            link=upstream.degraded or upstream.link, degraded=bool(upstream.degraded), order=(0, natural(address)),
+    nested = [address for address in below if _domain(address) != _domain(devices[0].bridges[depth])]
+    if nested:
+        members = [device for address in nested for device in below.pop(address)]
+        children = [box for ports in _by_port(members, depth + 1) for box in _subtree(view, ports, depth + 1)]
+        boxes.append(
+            Box(
+                style="switch",
+                head=[f"Host bridge {members[0].bridges[depth]}"],
+                bus=True,
+                children=sorted(children, key=lambda box: box.order),
+                order=(0, natural(nested[0])),
+            )
         )
-        if function and function.name:
-            box.hint = function.name
-        boxes.append(box)
+    for address, members in below.items():
+        upstream = view.device(address, "bridge", "Switch")
+        boxes.append(
+            Box(
+                style="switch",
+                head=[f"Switch {address}"],
+                bus=True,
+                children=sorted(_subtree(view, members, depth + 2), key=lambda box: box.order),
+                hint=upstream.model,
+                link=upstream.degraded or upstream.link,
+                degraded=bool(upstream.degraded),
+                order=(0, natural(address)),
+            )
+        )
     return boxes
+
+
+def _domain(address: str) -> str:
+    return address.partition(":")[0]
+
+
+def _by_port(devices: list[Device], depth: int) -> list[list[Device]]:
+    ports: dict[str, list[Device]] = {}
+    for device in devices:
+        ports.setdefault(device.bridges[depth] if len(device.bridges) > depth else "", []).append(device)
+    return list(ports.values())
 
 
 def _root(view: View, name: str | None, devices: list[Device]) -> Box:
     """Return the box of a root complex, or a plain one for devices whose root complex is unknown."""
-    ports: dict[str, list[Device]] = {}
-    for device in devices:
-        ports.setdefault(device.bridges[0] if device.bridges else "", []).append(device)
-    children = [box for members in ports.values() for box in _subtree(view, members, 0)]
+    children = [box for members in _by_port(devices, 0) for box in _subtree(view, members, 0)]
     return Box(
-        style="root" if name else "root unknown", head=[name or "root complex not stated"], bus=True,
-        children=sorted(children, key=lambda box: box.order), order=(natural(name or "~"),),
+        style="root" if name else "root unknown",
+        head=[name or "root complex not stated"],
+        bus=True,
+        children=sorted(children, key=lambda box: box.order),
+        order=(natural(name or "~"),),
     )
 
 
@@ -203,7 +244,8 @@ def _layout(view: View) -> list[Box]:
         places.setdefault(device.numa, {}).setdefault(device.root, []).append(device)
     facts = {node.id: node for node in view.topology.numa_nodes}
     packages = {number: package.id for package in view.topology.packages for number in package.numa_nodes}
-    boxes, empty = [], []
+    boxes: list[Box] = []
+    empty: list[int] = []
     for number in sorted({n for n in places if n is not None} | set(facts)):
         node = facts.get(number)
         package = node.package if node and node.package is not None else packages.get(number)
@@ -218,23 +260,40 @@ def _layout(view: View) -> list[Box]:
         if node and node.memory_bytes:
             words.append(f"{node.memory_bytes / 2**30:,.0f} GiB")
         if not roots:
-            empty.append(" · ".join(words))
+            empty.append(number)
             continue
         boxes.append(Box(style="numa", head=[" · ".join(words)], children=roots))
     if None in places:
         roots = sorted((_root(view, *root) for root in places[None].items()), key=lambda box: box.order)
-        boxes.append(Box(style="numa unknown", head=["Locality unknown: the machine does not say which NUMA node"],
-                         children=roots))
+        boxes.append(
+            Box(
+                style="numa unknown",
+                head=["Locality unknown: the machine does not say which NUMA node"],
+                children=roots,
+            )
+        )
     if empty:
-        shown = empty if len(empty) <= 4 else [*empty[:3], f"and {len(empty) - 3} more NUMA nodes"]
-        boxes.append(Box(style="numa empty", head=["Without GPUs, NICs or NVMe:", *shown]))
+        noun = "node" if len(empty) == 1 else "nodes"
+        boxes.append(Box(style="numa empty", head=[f"NUMA {noun} {_ranges(empty)}: no GPUs, NICs or NVMe drives"]))
     return boxes
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as C(0, 2-5)."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _describe(view: View) -> str:
     counts = Counter(device.kind for device in view.devices)
-    parts = [f"{counts[kind]} {name}{'s' if counts[kind] != 1 else ''}"
-             for kind, name in _KIND_NAMES.items() if counts[kind]]
+    parts = [
+        f"{counts[kind]} {name}{'s' if counts[kind] != 1 else ''}" for kind, name in _KIND_NAMES.items() if counts[kind]
+    ]
     roots = {device.root for device in view.devices if device.root}
     text = f"{', '.join(parts) or 'No devices'} under {len(roots)} root complexes."
     unknown = sum(device.numa is None for device in view.devices)
@@ -256,7 +315,8 @@ def draw(view: View, name: str, prefix: str = "tree") -> str:
         return ""
     for box in boxes:
         box.measure(WIDTH)
-    rows = _wrap(boxes, WIDTH)
+    rows = _wrap([box for box in boxes if box.children], WIDTH)
+    rows += [[box] for box in boxes if not box.children]
     width = max(sum(box.w for box in row) + _GAP * (len(row) - 1) for row in rows)
     y = 1.0
     for row in rows:
@@ -311,8 +371,10 @@ def _emit_bus(box: Box, out: list[str]) -> None:
         start = trunk if number else row[0].x + 16
         line.append(f"M{start:.0f} {y:.0f}H{row[-1].x + 16:.0f}")
     if len(box.rows) > 1:
-        line.append(f"M{box.rows[0][0].x + 16:.0f} {box.rows[0][0].y - _STUB + 3:.0f}H{trunk:.0f}"
-                    f"V{box.rows[-1][0].y - _STUB + 3:.0f}")
+        line.append(
+            f"M{box.rows[0][0].x + 16:.0f} {box.rows[0][0].y - _STUB + 3:.0f}H{trunk:.0f}"
+            f"V{box.rows[-1][0].y - _STUB + 3:.0f}"
+        )
     out.append(f'<path class="bus" d="{"".join(line)}"/>')
     for child in box.children:
         y = child.y - _STUB + 3

@@ -90,7 +90,11 @@ def _to_plain(value: t.Any) -> t.Any:
 
 
 _SCALARS: dict[t.Any, t.Callable[[t.Any], t.Any]] = {
-    str: _to_str, int: _to_int, float: _to_float, bool: _to_bool, t.Any: _to_plain,
+    str: _to_str,
+    int: _to_int,
+    float: _to_float,
+    bool: _to_bool,
+    t.Any: _to_plain,
 }
 
 
@@ -173,7 +177,7 @@ def read_facts(facts: t.Mapping[str, t.Any]) -> Topology:
     A value of the wrong type counts as not stated; a list entry of the wrong type is left out. Text is cleaned and
     clipped by :func:`clean`. Never raises for any JSON value inside C(facts).
     """
-    topology = _converter(Topology)(dict(facts))
+    topology = t.cast(Topology, _converter(Topology)(dict(facts)))
     for address, function in topology.functions.items():
         function.address = function.address or address
         del function.bridges[_MAX_DEPTH:]
@@ -270,8 +274,15 @@ class View:
         if known.get("numa") is None:
             known["numa"] = function.numa_node
         return Device(
-            address=address, kind=kind, label=label, root=function.root_complex, bridges=function.bridges,
-            link=link_text(function.link), degraded=degraded, slow=slow, **known,
+            address=address,
+            kind=kind,
+            label=label,
+            root=function.root_complex,
+            bridges=function.bridges,
+            link=link_text(function.link),
+            degraded=degraded,
+            slow=slow,
+            **known,
         )
 
     def _devices(self) -> t.Iterator[Device]:
@@ -281,9 +292,13 @@ class View:
                 seen.add(gpu.address)
                 word = "GPU" if gpu.kind != "accelerator" else "Accelerator"
                 yield self.device(
-                    gpu.address, "accelerator" if gpu.kind == "accelerator" else "gpu",
+                    gpu.address,
+                    "accelerator" if gpu.kind == "accelerator" else "gpu",
                     f"{word} {gpu.index if gpu.index >= 0 else '?'}",
-                    model=gpu.model, driver=gpu.driver, numa=gpu.numa_node, rail=gpu.rail,
+                    model=gpu.model,
+                    driver=gpu.driver,
+                    numa=gpu.numa_node,
+                    rail=gpu.rail,
                 )
         for nic in self.topology.nics:
             if not nic.address or nic.address in seen or (nic.physfn and nic.physfn in self.functions):
@@ -294,8 +309,12 @@ class View:
             if drive.address and drive.address not in seen:
                 seen.add(drive.address)
                 yield self.device(
-                    drive.address, "nvme", " ".join(["NVMe", *drive.controllers[:1]]),
-                    model=drive.model, driver=drive.driver, numa=drive.numa_node,
+                    drive.address,
+                    "nvme",
+                    " ".join(["NVMe", *drive.controllers[:1]]),
+                    model=drive.model,
+                    driver=drive.driver,
+                    numa=drive.numa_node,
                 )
         for address, function in self.functions.items():
             if function.kind == "data_direct" and address not in seen:
@@ -313,10 +332,17 @@ class View:
         if nic.up is False:
             notes.append("down")
         if nic.default_route:
-            notes.append("default route")
+            notes.append("uplink")
         return self.device(
-            nic.address, "nic", " ".join(["VF" if nic.physfn else "NIC", *(nic.rdma_devices or nic.interfaces)[:1]]),
-            model=nic.model, driver=nic.driver, numa=nic.numa_node, rail=nic.rail, vfs=count, notes=notes,
+            nic.address,
+            "nic",
+            " ".join(["VF" if nic.physfn else "NIC", *(nic.rdma_devices or nic.interfaces)[:1]]),
+            model=nic.model,
+            driver=nic.driver,
+            numa=nic.numa_node,
+            rail=nic.rail,
+            vfs=count,
+            notes=notes,
         )
 
     def count(self, *kinds: str) -> int:
@@ -336,8 +362,11 @@ class View:
     @property
     def levels(self) -> str:
         """The levels of the GPU-NIC groups with their numbers, as C(8 × PIX)."""
-        counts = Counter(group.level if group.level in LEVELS else "UNKNOWN"
-                         for group in self.topology.groups if group.gpus and group.nics)
+        counts = Counter(
+            group.level if group.level in LEVELS else "UNKNOWN"
+            for group in self.topology.groups
+            if group.gpus and group.nics
+        )
         return ", ".join(f"{counts[level]} × {level}" for level in LEVELS if counts[level])
 
 

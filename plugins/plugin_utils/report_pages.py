@@ -25,6 +25,7 @@ from .report_facts import LEVELS, SEVERITIES, Device, View, clean, natural
 
 #: What each level means, in plain words.
 LEGEND = {
+    "SELF": "The same device, or two functions of one card.",
     "PIX": "Both hang on one PCIe switch, or share one bridge: traffic stays inside it.",
     "PXB": "Several switches or bridges lie between them, but not the CPU.",
     "PHB": "Traffic goes up to the CPU and down again within one root complex.",
@@ -45,14 +46,21 @@ class Pages:
         Raises C(jinja2.TemplateError) where a template is missing or faulty.
         """
         self.environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(list(folders)), autoescape=True, undefined=jinja2.StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+            loader=jinja2.FileSystemLoader(list(folders)),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
         )
         self.environment.globals.update(
-            site_title=clean(title), legend=LEGEND, severities=SEVERITIES,
-            style=Markup(self._source("style.css.j2")), script=Markup(self._source("script.js.j2")),
+            site_title=clean(title),
+            legend=LEGEND,
+            severities=SEVERITIES,
+            style=Markup(self._source("style.css")),
+            script=Markup(self._source("script.js")),
         )
-        script = hashlib.sha256(self._source("script.js.j2").encode()).digest()
+        script = hashlib.sha256(self._source("script.js").encode()).digest()
         self.environment.globals["script_digest"] = "sha256-" + base64.b64encode(script).decode()
         self._index = self.environment.get_template("index.html.j2")
         self._node = self.environment.get_template("node.html.j2")
@@ -75,13 +83,18 @@ class Pages:
         """Return the fleet page."""
         return self._index.render(values).encode("utf-8", "replace")
 
-    def node(self, view: View, **values: t.Any) -> bytes:
+    def node(self, view: View, node: t.Any) -> bytes:
         """Return the page of one node."""
-        host = values["host"]
         return self._node.render(
-            values, view=view, topology=view.topology, system=view.topology.system,
-            drawing=Markup(draw(view, f"PCIe tree of {host}")), matrix=matrix(view), pairs=list(pairs(view)),
-            nics=list(nics(view)), sriov=[f for f in view.functions.values() if f.sriov and f.sriov.total_vfs],
+            node=node,
+            view=view,
+            topology=view.topology,
+            system=view.topology.system,
+            drawing=Markup(draw(view, f"PCIe tree of {node.shown}")),
+            matrix=matrix(view),
+            pairs=list(pairs(view)),
+            nics=list(nics(view)),
+            sriov=[f for f in view.functions.values() if f.sriov and f.sriov.total_vfs],
             findings=sorted(view.topology.findings, key=lambda f: SEVERITIES.index(f.severity)),
         ).encode("utf-8", "replace")
 
@@ -117,7 +130,9 @@ def pairs(view: View) -> t.Iterator[dict[str, t.Any]]:
             gpu = near[device.address]
             found = gpu.nearest_nics
             yield {
-                "device": device, "rail": gpu.rail, "level": found.level if found.level in LEVELS else "UNKNOWN",
+                "device": device,
+                "rail": gpu.rail,
+                "level": found.level if found.level in LEVELS else "UNKNOWN",
                 "nics": [(address, view.label(address), found.via.get(address)) for address in found.devices],
             }
 
@@ -130,7 +145,9 @@ def nics(view: View) -> t.Iterator[dict[str, t.Any]]:
             nic = facts[device.address]
             near = nic.nearest_gpus
             yield {
-                "device": device, "nic": nic, "level": near.level if near.level in LEVELS else "UNKNOWN",
+                "device": device,
+                "nic": nic,
+                "level": near.level if near.level in LEVELS else "UNKNOWN",
                 "gpus": [view.label(address) for address in near.devices],
                 "interfaces": [view.interfaces.get(name) or name for name in nic.interfaces],
                 "rdma": [view.rdma.get(name) or name for name in nic.rdma_devices],

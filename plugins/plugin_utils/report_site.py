@@ -47,7 +47,7 @@ def file_name(host: str) -> str:
     """
     if _SAFE_NAME.fullmatch(host) and ".." not in host:
         return host
-    plain = re.sub(r"[^a-z0-9._-]+", "-", host.lower()).strip("-._")[:60]
+    plain = re.sub(r"[^a-z0-9_-]+", "-", host.lower()).strip("-_")[:60]
     digest = hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{plain or 'node'}-{digest}"
 
@@ -88,7 +88,8 @@ def _dump(facts: t.Any) -> str:
 class Node:
     """What the fleet page and the tables need to know of one node."""
 
-    host: str
+    host: str  # as in the inventory
+    shown: str  # cleaned for people
     file: str
     status: str = ""
     changed: str = ""
@@ -107,7 +108,7 @@ class Node:
     @property
     def severities(self) -> dict[str, int]:
         counts = Counter(finding[0] for finding in self.findings)
-        return {severity: counts[severity] for severity in SEVERITIES if counts[severity]}
+        return {severity: counts[severity] for severity in SEVERITIES}
 
 
 @dataclass
@@ -221,8 +222,10 @@ class Site:
                 self.diff.append(f"- {clean(host)}: no longer in the inventory")
         status = self._status(request, before, times)
         rows: dict[str, list[list[t.Any]]] = {"devices": [], "findings": []}
-        nodes = [self._node(host, times.get(host, ""), status.get(host, ""), rows)
-                 for host in sorted({*times, *status}, key=natural)]
+        nodes = [
+            self._node(host, times.get(host, ""), status.get(host, ""), rows)
+            for host in sorted({*times, *status}, key=natural)
+        ]
         groups = self._compare(nodes)
 
         for host, (text, changed) in self._fresh.items():
@@ -231,10 +234,18 @@ class Site:
         rendered = self._write_pages(nodes, before)
         self._write_tables(nodes, rows)
         counts = _counts(nodes, groups)
-        self._write("index.html", self.pages.index(
-            title=self.title, nodes=nodes, groups=groups, counts=counts, findings=_by_finding(nodes),
-            shapes=self._shapes(nodes), absent=[node for node in nodes if node.status],
-        ))
+        self._write(
+            "index.html",
+            self.pages.index(
+                nodes=nodes,
+                by_host={node.host: node for node in nodes},
+                groups=groups,
+                counts=counts,
+                findings=_by_finding(nodes),
+                shapes=self._shapes(nodes),
+                absent=[node for node in nodes if node.status],
+            ),
+        )
         self._write("site.json", self._site(nodes, groups, counts, rendered))
         if request.prune:
             for host in gone:
@@ -278,7 +289,7 @@ class Site:
         return status
 
     def _node(self, host: str, changed: str, status: str, rows: dict[str, list[list[t.Any]]]) -> Node:
-        node = Node(host=clean(host, 253), file=file_name(host), status=status, changed=changed)
+        node = Node(host=host, shown=clean(host, 253), file=file_name(host), status=status, changed=changed)
         if not changed:
             return node
         text = self._facts_text(host)
@@ -291,9 +302,18 @@ class Site:
         node.nvme = view.count("nvme")
         for finding in view.topology.findings:
             node.findings.append((finding.severity, finding.id, finding.summary, finding.action))
-            rows["findings"].append([node.host, finding.severity, finding.id, finding.summary, finding.action,
-                                     " ".join(finding.devices), "; ".join(finding.evidence)])
-        rows["devices"].extend(_device_rows(node.host, view))
+            rows["findings"].append(
+                [
+                    node.shown,
+                    finding.severity,
+                    finding.id,
+                    finding.summary,
+                    finding.action,
+                    " ".join(finding.devices),
+                    "; ".join(finding.evidence),
+                ]
+            )
+        rows["devices"].extend(_device_rows(node.shown, view))
         node.findings.sort(key=lambda finding: (SEVERITIES.index(finding[0]), finding[1]))
         return node
 
@@ -307,22 +327,14 @@ class Site:
                 names[host].peers = group.name
             if group.usual is None:
                 continue
-            usual = self._view(self._original(group.shapes[group.usual][0]))
+            usual = self._view(group.shapes[group.usual][0])
             for shape, hosts in group.shapes.items():
                 if shape != group.usual:
-                    found = differences(self._view(self._original(hosts[0])), usual)
+                    found = differences(self._view(hosts[0]), usual)
                     found = found or ["The fingerprints differ, in something that this comparison does not name."]
                     for host in hosts:
                         names[host].differences = found
         return groups
-
-    def _original(self, shown: str) -> str:
-        """Return the host behind a cleaned name."""
-        return self._hosts().get(shown, shown)
-
-    @functools.cache  # noqa: B019
-    def _hosts(self) -> dict[str, str]:
-        return {clean(host, 253): host for host in [*self._stored(), *self._fresh]}
 
     def _write_pages(self, nodes: list[Node], before: dict[str, t.Any]) -> dict[str, dict[str, str]]:
         """Render the node pages whose facts, state, peers or templates changed; return how to tell next time."""
@@ -333,31 +345,72 @@ class Site:
             if not node.digest:
                 continue
             name = f"nodes/{node.file}.html"
-            key = hashlib.sha256(json.dumps([
-                self.pages.version, node.host, node.status, node.changed, node.digest, node.differences, node.peers,
-            ]).encode()).hexdigest()
+            key = hashlib.sha256(
+                json.dumps(
+                    [
+                        self.pages.version,
+                        node.host,
+                        node.status,
+                        node.changed,
+                        node.digest,
+                        node.differences,
+                        node.peers,
+                    ]
+                ).encode()
+            ).hexdigest()
             entry = known.get(node.file)
             if isinstance(entry, dict) and entry.get("key") == key:
                 with contextlib.suppress(OSError):
                     if hashlib.sha256(self._path(name).read_bytes()).hexdigest() == entry.get("sha256"):
                         pages[node.file] = {"key": key, "sha256": entry["sha256"]}
                         continue
-            content = self.pages.node(self._load_view(self._original(node.host)), host=node.host, node=node)
+            content = self.pages.node(self._load_view(node.host), node=node)
             pages[node.file] = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
             self._write(name, content)
         return pages
 
     def _write_tables(self, nodes: list[Node], rows: dict[str, list[list[t.Any]]]) -> None:
-        self._write("nodes.csv", _csv(
-            ["node", "status", "product", "gpu_model", "gpus", "nics", "nvme", "groups", *SEVERITIES, "outlier",
-             "fingerprint", "facts_changed"],
-            [[n.host, n.status, n.product, n.gpu_model, n.gpus, n.nics, n.nvme, n.levels,
-              *(n.severities.get(severity, 0) for severity in SEVERITIES), "yes" if n.differences else "no", n.shape,
-              n.changed] for n in nodes],
-        ))
+        self._write(
+            "nodes.csv",
+            _csv(
+                [
+                    "node",
+                    "status",
+                    "product",
+                    "gpu_model",
+                    "gpus",
+                    "nics",
+                    "nvme",
+                    "groups",
+                    *SEVERITIES,
+                    "outlier",
+                    "fingerprint",
+                    "facts_changed",
+                ],
+                [
+                    [
+                        n.shown,
+                        n.status,
+                        n.product,
+                        n.gpu_model,
+                        n.gpus,
+                        n.nics,
+                        n.nvme,
+                        n.levels,
+                        *(n.severities[severity] for severity in SEVERITIES),
+                        "yes" if n.differences else "no",
+                        n.shape,
+                        n.changed,
+                    ]
+                    for n in nodes
+                ],
+            ),
+        )
         self._write("devices.csv", _csv(_DEVICE_COLUMNS, rows["devices"]))
-        self._write("findings.csv", _csv(
-            ["node", "severity", "id", "summary", "action", "devices", "evidence"], rows["findings"]))
+        self._write(
+            "findings.csv",
+            _csv(["node", "severity", "id", "summary", "action", "devices", "evidence"], rows["findings"]),
+        )
 
     def _shapes(self, nodes: list[Node]) -> list[dict[str, t.Any]]:
         """Return each distinct topology with its hosts, the most frequent first, the first ones drawn."""
@@ -370,8 +423,8 @@ class Site:
             first = members[0]
             drawing = ""
             if number < _DRAWINGS:
-                view = self._view(self._original(first.host))
-                drawing = draw(view, f"Topology of {first.host}", prefix=f"shape{number}")
+                view = self._view(first.host)
+                drawing = draw(view, f"Topology of {first.shown}", prefix=f"shape{number}")
             result.append({"first": first, "nodes": members, "drawing": drawing})
         return result
 
@@ -382,21 +435,35 @@ class Site:
             return {}
         return known if isinstance(known, dict) else {}
 
-    def _site(self, nodes: list[Node], groups: list[Peers], counts: dict[str, t.Any],
-              pages: dict[str, dict[str, str]]) -> bytes:
+    def _site(
+        self, nodes: list[Node], groups: list[Peers], counts: dict[str, t.Any], pages: dict[str, dict[str, str]]
+    ) -> bytes:
         site = {
             "format": _FORMAT,
             "title": self.title,
             "counts": counts,
-            "nodes": [{
-                "name": n.host, "file": n.file, "status": n.status or "probed", "product": n.product,
-                "gpu_model": n.gpu_model, "gpus": n.gpus, "nics": n.nics, "nvme": n.nvme, "groups": n.levels,
-                "fingerprint": n.shape, "findings": n.severities, "differences": n.differences,
-                "facts_changed": n.changed,
-            } for n in nodes],
-            "peers": [{"name": g.name, "nodes": g.hosts, "usual_fingerprint": g.usual, "outliers": g.outliers}
-                      for g in groups],
-            "absent": {self._original(n.host): n.status for n in nodes if n.status},
+            "nodes": [
+                {
+                    "name": n.host,
+                    "file": n.file,
+                    "status": n.status or "probed",
+                    "product": n.product,
+                    "gpu_model": n.gpu_model,
+                    "gpus": n.gpus,
+                    "nics": n.nics,
+                    "nvme": n.nvme,
+                    "groups": n.levels,
+                    "fingerprint": n.shape,
+                    "findings": n.severities,
+                    "differences": n.differences,
+                    "facts_changed": n.changed,
+                }
+                for n in nodes
+            ],
+            "peers": [
+                {"name": g.name, "nodes": g.hosts, "usual_fingerprint": g.usual, "outliers": g.outliers} for g in groups
+            ],
+            "absent": {n.host: n.status for n in nodes if n.status},
             "pages": pages,
         }
         return json.dumps(site, indent=1).encode() + b"\n"
@@ -409,13 +476,15 @@ class Site:
             f"findings: {found}",
         ]
         outliers = [node for node in nodes if node.differences]
-        lines += [f"outlier {node.host}: {node.differences[0]}"
-                  + (f" (and {len(node.differences) - 1} more)" if len(node.differences) > 1 else "")
-                  for node in outliers[:10]]
+        lines += [
+            f"outlier {node.shown}: {node.differences[0]}"
+            + (f" (and {len(node.differences) - 1} more)" if len(node.differences) > 1 else "")
+            for node in outliers[:10]
+        ]
         if len(outliers) > 10:
             lines.append(f"and {len(outliers) - 10} more outliers")
         for word in (UNREACHABLE, FAILED, ABSENT):
-            hosts = [node.host for node in nodes if node.status == word]
+            hosts = [node.shown for node in nodes if node.status == word]
             if hosts:
                 lines.append(f"{word}: {', '.join(hosts[:10])}" + (f" and {len(hosts) - 10} more" * (len(hosts) > 10)))
         lines.append(f"report: {self._path('index.html')}")
@@ -430,9 +499,12 @@ def _view_of(text: str) -> View:
 def _counts(nodes: list[Node], groups: list[Peers]) -> dict[str, t.Any]:
     severities = Counter(finding[0] for node in nodes for finding in node.findings)
     return {
-        "nodes": len(nodes), "probed": sum(bool(node.digest) for node in nodes),
-        "gpus": sum(node.gpus for node in nodes), "nics": sum(node.nics for node in nodes),
-        "groups": len(groups), "shapes": len({node.shape for node in nodes if node.shape}),
+        "nodes": len(nodes),
+        "probed": sum(bool(node.digest) for node in nodes),
+        "gpus": sum(node.gpus for node in nodes),
+        "nics": sum(node.nics for node in nodes),
+        "groups": len(groups),
+        "shapes": len({node.shape for node in nodes if node.shape}),
         "outliers": sum(bool(node.differences) for node in nodes),
         "absent": sum(bool(node.status) for node in nodes),
         "findings": {severity: severities[severity] for severity in SEVERITIES},
@@ -444,27 +516,59 @@ def _by_finding(nodes: list[Node]) -> list[dict[str, t.Any]]:
     groups: dict[tuple[str, str], dict[str, t.Any]] = {}
     for node in nodes:
         for severity, ident, summary, action in node.findings:
-            group = groups.setdefault((severity, ident), {
-                "severity": severity, "id": ident, "summary": summary, "action": action, "nodes": {}})
+            group = groups.setdefault(
+                (severity, ident),
+                {"severity": severity, "id": ident, "summary": summary, "action": action, "nodes": {}},
+            )
             group["nodes"].setdefault(node.host, [node, 0])[1] += 1
     return sorted(groups.values(), key=lambda g: (SEVERITIES.index(g["severity"]), -len(g["nodes"]), g["id"]))
 
 
-_DEVICE_COLUMNS = ["node", "address", "kind", "label", "model", "driver", "numa_node", "root_complex", "switch", "rail",
-                   "link", "link_degraded", "vfs", "interfaces", "rdma_devices", "nearest_level", "nearest"]
+_DEVICE_COLUMNS = [
+    "node",
+    "address",
+    "kind",
+    "label",
+    "model",
+    "driver",
+    "numa_node",
+    "root_complex",
+    "switch",
+    "rail",
+    "link",
+    "link_degraded",
+    "vfs",
+    "interfaces",
+    "rdma_devices",
+    "nearest_level",
+    "nearest",
+]
 
 
-def _device_rows(host: str, view: View) -> t.Iterator[list[t.Any]]:
+def _device_rows(shown: str, view: View) -> t.Iterator[list[t.Any]]:
     nics = {nic.address: nic for nic in view.topology.nics}
     gpus = {gpu.address: gpu for gpu in view.topology.gpus}
     for device in view.devices:
         nic, gpu = nics.get(device.address), gpus.get(device.address)
         near = nic.nearest_gpus if nic else gpu.nearest_nics if gpu else None
         yield [
-            host, device.address, device.kind, device.label, device.model, device.driver, device.numa, device.root,
-            device.switch, device.rail, device.link, device.degraded, device.vfs,
-            " ".join(nic.interfaces) if nic else "", " ".join(nic.rdma_devices) if nic else "",
-            near.level if near else "", " ".join(near.devices) if near else "",
+            shown,
+            device.address,
+            device.kind,
+            device.label,
+            device.model,
+            device.driver,
+            device.numa,
+            device.root,
+            device.switch,
+            device.rail,
+            device.link,
+            device.degraded,
+            device.vfs,
+            " ".join(nic.interfaces) if nic else "",
+            " ".join(nic.rdma_devices) if nic else "",
+            near.level if near else "",
+            " ".join(near.devices) if near else "",
         ]
 
 

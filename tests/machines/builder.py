@@ -74,11 +74,11 @@ def compose(machine: dict[str, t.Any]) -> tuple[dict[str, bytes], dict[str, str]
     return tree.files, tree.links
 
 
-def synthetic(functions: int = 100) -> dict[str, t.Any]:
-    """A description with exactly C(functions) PCI functions: GPU and NIC pairs below switches, for benchmarks.
+def synthetic(functions: int = 100, pairs: int = 8) -> dict[str, t.Any]:
+    """A description with exactly C(functions) PCI functions for benchmarks: a two-socket server.
 
-    Each root complex holds a root port, a switch and as many pairs as fit; a rest is filled with plain functions.
-    Raises DescriptionError below 1 function.
+    Up to C(pairs) GPUs and NICs sit below switches, a GPU and a NIC each on ports of their own. All else is functions
+    of the CPUs, as most functions of a real server are. Raises DescriptionError below 1 function.
     """
     if functions < 1:
         raise DescriptionError("a synthetic machine needs at least one function")
@@ -88,17 +88,19 @@ def synthetic(functions: int = 100) -> dict[str, t.Any]:
         domain = index // 4
         at, root = f"{domain:04x}:{index % 4 * 0x40:02x}", {"numa": index % 2}
         index += 1
-        if left < 6:
-            root[f"00-{left - 1:02x}.0 intel-host"] = {}
-            left = 0
-        else:
-            pairs = min(8, (left - 2) // 4)
+        if left >= 6 and pairs:
+            here = min(2, pairs, (left - 2) // 4)
             switch = {}
-            for slot in range(pairs):
+            for slot in range(here):
                 switch[f"{2 * slot:02x}.0 pex-dsp"] = {"00.0 h100-sxm": {}}
                 switch[f"{2 * slot + 1:02x}.0 pex-dsp"] = {"00.0 cx7-ib": {}}
             root["01.0 spr-root-port"] = {"00.0 pex-usp": switch}
-            left -= 2 + 4 * pairs
+            left -= 2 + 4 * here
+            pairs -= here
+        plain = min(30, left)
+        if plain:
+            root[f"02-{plain + 1:02x}.0 intel-host"] = {}
+            left -= plain
         roots[at] = root
     return {
         "name": f"synthetic-{functions}",

@@ -28,23 +28,23 @@ RULES = {
     "bridge-of-other-class": "a parent that is no PCI-to-PCI bridge (CardBus, ...) is a device to hwloc",
     "bridge-not-recorded": "the kernel's path names a bridge that the recording left out of /sys/bus/pci/devices",
     "host-bridge-by-bus": "hwloc makes a host bridge for each bus without a parent bridge, not for each root complex",
-    "no-kernel-path": "no link from /sys/bus/pci/devices: hwloc guesses the tree from bus numbers, the probe says unknown",
-    "id-without-file": "hwloc reads ids from their own files only; the probe also from modalias and config space",
+    "no-kernel-path": "no link from /sys/bus/pci/devices: hwloc goes by bus numbers, the probe says unknown",
+    "id-without-file": "hwloc reads ids from their own files only; the probe also from uevent and config space",
     "revision-without-config": "hwloc reads the revision from config space only and says ff without it",
     "unreadable-is-zero": "hwloc writes 0 where a file is missing; the probe says null",
     "coding-from-text": "hwloc takes the text '5.0 GT/s' for 128b/130b and '64.0 GT/s' for no FLIT",
     "link-from-config": "hwloc prefers the link status in config space to current_link_*",
     "no-locality": "a function without local CPUs belongs to the whole machine in hwloc; the probe says unknown",
     "locality-from-list": "hwloc reads local_cpus only; the probe also local_cpulist",
-    "files-disagree": "the list and the mask of one CPU set differ (an edited tree): the probe trusts one, hwloc the mask",
     "locality-of-host-bridge": "hwloc places a whole host bridge by the CPUs of its first function",
+    "locality-not-read": "the probe leaves local_cpus of other functions aside where numa_node answers; hwloc reads it",
     "locality-conflict": "hwloc cannot insert a CPU set that crosses another object's and takes what covers both",
     "numa-from-file": "hwloc knows a function's NUMA node by its CPUs only; the kernel's numa_node says more",
     "no-nodes": "without /sys/devices/system/node hwloc makes up node 0",
     "node-from-list": "hwloc drops a NUMA node without cpumap; the probe also reads cpulist",
     "node-overlap": "hwloc drops a NUMA node whose CPUs are also another's",
     "node-without-cpus": "hwloc gives a NUMA node without CPUs those of a place it chooses",
-    "offline-cpus": "hwloc leaves CPUs that are offline out of packages",
+    "offline-cpus": "hwloc leaves CPUs that are offline or not recorded out of packages and NUMA nodes",
     "no-distances": "hwloc shows no distances for a single node or where one node was dropped",
     "package-conflict": "hwloc drops a package whose CPUs cross another object's",
     "virtual-interface": "hwloc leaves out interfaces below /sys/devices/virtual",
@@ -123,9 +123,10 @@ class _Comparer:
         except OSError:
             return b""
 
-    def class_of(self, address: str) -> str:
+    def text(self, address: str, name: str) -> str:
+        """The text of a function's file, empty where there is none."""
         try:
-            return self.path(address, "class").read_text(encoding="ascii")[2:6]
+            return self.path(address, name).read_text(encoding="ascii").strip()
         except OSError:
             return ""
 
@@ -136,7 +137,7 @@ class _Comparer:
         if not self.path(address).exists():
             return "bridge-not-recorded"
         config = self.config(address)
-        if self.class_of(address) != "0604":
+        if self.text(address, "class")[2:6] != "0604":
             return "bridge-of-other-class"
         if len(config) < 0x1B or config[0x0E] & 0x7F != 1:
             return "bridge-without-config"
@@ -166,10 +167,16 @@ class _Comparer:
                 ours = ours[:4]
             rule = None
             if key == "revision":
-                if len(self.config(function.address)) < 9 and value == "ff":
+                stated = self.text(function.address, "revision")
+                if len(self.config(function.address)) < 9 and value == "ff" and ours == (stated[2:] or None):
                     rule = "revision-without-config"
             elif not int(value, 16) and not self.path(function.address, files.get(key, key[:-3])).exists():
-                rule = "unreadable-is-zero" if ours is None else "id-without-file"
+                if ours is None:
+                    rule = "unreadable-is-zero"
+                elif ours in self.text(function.address, "uevent").lower():
+                    rule = "id-without-file"
+                elif bytes.fromhex(ours)[::-1] in self.config(function.address)[:64]:
+                    rule = "id-without-file"
             self.check(f"{function.address} {key}", ours, value, rule)
 
     def bridges(self, function: PciFunction, theirs: lstopo.Function) -> None:
@@ -213,12 +220,20 @@ class _Comparer:
         ours = (link.gb_per_s if link else None) or 0.0
         rule = None
         from_config = self.link_status(function.address)
-        if from_config is None and link and link.speed_gts in (5, 64) and link.width:
-            if _near(theirs.speed, link.speed_gts * 128 / 130 * link.width / 8):
-                rule = "coding-from-text"
-        elif from_config is not None and _near(theirs.speed, from_config):
-            rule = "link-from-config"
-        self.check(f"{function.address} GB/s", round(ours, 2), round(theirs.speed, 2), None if _near(ours, theirs.speed) else rule)
+        speed, width = self.text_of_link(function.address)
+        if _near(ours, speed * _coding(speed) * width / 8):  # what the kernel wrote, by the coding of that generation
+            if from_config is None:
+                rule = "coding-from-text" if _near(theirs.speed, speed * 128 / 130 * width / 8) else None
+            elif _near(theirs.speed, from_config):
+                rule = "link-from-config"
+        same = _near(ours, theirs.speed)
+        self.check(f"{function.address} GB/s", theirs.speed if same else ours, theirs.speed, rule)
+
+    def text_of_link(self, address: str) -> tuple[float, int]:
+        """GT/s and lanes in current_link_*, 0 where the kernel does not know."""
+        speed = re.match(r"^[\d.]+ ", self.text(address, "current_link_speed"))
+        width = self.text(address, "current_link_width")
+        return float(speed.group()) if speed else 0.0, int(width) if width.isdigit() else 0
 
     def link_status(self, address: str) -> float | None:
         """GB/s by the PCI Express capability in config space, where that part of it is there."""
@@ -230,10 +245,8 @@ class _Comparer:
             if config[offset] == 0x10:
                 status = int.from_bytes(config[offset + 0x12 : offset + 0x14], "little")
                 generation, width = status & 0xF, status >> 4 & 0x3F
-                lane = {0: 0.0, 1: 2.0, 2: 4.0}.get(generation)
-                if lane is None:
-                    lane = 8 * 2 ** (generation - 3) * (128 / 130 if generation < 6 else 242 / 256)
-                return lane * width / 8
+                speed = (0, 2.5, 5, 8, 16, 32, 64, 128)[generation] if generation < 8 else 0
+                return speed * _coding(speed) * width / 8
             offset, hops = config[offset + 1] & 0xFC, hops + 1
         return None
 
@@ -245,18 +258,20 @@ class _Comparer:
         )
         own = _bits(function.local_cpus)
         ours = None if own is None else own & seen.cpus
-        self.check(
-            f"{function.address} CPUs", ours, theirs.cpus, self.locality_rule(function.address, first, ours, theirs.cpus)
-        )
+        rule = self.locality_rule(function.address, first, ours, theirs.cpus)
+        self.check(f"{function.address} CPUs", ours, theirs.cpus, rule)
         node = function.numa_node
         with_cpus = {n.id for n in self.topology.numa_nodes if n.cpus}
         nodes = {number for number in with_cpus if theirs.nodes >> number & 1}
         if node is None:
             # unknown is right where hwloc's place does not stand in one node of several
-            self.check(f"{function.address} NUMA", False, len(nodes) == 1 and len(with_cpus) > 1)
+            one = len(nodes) == 1 and len(with_cpus) > 1
+            self.check(f"{function.address} NUMA", False, one)
             return
         rule = None
-        if self.path(function.address, "numa_node").exists():
+        if node not in self.seen.nodes:
+            rule = self.node_rule(node)
+        elif self.text(function.address, "numa_node") == str(node):
             spread = len(nodes) > 1 or node not in with_cpus
             if spread and theirs.nodes >> node & 1 or first != function.address and theirs.cpus != ours:
                 rule = "numa-from-file"
@@ -267,32 +282,30 @@ class _Comparer:
     def rule_of_list(self, address: str) -> bool:
         return not self.path(address, "local_cpus").exists() and self.path(address, "local_cpulist").exists()
 
-    def disagreeing_mask(self, folder: Path, list_name: str, mask_name: str) -> int | None:
-        """The mask of a CPU set whose two files are both there and differ."""
-        try:
-            listed = cpuset.from_list((folder / list_name).read_text(encoding="ascii"))
-            mask = cpuset.from_mask((folder / mask_name).read_text(encoding="ascii").replace("0x", ""))
-        except OSError:
-            return None
-        return None if listed == mask else mask
+    def is_stated(self, address: str) -> bool:
+        """Whether our local CPUs are what one of the function's own files says, or neither says any."""
+        own = _bits(self.topology.functions[address].local_cpus)
+        said = []
+        for name, parse in (("local_cpulist", cpuset.from_list), ("local_cpus", cpuset.from_mask)):
+            if self.path(address, name).exists():
+                said.append(parse(self.text(address, name)))
+        return own in (said or [None])
 
     def locality_rule(self, address: str, first: str, ours: int | None, theirs: int) -> str | None:
-        seen = self.seen
+        seen, function = self.seen, self.topology.functions[address]
+        if ours is None and function.kind == "other" and self.text(address, "numa_node") == str(function.numa_node):
+            return "locality-not-read"
+        if not self.is_stated(address):
+            return None
         if self.rule_of_list(first) and theirs == seen.cpus:
             return "locality-from-list"
-        if not ours and first == address and theirs == seen.cpus:
-            return "no-locality"
-        mask = self.disagreeing_mask(self.path(first), "local_cpulist", "local_cpus")
-        if mask is not None and theirs == (mask & seen.cpus or seen.cpus):
-            return "files-disagree"
-        function = self.topology.functions[first]
-        expected = (_bits(function.local_cpus) or 0) & seen.cpus or seen.cpus
-        if first != address and theirs == expected:
-            return "no-locality" if not ours and theirs == seen.cpus else "locality-of-host-bridge"
+        expected = (cpuset.from_mask(self.text(first, "local_cpus")) or 0) & seen.cpus or seen.cpus
+        if theirs == expected:
+            if not ours and theirs == seen.cpus:
+                return "no-locality"
+            return "locality-of-host-bridge" if first != address else None
         crossing = any(one & expected and one & ~expected and expected & ~one for one in seen.cpu_sets)
-        if crossing and expected & ~theirs == 0:
-            return "locality-conflict"
-        return None
+        return "locality-conflict" if crossing and expected & ~theirs == 0 else None
 
     # OS devices
 
@@ -318,7 +331,8 @@ class _Comparer:
                 if match:
                     self.nvme(name, match.group(1), device.address, controllers)
                 continue
-            self.check(f"{kind} {name} exists", False, True, "other-fabric" if device.subtype in _OTHER_FABRICS else None)
+            rule = "other-fabric" if device.subtype in _OTHER_FABRICS else None
+            self.check(f"{kind} {name} exists", False, True, rule)
 
     def class_rule(self, kind: str, name: str) -> str | None:
         entry = self.root / "sys/class" / ("net" if kind == "network" else "infiniband") / name
@@ -351,22 +365,18 @@ class _Comparer:
         topology, seen = self.topology, self.seen
         folder = self.root / "sys/devices/system/node"
         if not topology.numa_nodes:
-            self.check("NUMA nodes", [], sorted(seen.nodes), None if folder.is_dir() or list(seen.nodes) != [0] else "no-nodes")
+            rule = "no-nodes" if list(seen.nodes) == [0] and not folder.is_dir() else None
+            self.check("NUMA nodes", [], sorted(seen.nodes), rule)
             return
-        taken = 0
         for node in topology.numa_nodes:
             cpus = _bits(node.cpus) or 0
-            rule = None
-            if not (folder / f"node{node.id}/cpumap").exists():
-                rule = "node-from-list"
-            elif cpus & taken:
-                rule = "node-overlap"
-            taken |= cpus
-            self.check(f"node {node.id} exists", True, node.id in seen.nodes, rule)
+            self.check(f"node {node.id} exists", True, node.id in seen.nodes, self.node_rule(node.id))
             if node.id not in seen.nodes:
                 continue
             place, memory = seen.nodes[node.id]
             rule = "node-without-cpus" if node.cpus == "" else None
+            if cpus and cpus & seen.online == place & seen.online:
+                rule = "offline-cpus"
             self.check(f"node {node.id} CPUs", cpus & seen.cpus, place, rule)
             rule = None if node.memory_bytes is not None or memory else "unreadable-is-zero"
             self.check(f"node {node.id} memory", node.memory_bytes, memory, rule)
@@ -377,6 +387,14 @@ class _Comparer:
         extra = set(seen.nodes) - {node.id for node in topology.numa_nodes}
         self.check("further NUMA nodes", set(), extra)
 
+    def node_rule(self, number: int) -> str | None:
+        """Why hwloc would not have this NUMA node."""
+        if not (self.root / f"sys/devices/system/node/node{number}/cpumap").exists():
+            return "node-from-list"
+        cpus = {node.id: _bits(node.cpus) or 0 for node in self.topology.numa_nodes}
+        before = [bits for other, bits in cpus.items() if other < number]
+        return "node-overlap" if any(bits & cpus.get(number, 0) for bits in before) else None
+
     def packages(self) -> None:
         seen = self.seen
         ours = {package.id: _bits(package.cpus) or 0 for package in self.topology.packages}
@@ -384,10 +402,7 @@ class _Comparer:
         for number in sorted(set(ours) | set(theirs)):
             own = ours.get(number)
             rule = None
-            folders = [self.root / f"sys/devices/system/cpu/cpu{cpu}/topology" for cpu in _members(own or 0)]
-            if any(self.disagreeing_mask(f, "core_siblings_list", "core_siblings") is not None for f in folders):
-                rule = "files-disagree"
-            elif own is not None and number not in theirs:
+            if own is not None and number not in theirs:
                 if any(one & own and one & ~own and own & ~one for one in seen.cpu_sets):
                     rule = "package-conflict"
             elif own is not None and own & seen.online == theirs[number]:
@@ -395,12 +410,13 @@ class _Comparer:
             self.check(f"package {number} CPUs", own, theirs.get(number), rule)
 
 
-def _members(bits: int) -> list[int]:
-    return [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
-
-
 def _wide(address: str) -> bool:
     return len(address.partition(":")[0]) > 4
+
+
+def _coding(speed: float) -> float:
+    """Payload bits a transferred bit: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, FLITs of 242 in 256 bytes above."""
+    return 0.8 if speed <= 5 else 128 / 130 if speed <= 32 else 242 / 256
 
 
 def _near(one: float, other: float) -> bool:

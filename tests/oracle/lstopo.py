@@ -25,6 +25,10 @@ _PCI_TYPE = re.compile(
 )
 
 
+class NoAnswer(Exception):
+    """hwloc cannot load this node at all, so that there is nothing to compare with."""
+
+
 @dataclass
 class Function:
     """One PCI function as hwloc sees it. CPU sets are integers; C(speed) is GB/s, 0 where hwloc does not know."""
@@ -58,7 +62,6 @@ class Machine:
     nodes: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> CPU set, bytes
     packages: list[tuple[int | None, int]] = field(default_factory=list)  # number, CPU set
     distances: dict[int, dict[int, int]] = field(default_factory=dict)
-    version: str = ""
 
 
 def _bitmap(text: str | None) -> int:
@@ -71,13 +74,11 @@ def _bitmap(text: str | None) -> int:
     return bits
 
 
-def version() -> str:
-    out = subprocess.run([str(BINARY), "--version"], stdout=subprocess.PIPE, check=True, universal_newlines=True)
-    return out.stdout.split()[-1]
-
-
 def look(root: Path) -> Machine:
-    """What lstopo says of the node below C(root). Raises subprocess.CalledProcessError where it fails."""
+    """What lstopo says of the node below C(root).
+
+    Raises NoAnswer for a tree without CPU topology, where hwloc gives up, and RuntimeError where lstopo fails.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HWLOC_")}
     environment.update(
         HWLOC_COMPONENTS="linux,stop",
@@ -88,7 +89,10 @@ def look(root: Path) -> Machine:
     if str(root) != "/":
         environment["HWLOC_FSROOT"] = str(root)
     command = [str(BINARY), "--of", "xml", "--whole-io", "--disallowed"]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip()
+        raise NoAnswer(reason) if "failed to find sysfs cpu topology" in reason else RuntimeError(reason)
     machine = Machine()
     document = ET.fromstring(done.stdout)
     top = document.find("object")

@@ -4,7 +4,7 @@
 
 """The oddities of recorded trees, other kernels and other platforms, each as a change to one small machine.
 
-A variant names the rules of compare.RULES that it must provoke, and may provoke no other.
+A variant names the rules of compare.RULES that it must provoke, and may provoke no other but those of EVERYWHERE.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _SMALL = description.load(Path(__file__).with_name("small.yml"))
 _CPU, _NODE = "sys/devices/system/cpu", "sys/devices/system/node"
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 
+#: The machine has a loopback interface, and functions whose local CPUs the probe has no use for.
+EVERYWHERE = {"virtual-interface", "locality-not-read"}
 VARIANTS: dict[str, tuple[t.Callable[[Tree], None], set[str]]] = {}
 
 
@@ -32,7 +34,7 @@ def make(name: str) -> Tree:
 
 def _variant(*rules: str) -> t.Callable[[t.Callable[[Tree], None]], t.Callable[[Tree], None]]:
     def add(change: t.Callable[[Tree], None]) -> t.Callable[[Tree], None]:
-        VARIANTS[change.__name__] = (change, {"virtual-interface", *rules})
+        VARIANTS[change.__name__] = (change, set(rules))
         return change
 
     return add
@@ -72,22 +74,24 @@ def unchanged(tree: Tree) -> None:
 
 @_variant()
 def ids_in_their_files_only(tree: Tree) -> None:
-    _drop(tree, "modalias", "revision")
+    _drop(tree, "modalias", "revision", "uevent")
 
 
 @_variant("id-without-file")
-def ids_in_modalias_only(tree: Tree) -> None:
-    _drop(tree, *_IDS)
+def ids_in_uevent_only(tree: Tree) -> None:
+    _drop(tree, "modalias", *_IDS)
 
 
 @_variant("id-without-file", "unreadable-is-zero")
 def ids_in_config_only(tree: Tree) -> None:
-    _drop(tree, "modalias", "revision", *_IDS)
+    _drop(tree, "modalias", "uevent", "revision", *_IDS)
 
 
-@_variant("unreadable-is-zero", "revision-without-config", "bridge-without-config", "host-bridge-by-bus")
+@_variant(
+    "unreadable-is-zero", "revision-without-config", "bridge-without-config", "host-bridge-by-bus", "coding-from-text"
+)
 def ids_nowhere(tree: Tree) -> None:
-    _drop(tree, "modalias", "config", "revision", *_IDS)
+    _drop(tree, "modalias", "uevent", "config", "revision", *_IDS)
 
 
 # The tree of bridges
@@ -115,7 +119,9 @@ def bridge_that_firmware_left_alone(tree: Tree) -> None:
 def cardbus_bridge(tree: Tree) -> None:
     path = _function(tree, "0000:97:02.0")
     tree.put(f"{path}/class", "0x060700")
-    tree.files[f"{path}/modalias"] = re.sub(b"bc06sc04", b"bc06sc07", tree.files[f"{path}/modalias"])
+    for name, old, new in (("modalias", b"bc06sc04", b"bc06sc07"), ("uevent", b"=60400", b"=60700")):
+        tree.files[f"{path}/{name}"] = tree.files[f"{path}/{name}"].replace(old, new)
+    tree.files[f"{path}/uevent"] = tree.files[f"{path}/uevent"].replace(b"bc06sc04", b"bc06sc07")
 
 
 @_variant("bridge-not-recorded")
@@ -219,7 +225,7 @@ def local_cpus_across_packages(tree: Tree) -> None:
     _place(tree, "pci0000:97", "3-4", "18", -1)
 
 
-@_variant("files-disagree")
+@_variant()
 def mask_and_list_disagree(tree: Tree) -> None:
     for path in tree.functions():
         tree.put(f"{path}/numa_node", "-1")
@@ -240,11 +246,22 @@ def cpu_offline(tree: Tree) -> None:
     tree.drop(f"{_CPU}/cpu7/topology/*")
 
 
-@_variant("node-without-cpus", "no-locality", "numa-from-file")
+@_variant("no-locality", "numa-from-file")
 def node_of_memory_only(tree: Tree) -> None:
     tree.put(f"{_NODE}/node1/cpulist", "")
     tree.put(f"{_NODE}/node1/cpumap", "00")
     _place(tree, "pci0000:97", "", "00", 1)
+
+
+@_variant("node-without-cpus")
+def node_of_gpu_memory(tree: Tree) -> None:
+    tree.put(f"{_NODE}/online", "0-2")
+    for node, distances in enumerate(("10 21 40", "21 10 80", "40 80 10")):
+        tree.put(f"{_NODE}/node{node}/distance", distances)
+    tree.put(f"{_NODE}/node2/cpulist", "")
+    tree.put(f"{_NODE}/node2/cpumap", "00")
+    tree.put(f"{_NODE}/node2/meminfo", "Node 2 MemTotal:       83886080 kB")
+    tree.put("proc/driver/nvidia/gpus/0000:18:00.0/numa_status", "Node: 2")
 
 
 @_variant()
@@ -262,12 +279,12 @@ def kernel_without_numa(tree: Tree) -> None:
     _drop(tree, "numa_node")
 
 
-@_variant("node-from-list", "no-distances", "numa-from-file")
+@_variant("node-from-list", "no-distances")
 def node_list_only(tree: Tree) -> None:
     tree.drop(f"{_NODE}/node1/cpumap")
 
 
-@_variant("node-overlap", "no-distances", "numa-from-file")
+@_variant("node-overlap", "no-distances")
 def nodes_overlap(tree: Tree) -> None:
     tree.put(f"{_NODE}/node1/cpulist", "3-7")
     tree.put(f"{_NODE}/node1/cpumap", "f8")
@@ -291,8 +308,9 @@ def no_distance_table(tree: Tree) -> None:
 @_variant("package-conflict")
 def packages_cross(tree: Tree) -> None:
     for cpu in range(4, 8):
-        tree.put(f"{_CPU}/cpu{cpu}/topology/core_siblings", "f8")
-        tree.put(f"{_CPU}/cpu{cpu}/topology/core_siblings_list", "3-7")
+        for name in ("core_siblings", "package_cpus"):
+            tree.put(f"{_CPU}/cpu{cpu}/topology/{name}", "f8")
+            tree.put(f"{_CPU}/cpu{cpu}/topology/{name}_list", "3-7")
 
 
 @_variant()
@@ -306,11 +324,6 @@ def new_names_of_siblings(tree: Tree) -> None:
     _rename(tree, "/topology/core_siblings", "/topology/package_cpus")
 
 
-@_variant()
-def no_cpu_topology(tree: Tree) -> None:
-    tree.drop(f"{_CPU}/cpu*/topology/*")
-
-
 # OS devices
 
 
@@ -318,6 +331,8 @@ def no_cpu_topology(tree: Tree) -> None:
 def class_directories_of_old_kernels(tree: Tree) -> None:
     """Before 2.6.26 an entry of /sys/class was a directory with a link C(device) instead of a link itself."""
     for path in tree.of("sys/class/net/*") + tree.of("sys/class/infiniband/*"):
+        if path.endswith("/"):
+            continue
         home = os.path.normpath(os.path.join(os.path.dirname(path), tree.links.pop(path)))
         for name in tree.of(f"{home}/*"):
             if name in tree.files:

@@ -155,6 +155,8 @@ def _read_vpd_fields(body: bytes, vpd: Vpd) -> None:
             vpd.serial_number = _vpd_text(value)
         elif key == b"V3":
             vpd.uuid = _vpd_text(value)
+        if b"SMDL=SW_MNG" in value:
+            vpd.nvlink_management = True
         position += 3 + size
 
 

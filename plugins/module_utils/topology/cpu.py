@@ -20,10 +20,13 @@ _VIRTUAL_PRODUCTS = ("KVM", "Virtual Machine", "VirtualBox", "VMware", "HVM domU
 _VIRTUAL_VENDORS = ("QEMU", "Xen", "innotek GmbH", "VMware, Inc.")
 
 
-def _cpus(reader: Reader, folder: str, list_name: str, mask_name: str) -> int | None:
-    """A CPU set from whichever of its two files is there."""
-    for name, parse in ((list_name, cpuset.from_list), (mask_name, cpuset.from_mask)):
-        text = reader.text(f"{folder}/{name}", 65536, whole=True)
+def _cpus(reader: Reader, folder: str, mask_name: str, list_name: str, size: int = 65536) -> int | None:
+    """A CPU set from whichever of its two files is there.
+
+    The kernel writes both from one value. In edited recordings they can differ; hwloc reads the mask, and so do we.
+    """
+    for name, parse in ((mask_name, cpuset.from_mask), (list_name, cpuset.from_list)):
+        text = reader.text(f"{folder}/{name}", size, whole=True)
         if text is None:
             continue
         bits = parse(text)
@@ -35,11 +38,7 @@ def _cpus(reader: Reader, folder: str, list_name: str, mask_name: str) -> int | 
 
 def local_cpus(reader: Reader, folder: str) -> int | None:
     """The CPUs that a PCI function names as its own, or None."""
-    return _cpus(reader, folder, "local_cpulist", "local_cpus")
-
-
-def online(reader: Reader) -> int | None:
-    return _cpus(reader, _CPU, "online", "online_mask")
+    return _cpus(reader, folder, "local_cpus", "local_cpulist", 4096)
 
 
 def read_packages(reader: Reader) -> list[Package]:
@@ -57,7 +56,7 @@ def read_packages(reader: Reader) -> list[Package]:
         identifier = reader.integer(f"{folder}/physical_package_id")
         if identifier is None or identifier < 0:  # -1: the firmware does not say (arm64 without PPTT)
             continue
-        cpus = _cpus(reader, folder, "core_siblings_list", "core_siblings") or 0
+        cpus = _cpus(reader, folder, "core_siblings", "core_siblings_list") or 0
         cpus |= 1 << number
         covered |= cpus
         members[identifier] = members.get(identifier, 0) | cpus
@@ -72,7 +71,7 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
     for number in numbers:
         folder = f"{_NODE}/node{number}"
         node = NumaNode(id=number)
-        cpus = _cpus(reader, folder, "cpulist", "cpumap")
+        cpus = _cpus(reader, folder, "cpumap", "cpulist")
         if cpus is not None:
             sets[number] = cpus
             node.cpus = cpuset.to_list(cpus)
@@ -139,8 +138,6 @@ def read_system(reader: Reader) -> System:
         system.virtual = "hypervisor" in values["flags"].split()
     elif (system.product or "").startswith(_VIRTUAL_PRODUCTS) or system.vendor in _VIRTUAL_VENDORS:
         system.virtual = True
-    elif system.product:
-        system.virtual = False
     if "iommu" in reader.names("/sys/class"):
         system.iommu_enabled = bool(reader.names("/sys/class/iommu"))
     arguments = (reader.text("/proc/cmdline", 16384) or "").split()

@@ -378,7 +378,8 @@ def _acs(topology: Topology, proximity: Proximity) -> list[Finding]:
             common = proximity.common(gpu.address, nic)
             for side, address in (("gpu", gpu.address), ("nic", end)):
                 bridges = functions[address].bridges
-                ports = bridges[bridges.index(common) + 1 :] if common in bridges else []
+                # the port right below the meeting point decides where a request turns; those further down do not
+                ports = bridges[bridges.index(common) + 1 :][:1] if common in bridges else []
                 for port in ports:
                     acs = functions[port].acs if port in functions else None
                     if acs is None:

@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import typing as t
 
 from .model import PciFunction, Topology
 
@@ -34,27 +32,28 @@ def fingerprint(topology: Topology) -> str:
             children.setdefault(path, set()).add(step)
             path += (step,)
 
-    def describe(path: tuple[str | None, ...], address: str) -> list[t.Any]:
+    def describe(path: tuple[str | None, ...]) -> str:
+        address = path[-1] or ""
         function = functions.get(address) or PciFunction(address=address)
         link = function.link
-        return [
+        own = [
             address.rpartition(":")[2],
             function.class_code,
             function.vendor_id,
             function.device_id,
             function.numa_node,
             function.switch_label,
-            [link.max_speed_gts, link.max_width] if link else None,
-            below((*path, address)),
+            link.max_speed_gts if link else None,
+            link.max_width if link else None,
         ]
+        return f"{own}({below(path)})"
 
-    def below(path: tuple[str | None, ...]) -> list[t.Any]:
-        return sorted((describe(path, address) for address in children.get(path, ())), key=json.dumps)
+    def below(path: tuple[str | None, ...]) -> str:
+        return ",".join(sorted(describe((*path, address)) for address in children.get(path, ())))
 
-    roots = [path for path in children if len(path) == 1]
-    shape = {
-        "numa": [[node.cpus, sorted(node.distances.items())] for node in topology.numa_nodes],
-        "packages": [package.cpus for package in topology.packages],
-        "tree": sorted((below(root) for root in roots), key=json.dumps),
-    }
-    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+    shape = [
+        [(node.cpus, sorted(node.distances.items())) for node in topology.numa_nodes],
+        [package.cpus for package in topology.packages],
+        sorted(below(path) for path in children if len(path) == 1),
+    ]
+    return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]

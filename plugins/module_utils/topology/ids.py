@@ -157,7 +157,7 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
     base, sub = (class_code or "")[:2], (class_code or "")[:4]
     if sub in ("0604", "0609"):
         return "bridge"
-    if base == "02":
+    if base == "02" or sub == "0c06":  # 0c06: InfiniBand as a serial bus, as older HCAs say
         return "nic"
     if sub == "0108":
         return "nvme"

@@ -62,6 +62,7 @@ class Vpd:
     name: str | None = None
     part_number: str | None = None
     serial_number: str | None = None
+    nvlink_management: bool = False  # a ConnectX function that runs an HGX baseboard's NVLink switches, and no network
     uuid: str | None = None  # NVIDIA's V3 field: shared by a ConnectX-8 PF and its data-direct DMA function
 
 
@@ -74,7 +75,7 @@ class PciFunction:
     """
 
     address: str
-    kind: str = "other"  # gpu, accelerator, nic, nvme, bridge, data_direct, other
+    kind: str = "other"  # gpu, accelerator, nic, nvme, bridge, data_direct, nvlink_management, other
     class_code: str | None = None  # six hex digits: base class, subclass, programming interface
     vendor_id: str | None = None  # four hex digits
     device_id: str | None = None
@@ -122,7 +123,7 @@ class Interface:
     """A network interface of the namespace that was read."""
 
     name: str
-    kind: str = "virtual"  # physical, vf, representor, bond, bridge, vlan, macvlan, loopback, virtual
+    kind: str = "virtual"  # physical, vf, sf, representor, bond, bridge, vlan, macvlan, ipvlan, vxlan, wlan, usb, loopback, virtual
     address: str | None = None  # PCI function
     link_layer: str | None = None  # ethernet, infiniband, loopback, other
     ifindex: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from .model import Interface, PciFunction
-from .pci import address_in
+from .pci import USB, address_in
 from .reader import Reader
 
 _NET = "/sys/class/net"
@@ -98,6 +98,8 @@ def _kind(
         return "representor"
     if interface.address is None:
         return "virtual"
+    if USB.search(folder):
+        return "usb"
     if re.search(r"\.sf\.\d+/", folder):
         return "sf"
     function = functions.get(interface.address)

@@ -34,7 +34,7 @@ def check_overrides(overrides: list[dict[str, t.Any]]) -> None:
         if (entry.get("address") is None) == (entry.get("slot") is None):
             raise OverrideError(f"{where}: give either 'address' or 'slot'")
         address = entry.get("address")
-        if address is not None and not ADDRESS.match(address):
+        if address is not None and not (isinstance(address, str) and ADDRESS.match(address)):
             raise OverrideError(f"{where}.address: {address!r} is not of the form 0000:1b:00.0 (lower case)")
         if all(entry.get(key) is None for key in ("numa_node", "switch", "rail")):
             raise OverrideError(f"{where}: nothing to set; give 'numa_node', 'switch' or 'rail'")
@@ -68,6 +68,17 @@ def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFu
                 )
             )
             continue
+        if entry.get("rail") is not None and all(function.kind != "nic" for function in chosen):
+            findings.append(
+                Finding(
+                    id="override-unmatched",
+                    severity="warning",
+                    summary=f"A locality override gives {wanted} a rail, but it is no NIC",
+                    action="State rails of NICs; GPUs take the rail of the NIC that serves them.",
+                    devices=[function.address for function in chosen],
+                    evidence=[f"locality_overrides[{index}]"],
+                )
+            )
         evidence = []
         for function in chosen:
             if entry.get("numa_node") is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import typing as t
 
 from . import config_space, cpu, cpuset, ids
 from .kubernetes import standard_attributes
@@ -19,10 +20,20 @@ DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 _HOST_BRIDGE = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _HEX = re.compile(r"^0x[0-9a-f]{1,8}$")
-_MODALIAS = re.compile(
-    r"^pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})"
-    r"bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})$"
+#: What the PCI core writes into uevent, in this order; the driver core may put the driver and more before it.
+_UEVENT = re.compile(
+    r"^PCI_CLASS=([0-9A-F]{4,6})\nPCI_ID=([0-9A-F]{4}):([0-9A-F]{4})\nPCI_SUBSYS_ID=([0-9A-F]{4}):([0-9A-F]{4})\n"
+    r"PCI_SLOT_NAME=(\S+)$",
+    re.MULTILINE,
 )
+_DRIVER = re.compile(r"^DRIVER=(\S+)$", re.MULTILINE)
+#: Base classes of memory controllers, bridges, communication, system peripherals, serial buses, signal processing: the
+#: bulk of a server's functions, without SR-IOV or VPD of interest.
+_PLAIN = frozenset(("05", "06", "07", "08", "0c", "11"))
+#: A device on a USB bus hangs on its host controller's PCI function, but that is no NIC for it.
+USB = re.compile(r"/usb[0-9]+/")
+_VIRTFN = re.compile(r"^virtfn[0-9]{1,5}$")
+_T = t.TypeVar("_T")
 _SPEED = re.compile(r"^([0-9]{1,4}(?:\.[0-9])?) GT/s")
 
 
@@ -48,20 +59,32 @@ def slot_of(address: str) -> str:
     return address.rpartition(".")[0]
 
 
-def locate(address: str, target: str | None) -> tuple[str | None, list[str]]:
-    """Root complex and bridges, from where the kernel's link in /sys/bus/pci/devices leads.
+def locate(parent: str) -> tuple[str | None, list[str]]:
+    """Root complex and bridges above the functions in the directory C(parent) of sysfs.
 
     The root complex is the outermost host bridge on the path. A host bridge further in (Intel VMD) does not count as
-    one of the bridges, but the PCI function that it hangs on does. (None, []) where the link does not say.
+    one of the bridges, but the PCI function that it hangs on does. (None, []) for a path that names no host bridge.
     """
-    parts = (target or "").split("/")
-    if parts[:3] != ["", "sys", "devices"] or parts[-1] != address:
-        return None, []
+    parts = parent.split("/")
     root = next((part for part in parts if _HOST_BRIDGE.match(part)), None)
-    if root is None:
+    if root is None or parts[:3] != ["", "sys", "devices"]:
         return None, []
-    bridges = [part for part in parts[parts.index(root) + 1 : -1] if ADDRESS.match(part)]
-    return root, bridges
+    return root, [part for part in parts[parts.index(root) + 1 :] if ADDRESS.match(part)]
+
+
+def network_carriers(reader: Reader) -> set[str]:
+    """The functions that interfaces or RDMA devices hang on: NICs, whatever their class says. USB adapters do not count."""
+    found = set()
+    for folder in ("/sys/class/net", "/sys/class/infiniband"):
+        for name in reader.names(folder):
+            if name == "bonding_masters":  # a file among the interfaces
+                continue
+            path = reader.link(f"{folder}/{name}", expected=False)
+            path = path or reader.link(f"{folder}/{name}/device", expected=False)
+            address = None if USB.search(path or "") else address_in(path)
+            if address:
+                found.add(address)
+    return found
 
 
 class PciReader:
@@ -74,8 +97,11 @@ class PciReader:
         self._with_vpd = with_vpd
         self._group_types: dict[str, str | None] = {}
         self._cpu_sets: dict[int, tuple[str, int | None]] = {}
+        self._has_iommu_groups = bool(reader.names("/sys/kernel/iommu_groups"))
+        self._above: dict[str, tuple[str | None, list[str]]] = {}
         self._slots: dict[str, str] = {}
         self._vf_numbers: dict[str, int] = {}
+        self._carriers = network_carriers(reader)
 
     def read(self) -> dict[str, PciFunction]:
         """All functions, by address, in address order."""
@@ -94,138 +120,156 @@ class PciReader:
         for address, number in self._vf_numbers.items():
             if address in functions:
                 functions[address].vf_number = number
+        if not any(function.link for function in functions.values()):
+            self._links_of_old_kernel(functions)
         return functions
 
     def _function(self, address: str) -> PciFunction:
+        # Files are opened without looking first whether they are there: a listing costs more than the few that miss.
         reader = self._reader
         target = reader.link(f"{DEVICES}/{address}", expected=False)
         folder = target or f"{DEVICES}/{address}"
         function = PciFunction(address=address)
-        function.root_complex, function.bridges = locate(address, target)
-        names = set(reader.names(folder))
-        if not names:
+        parent, slash, name = folder.rpartition("/")
+        if target and name == address:
+            above = self._above.get(parent)
+            if above is None:
+                above = self._above[parent] = locate(parent)
+            function.root_complex, function.bridges = above[0], above[1][:]
+        if not self._identify(function, folder) and not reader.names(folder):
             reader.report(f"{DEVICES}/{address}", "an empty or missing device directory")
-        elif function.root_complex is None:
+            function.kubernetes = standard_attributes(address, target, None)
+            return function
+        if function.root_complex is None:
             reader.report(f"{DEVICES}/{address}", f"does not lead below a PCI host bridge: {target or 'not a link'}")
-        self._identify(function, folder, names)
-        function.kind = ids.kind(
-            function.class_code, function.vendor_id, function.device_id, bool(function.root_complex) and not function.bridges
-        )
+        on_root_bus = bool(function.root_complex) and not function.bridges
+        function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
+        if function.kind == "other" and address in self._carriers:
+            function.kind = "nic"
         function.name = ids.device_name(function.vendor_id, function.device_id)
-        function.slot = self._slots.get(slot_of(address))
-        if "driver" in names:
-            function.driver = (reader.link(f"{folder}/driver") or "").rpartition("/")[2] or None
-        kernel_numa = reader.integer(f"{folder}/numa_node", whole=True) if "numa_node" in names else None
-        self._locality(function, folder, names, kernel_numa)
+        if self._slots:  # a card with a switch of its own answers at the slot with the switch
+            chain = (slot_of(step) for step in (address, *reversed(function.bridges)))
+            function.slot = next((self._slots[place] for place in chain if place in self._slots), None)
+        kernel_numa = reader.integer(f"{folder}/numa_node", whole=True)
+        self._locality(function, folder, kernel_numa)
         function.kubernetes = standard_attributes(address, target, kernel_numa)
-        function.link = self._link(folder, names)
-        if "iommu_group" in names:
+        function.link = self._link(folder)
+        if self._has_iommu_groups:
             self._iommu_group(function, folder)
-        if "sriov_totalvfs" in names:
-            function.sriov = self._sriov(folder, names)
-        if "physfn" in names:
-            function.physfn = address_in(reader.link(f"{folder}/physfn"))
-        if function.kind == "bridge" and "config" in names:
-            function.acs = config_space.read_acs(self._config(folder))
-        wants_vpd = function.kind == "data_direct" or function.kind == "nic" and function.physfn is None
-        if self._with_vpd and wants_vpd and "vpd" in names:
-            path = f"{folder}/vpd"
-            function.vpd = config_space.read_vpd(lambda offset, size: reader.data(path, size, offset))
+        if function.kind != "bridge" and (function.kind != "other" or (function.class_code or "")[:2] not in _PLAIN):
+            function.physfn = self._linked(f"{folder}/physfn")
+            function.sriov = self._sriov(folder)
+        if function.kind == "bridge":
+            function.acs = self._from_config(folder, config_space.read_acs)
+        if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
+            with reader.opened(f"{folder}/vpd") as file:
+                function.vpd = config_space.read_vpd(file.read)
+            if function.vpd and function.vpd.nvlink_management:
+                function.kind = "nvlink_management"
         return function
 
-    def _config(self, folder: str) -> config_space.Read:
-        path = f"{folder}/config"
+    def _from_config(self, folder: str, parse: t.Callable[[config_space.Read], _T]) -> _T:
+        with self._reader.opened(f"{folder}/config") as file:
 
-        def read(offset: int, size: int) -> bytes | None:
-            data = self._reader.data(path, size, offset)
-            if offset >= 64 and data is not None:
-                self.config_space = bool(data) or bool(self.config_space)
-            return data
+            def read(offset: int, size: int) -> bytes | None:
+                data = file.read(offset, size)
+                if offset >= 64 and data is not None:
+                    self.config_space = bool(data) or bool(self.config_space)
+                return data
 
-        return read
+            return parse(read)
 
-    def _identify(self, function: PciFunction, folder: str, names: set[str]) -> None:
+    def _identify(self, function: PciFunction, folder: str) -> bool:
+        """Fill in identifiers and driver; whether any identifier was found."""
         reader = self._reader
+        text = reader.text(f"{folder}/uevent") or ""
+        event = _UEVENT.search(text)
+        if event and event.group(6) == function.address:
+            code, vendor, device, subsystem_vendor, subsystem_device = (part.lower() for part in event.groups()[:5])
+            function.class_code = code.zfill(6)
+            function.vendor_id, function.device_id = vendor, device
+            function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
+            driver = _DRIVER.search(text)
+            function.driver = driver.group(1) if driver else None
+        else:  # a recorded tree may have the single files only
+            function.class_code = self._hexadecimal(folder, "class", 6)
+            function.vendor_id = self._hexadecimal(folder, "vendor", 4)
+            function.device_id = self._hexadecimal(folder, "device", 4)
+            function.subsystem_vendor_id = self._hexadecimal(folder, "subsystem_vendor", 4)
+            function.subsystem_device_id = self._hexadecimal(folder, "subsystem_device", 4)
+            function.driver = (reader.link(f"{folder}/driver") or "").rpartition("/")[2] or None
+        function.revision = self._hexadecimal(folder, "revision", 2)
+        if not (function.revision and function.vendor_id and function.class_code):
+            self._identify_from_header(function, folder)
+        return bool(function.class_code or function.vendor_id)
 
-        def number(name: str, digits: int) -> str | None:
-            if name not in names:
-                return None
-            text = reader.text(f"{folder}/{name}")
-            if text is None:
-                return None
-            if not _HEX.match(text) or len(text) > digits + 2:
-                reader.report(f"{folder}/{name}", f"not a hexadecimal number: {text[:40]!r}")
-                return None
-            return text[2:].zfill(digits)
+    def _hexadecimal(self, folder: str, name: str, digits: int) -> str | None:
+        text = self._reader.text(f"{folder}/{name}")
+        if text is None:
+            return None
+        if not _HEX.match(text) or len(text) > digits + 2:
+            self._reader.report(f"{folder}/{name}", f"not a hexadecimal number: {text[:40]!r}")
+            return None
+        return text[2:].zfill(digits)
 
-        # one file holds all identifiers; the single ones are for trees that lack it
-        alias = _MODALIAS.match(reader.text(f"{folder}/modalias") or "") if "modalias" in names else None
-        if alias:
-            vendor, device, subsystem_vendor, subsystem_device, base, sub, interface = alias.groups()
-            function.vendor_id, function.device_id = vendor.lower(), device.lower()
-            function.subsystem_vendor_id = subsystem_vendor.lower()
-            function.subsystem_device_id = subsystem_device.lower()
-            function.class_code = (base + sub + interface).lower()
-        else:
-            function.class_code = number("class", 6)
-            function.vendor_id = number("vendor", 4)
-            function.device_id = number("device", 4)
-            function.subsystem_vendor_id = number("subsystem_vendor", 4)
-            function.subsystem_device_id = number("subsystem_device", 4)
-        function.revision = number("revision", 2)
-        if "config" not in names or "revision" in names and function.vendor_id and function.class_code:
-            return
-        # kernels before 4.10 have no revision file, and a recorded tree may lack others
-        header = reader.data(f"{folder}/config", 64) or b""
-        if len(header) < 64 or header[0:2] == b"\xff\xff":  # a VF's ids read as ones
+    def _identify_from_header(self, function: PciFunction, folder: str) -> None:
+        """Fill in from configuration space what has no file: kernels before 4.10 have none for the revision."""
+        header = self._reader.data(f"{folder}/config", 64) or b""
+        if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not answer reads as ones
             return
 
         def word(offset: int, size: int) -> str:
             return header[offset : offset + size][::-1].hex()
 
-        function.vendor_id = function.vendor_id or word(0, 2)
-        function.device_id = function.device_id or word(2, 2)
+        if header[0:2] != b"\xff\xff":  # a VF's ids read as ones, the rest is its own (PCIe Base, SR-IOV chapter)
+            function.vendor_id = function.vendor_id or word(0, 2)
+            function.device_id = function.device_id or word(2, 2)
         function.revision = function.revision or word(8, 1)
         function.class_code = function.class_code or word(9, 3)
         if header[14] & 0x7F == 0:
             function.subsystem_vendor_id = function.subsystem_vendor_id or word(0x2C, 2)
             function.subsystem_device_id = function.subsystem_device_id or word(0x2E, 2)
 
-    def _locality(self, function: PciFunction, folder: str, names: set[str], kernel_numa: int | None) -> None:
+    def _locality(self, function: PciFunction, folder: str, kernel_numa: int | None) -> None:
         numa_from_cpus = None
-        if "local_cpus" in names or "local_cpulist" in names:
+        stated = kernel_numa is not None and kernel_numa >= 0
+        # the kernel derives the one from the other, so reading both is for the functions that matter
+        if not stated or function.kind != "other":
             bits = cpu.local_cpus(self._reader, folder)
             if bits is not None:
                 known = self._cpu_sets.get(bits)
                 if known is None:
                     known = self._cpu_sets[bits] = (cpuset.to_list(bits), cpu.numa_node_of(bits, self._node_cpus))
                 function.local_cpus, numa_from_cpus = known
-        if kernel_numa is not None and kernel_numa >= 0:
+        if stated:
             function.numa_node, function.numa_source = kernel_numa, "kernel"
         elif numa_from_cpus is not None:
             function.numa_node, function.numa_source = numa_from_cpus, "local_cpus"
 
-    def _link(self, folder: str, names: set[str]) -> Link | None:
+    def _link(self, folder: str) -> Link | None:
         reader = self._reader
-        if "max_link_speed" not in names and "current_link_speed" not in names:
-            return config_space.read_link(self._config(folder)) if "config" in names else None
+        current = reader.text(f"{folder}/current_link_speed")
+        if current is None:
+            return None  # not PCI Express: the kernel gives such a function none of the link files
 
-        def speed(name: str) -> float | None:
-            match = _SPEED.match(reader.text(f"{folder}/{name}") or "") if name in names else None
+        def speed(text: str | None) -> float | None:
+            match = _SPEED.match(text or "")
             return float(match.group(1)) if match else None
 
         def width(name: str) -> int | None:
-            value = reader.integer(f"{folder}/{name}") if name in names else None
+            value = reader.integer(f"{folder}/{name}")
             return value if value and 0 < value <= 32 else None  # 0 and 255: the kernel does not know
 
-        link = Link(
-            speed_gts=speed("current_link_speed"),
-            width=width("current_link_width"),
-            max_speed_gts=speed("max_link_speed"),
-            max_width=width("max_link_width"),
-        )
+        best = reader.text(f"{folder}/max_link_speed")
+        link = Link(speed(current), width("current_link_width"), speed(best), width("max_link_width"))
         link.gb_per_s = config_space.payload_rate(link.speed_gts, link.width)
         return link if link != Link() else None
+
+    def _links_of_old_kernel(self, functions: dict[str, PciFunction]) -> None:
+        """Kernels before 4.13 have no link files: take the PCI Express capability."""
+        for address in functions:
+            folder = self._reader.link(f"{DEVICES}/{address}", expected=False) or f"{DEVICES}/{address}"
+            functions[address].link = self._from_config(folder, config_space.read_link)
 
     def _iommu_group(self, function: PciFunction, folder: str) -> None:
         group = (self._reader.link(f"{folder}/iommu_group") or "").rpartition("/")[2]
@@ -236,26 +280,35 @@ class PciReader:
             self._group_types[group] = self._reader.text(f"/sys/kernel/iommu_groups/{group}/type") or None
         function.iommu_group_type = self._group_types[group]
 
-    def _sriov(self, folder: str, names: set[str]) -> Sriov:
+    def _linked(self, path: str) -> str | None:
+        """The function that a link such as physfn leads to."""
+        target = self._reader.link(path)
+        name = (target or "").rpartition("/")[2]
+        if ADDRESS.match(name):
+            return name
+        if target:
+            self._reader.report(path, "does not lead to a PCI function")
+        return None
+
+    def _sriov(self, folder: str) -> Sriov | None:
         reader = self._reader
-
-        def number(name: str) -> int | None:
-            return reader.integer(f"{folder}/{name}") if name in names else None
-
-        device_id = reader.text(f"{folder}/sriov_vf_device") if "sriov_vf_device" in names else None
+        total = reader.integer(f"{folder}/sriov_totalvfs")
+        if total is None:
+            return None
+        autoprobe = reader.integer(f"{folder}/sriov_drivers_autoprobe")
         sriov = Sriov(
-            total_vfs=number("sriov_totalvfs"),
-            num_vfs=number("sriov_numvfs"),
-            offset=number("sriov_offset"),
-            stride=number("sriov_stride"),
-            vf_device_id=device_id or None,
+            total_vfs=total,
+            num_vfs=reader.integer(f"{folder}/sriov_numvfs"),
+            offset=reader.integer(f"{folder}/sriov_offset"),
+            stride=reader.integer(f"{folder}/sriov_stride"),
+            vf_device_id=reader.text(f"{folder}/sriov_vf_device") or None,
+            drivers_autoprobe=None if autoprobe is None else bool(autoprobe),
         )
-        autoprobe = number("sriov_drivers_autoprobe")
-        sriov.drivers_autoprobe = None if autoprobe is None else bool(autoprobe)
-        links = sorted((name for name in names if re.match(r"^virtfn[0-9]{1,5}$", name)), key=lambda name: int(name[6:]))
-        for name in links:
-            address = address_in(reader.link(f"{folder}/{name}"))
-            if address:
-                sriov.vfs.append(address)
-                self._vf_numbers[address] = int(name[6:])
+        if sriov.num_vfs != 0:
+            names = [name for name in reader.names(folder) if _VIRTFN.match(name)]
+            for name in sorted(names, key=lambda name: int(name[6:])):
+                address = self._linked(f"{folder}/{name}")
+                if address:
+                    sriov.vfs.append(address)
+                    self._vf_numbers[address] = int(name[6:])
         return sriov

@@ -45,7 +45,6 @@ def probe(
     topology.rdma_devices = rdma.read_rdma_devices(reader, topology.interfaces, with_gids)
     if topology.system.iommu_enabled is None and any(f.iommu_group is not None for f in topology.functions.values()):
         topology.system.iommu_enabled = True
-    _mark_network_functions(topology)
     topology.nvme = _nvme(reader, topology.functions)
     models = _gpu_models(reader, topology.functions)
     complete(topology, stated, models)
@@ -87,16 +86,6 @@ def keep_relevant(topology: Topology) -> None:
 
 def _add_findings(topology: Topology) -> None:
     topology.findings = findings.find(topology, affinity.Proximity(topology)) + topology.findings
-
-
-def _mark_network_functions(topology: Topology) -> None:
-    """A function that carries an interface or RDMA device is a NIC, whatever its class says."""
-    carriers = [interface.address for interface in topology.interfaces if interface.kind in ("physical", "vf")]
-    carriers += [device.address for device in topology.rdma_devices]
-    for address in carriers:
-        function = topology.functions.get(address or "")
-        if function and function.kind == "other":
-            function.kind = "nic"
 
 
 def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, str]:

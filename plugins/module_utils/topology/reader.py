@@ -24,6 +24,11 @@ _PAGE = 4096
 _INTEGER = re.compile(r"^-?\d{1,20}$", re.ASCII)
 
 
+#: O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW: an attribute
+#: is never a link, and a link in a recorded tree could lead out of it.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+
+
 class Reader:
     """Reads a node's /sys and /proc below C(root), so that a recorded tree is a node.
 
@@ -35,6 +40,8 @@ class Reader:
     def __init__(self, root: str = "/") -> None:
         self.root = posixpath.normpath(root)
         self._prefix = "" if self.root == "/" else self.root
+        self._real_root = os.path.realpath(self.root)
+        self._inside: dict[str, bool] = {"": True}
         self.unreadable: list[str] = []
         self.unreadable_count = 0
 
@@ -53,22 +60,37 @@ class Reader:
         if error.errno not in _NO_VALUE:
             self.report(path, error.strerror or str(error))
 
+    def _is_inside(self, folder: str) -> bool:
+        """Whether a directory is below the root: links in a recorded tree could lead to this machine's own files."""
+        if not self._prefix:
+            return True
+        inside = self._inside.get(folder)
+        if inside is None:
+            parent = folder.rpartition("/")[0]
+            inside = self._is_inside(parent)
+            if inside and os.path.islink(self._prefix + folder):
+                real = os.path.realpath(self._prefix + folder)
+                inside = real == self._real_root or real.startswith(self._real_root + "/")
+                if not inside:
+                    self.report(folder, "leads out of the root")
+            self._inside[folder] = inside
+        return inside
+
     def data(self, path: str, size: int, offset: int = 0) -> bytes | None:
         """Up to C(size) bytes from C(offset) of a file, or None."""
+        if "\0" in path or not self._is_inside(path.rpartition("/")[0]):
+            return None
         try:
-            # O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW:
-            # an attribute is never a link, and a link in a recorded tree could lead out of it.
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-            handle = os.open(self._prefix + path, flags)
+            handle = os.open(self._prefix + path, _FLAGS)
         except OSError as error:
             self._report_error(path, error)
             return None
-        except ValueError:  # a NUL byte in the path
-            return None
         try:
-            data = chunk = os.pread(handle, size, offset)
-            while chunk and size > _PAGE and len(data) < size:  # the kernel gives a page or so at a time
+            data = os.pread(handle, size, offset)
+            while size > _PAGE and data and len(data) < size:  # the kernel gives a page or so at a time
                 chunk = os.pread(handle, size - len(data), offset + len(data))
+                if not chunk:
+                    break
                 data += chunk
             return data
         except OSError as error:
@@ -76,6 +98,10 @@ class Reader:
             return None
         finally:
             os.close(handle)
+
+    def opened(self, path: str) -> _Opened:
+        """The file at C(path) for several reads of parts of it, as a context manager."""
+        return _Opened(self, path)
 
     def text(self, path: str, size: int = _PAGE, whole: bool = False) -> str | None:
         """The stripped text of a file, or None. An empty file is an empty string.
@@ -109,12 +135,12 @@ class Reader:
 
     def names(self, path: str) -> list[str]:
         """The sorted names in a directory; empty where there is none."""
+        if "\0" in path or not self._is_inside(path):
+            return []
         try:
             names = os.listdir(self._prefix + path)
         except OSError as error:
             self._report_error(path, error)
-            return []
-        except ValueError:
             return []
         if not all(map(str.isascii, names)):
             names = [name for name in names if self._is_text(path, name)]
@@ -138,6 +164,8 @@ class Reader:
         The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
         step is the whole resolution.
         """
+        if "\0" in path or not self._is_inside(path.rpartition("/")[0]):
+            return None
         try:
             target = os.readlink(self._prefix + path)
         except OSError as error:
@@ -146,11 +174,15 @@ class Reader:
             else:
                 self._report_error(path, error)
             return None
-        except ValueError:
-            return None
         if not target.isascii() and not self._is_text(path, target):
             return None
-        return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        folder = path.rpartition("/")[0]
+        while target[:3] == "../":
+            target = target[3:]
+            folder = folder.rpartition("/")[0]
+        if target[:1] == "/" or target[-1:] == "/" or "./" in target or "//" in target:
+            return posixpath.normpath(posixpath.join(folder, target))
+        return f"{folder}/{target}"
 
     def architecture(self) -> str | None:
         """The machine's architecture where only the running kernel can tell it."""
@@ -188,3 +220,34 @@ class Reader:
                 if any(address):
                     found[name] = ":".join(f"{byte:02x}" for byte in address)
         return found
+
+
+class _Opened:
+    """One open file. C(read) gives up to C(size) bytes from C(offset), or None."""
+
+    def __init__(self, reader: Reader, path: str) -> None:
+        self._reader = reader
+        self._path = path
+        self._handle: int | None = None
+
+    def __enter__(self) -> _Opened:
+        if not self._reader._is_inside(self._path.rpartition("/")[0]):
+            return self
+        try:
+            self._handle = os.open(self._reader._prefix + self._path, _FLAGS)
+        except OSError as error:
+            self._reader._report_error(self._path, error)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        if self._handle is None:
+            return None
+        try:
+            return os.pread(self._handle, size, offset)
+        except OSError as error:
+            self._reader._report_error(self._path, error)
+            return None

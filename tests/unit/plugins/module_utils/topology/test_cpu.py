@@ -95,10 +95,14 @@ def test_cpu_list_cut_short_is_unknown(tree, reader, content):
     assert reader.unreadable == ["/sys/devices/system/node/node0/cpulist: cut short: no line end"]
 
 
-def test_cpu_list_of_more_than_a_page(tree, reader):
-    tree.nodes(",".join(str(number) for number in range(0, 4000, 2)), "1")
+def test_cpu_list_that_fills_a_page_does_not_lose_its_end(tree, reader):
+    cpus = range(0, 4000, 2)
+    digits = f"{sum(1 << number for number in cpus):01000x}"
+    cut = ",".join(map(str, cpus))[:4095]  # as the kernel cuts it
+    tree.write("sys/devices/system/node/node0/cpulist", cut.encode())
+    tree.write("sys/devices/system/node/node0/cpumap", ",".join(digits[i : i + 8] for i in range(0, 1000, 8)))
     nodes, _sets = cpu.read_numa_nodes(reader)
-    assert nodes[0].cpus.endswith(",3998")
+    assert nodes[0].cpus == ",".join(map(str, cpus))
 
 
 def test_broken_list_is_made_up_for_by_the_mask(tree, reader):
@@ -149,7 +153,12 @@ def test_numa_node_of_a_cpu_set(cpus, sets, expected):
     [
         ({"proc/cpuinfo": "processor: 0\nmodel name: X\nflags: fpu lm\n\nprocessor: 1"}, "x86_64", "X", False),
         ({"proc/cpuinfo": "processor: 0\nmodel name: X\nflags: fpu lm hypervisor"}, "x86_64", "X", True),
-        ({"proc/cpuinfo": "processor\t: 0\ncpu\t\t: POWER9, altivec supported"}, None, "POWER9, altivec supported", None),
+        (
+            {"proc/cpuinfo": "processor\t: 0\ncpu\t\t: POWER9, altivec supported"},
+            None,
+            "POWER9, altivec supported",
+            None,
+        ),
         ({"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41"}, "aarch64", None, None),
         (
             {"proc/cpuinfo": "CPU implementer: 0x41", "sys/class/dmi/id/product_name": "KVM Virtual Machine"},

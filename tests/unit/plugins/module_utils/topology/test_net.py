@@ -27,8 +27,17 @@ def carriers(tree):
 
 def test_physical_interface(tree, nic):
     tree.net(
-        "eth0", nic, mtu=9000, operstate="up", carrier=1, speed=400000, addr_assign_type=0, address="94:6d:ae:00:00:01",
-        phys_port_name="p0", dev_port=0, ifalias="spine 1",
+        "eth0",
+        nic,
+        mtu=9000,
+        operstate="up",
+        carrier=1,
+        speed=400000,
+        addr_assign_type=0,
+        address="94:6d:ae:00:00:01",
+        phys_port_name="p0",
+        dev_port=0,
+        ifalias="spine 1",
     )
     found = interface(tree, "eth0")
     assert (found.kind, found.address, found.link_layer) == ("physical", nic, "ethernet")
@@ -51,7 +60,9 @@ def test_changed_mac_is_not_the_permanent_one(tree, nic):
 def test_permanent_mac_of_a_bonds_port(tree, nic):
     tree.net("eth0", nic, addr_assign_type=3)
     tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
-    tree.write("proc/net/bonding/bond0", "Bonding Mode: x\n\nSlave Interface: eth0\nPermanent HW addr: 94:6D:AE:00:00:01")
+    tree.write(
+        "proc/net/bonding/bond0", "Bonding Mode: x\n\nSlave Interface: eth0\nPermanent HW addr: 94:6D:AE:00:00:01"
+    )
     assert interface(tree, "eth0").permanent_mac == "94:6d:ae:00:00:01"
 
 
@@ -162,7 +173,10 @@ def test_ipv4_default_route(tree):
     [
         ("0" * 32 + " 00 " + "0" * 32 + " 00 fe80" + "0" * 28 + " 00000400 00000001 00000000 00450003 eth0", {"eth0"}),
         ("0" * 32 + " 00 " + "0" * 32 + " 00 " + "0" * 32 + " ffffffff 00000001 00000000 00200200 lo", set()),
-        ("2001" + "0" * 28 + " 40 " + "0" * 32 + " 00 " + "0" * 32 + " 00000100 00000001 00000000 00000001 eth0", set()),
+        (
+            "2001" + "0" * 28 + " 40 " + "0" * 32 + " 00 " + "0" * 32 + " 00000100 00000001 00000000 00000001 eth0",
+            set(),
+        ),
         ("0" * 32 + " 00 zz", set()),
     ],
 )
@@ -207,7 +221,8 @@ def test_default_route_through_a_bridge_known_by_its_ports_only(tree, nic):
 def test_default_route_through_hyper_v_and_its_accelerated_vf(tree):
     vmbus = "sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00"
     vf = tree.pci(
-        "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/abcd-0001/pci0001:00/0001:00:02.0", {**NIC_VF, "class": "0x020000"}
+        "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/abcd-0001/pci0001:00/0001:00:02.0",
+        {**NIC_VF, "class": "0x020000"},
     )
     tree.net("eth0", f"{vmbus}/f8615163-0001")
     tree.net("enP1s0", vf)

@@ -35,22 +35,33 @@ PATH = "pci0000:17/0000:17:01.0/0000:18:00.0"
         ),
     ],
 )
-def test_root_complex_and_bridges(path, root, bridges):
-    address = path.rpartition("/")[2]
-    assert pci.locate(address, f"/sys/devices/{path}") == (root, bridges)
+def test_root_complex_and_bridges(tree, path, root, bridges):
+    address = tree.pci(path, GPU)
+    function = tree.probe().functions[address]
+    assert (function.root_complex, function.bridges) == (root, bridges)
 
 
 @pytest.mark.parametrize(
-    "target", [None, "", "/sys/devices/pci0000:17/0000:17:01.0", "/proc/pci0000:17/0000:18:00.0", "/sys/devices/0000:18:00.0"]
+    "target", ["sys/devices/pci0000:17/0000:17:01.0", "proc/pci0000:17/0000:18:00.0", "sys/devices/0000:18:00.0"]
 )
-def test_link_that_does_not_locate(target):
-    assert pci.locate("0000:18:00.0", target) == (None, [])
+def test_link_that_does_not_locate(tree, target):
+    tree.write(f"{target}/class", "0x030200")
+    tree.link("sys/bus/pci/devices/0000:18:00.0", target)
+    topology = tree.probe()
+    function = topology.functions["0000:18:00.0"]
+    assert (function.root_complex, function.bridges, "pcieRoot" in function.kubernetes) == (None, [], False)
+    assert topology.source.unreadable_count == 1
 
 
 def test_addresses_are_ordered_as_numbers():
     addresses = ["10000:00:00.0", "0000:0a:00.0", "0000:09:1f.0", "0000:09:02.1", "odd", "0000:09:02.0"]
     assert sorted(addresses, key=pci.sort_key) == [
-        "0000:09:02.0", "0000:09:02.1", "0000:09:1f.0", "0000:0a:00.0", "10000:00:00.0", "odd",
+        "0000:09:02.0",
+        "0000:09:02.1",
+        "0000:09:1f.0",
+        "0000:0a:00.0",
+        "10000:00:00.0",
+        "odd",
     ]
 
 
@@ -97,12 +108,6 @@ def test_identity_from_single_files(tree):
     assert function.name == "NVIDIA ConnectX-7"
 
 
-def test_identity_from_modalias(tree):
-    tree.pci(PATH, {"modalias": "pci:v000015B3d00001021sv000015B3sd00000041bc02sc07i00"})
-    function = tree.probe().functions["0000:18:00.0"]
-    assert (function.class_code, function.vendor_id, function.device_id) == ("020700", "15b3", "1021")
-
-
 def test_identity_from_config_space(tree):
     header = bytearray(64)
     struct.pack_into("<HH", header, 0, 0x15B3, 0x1021)
@@ -140,7 +145,12 @@ def test_slot(tree):
 
 @pytest.mark.parametrize(
     ("numa", "local", "node", "source"),
-    [("1", None, 1, "kernel"), ("-1", "4-7", 1, "local_cpus"), (None, "0-3", 0, "local_cpus"), ("-1", "0-7", None, None)],
+    [
+        ("1", None, 1, "kernel"),
+        ("-1", "4-7", 1, "local_cpus"),
+        (None, "0-3", 0, "local_cpus"),
+        ("-1", "0-7", None, None),
+    ],
 )
 def test_numa_node_and_who_said_so(tree, numa, local, node, source):
     tree.nodes("0-3", "4-7")
@@ -191,7 +201,9 @@ def test_iommu_group(tree):
 
 
 def test_sriov_of_a_pf(tree):
-    pf = tree.pci(PATH, NIC, sriov_numvfs=2, sriov_offset=2, sriov_stride=1, sriov_vf_device="101e", sriov_drivers_autoprobe=0)
+    pf = tree.pci(
+        PATH, NIC, sriov_numvfs=2, sriov_offset=2, sriov_stride=1, sriov_vf_device="101e", sriov_drivers_autoprobe=0
+    )
     for number in range(2):
         tree.vf(pf, number, f"pci0000:17/0000:17:01.0/0000:18:00.{number + 2}", NIC_VF)
     functions = tree.probe().functions
@@ -208,6 +220,15 @@ def test_vf_numbers_are_of_the_links_not_of_their_order(tree):
     assert topology.functions[pf].sriov.vfs == ["0000:18:01.3", "0000:18:01.4"]
     assert topology.functions["0000:18:01.3"].vf_number == 9
     assert topology.source.unreadable == [f"/{tree.folder(pf)}/virtfn0: not a symbolic link"]
+
+
+@pytest.mark.parametrize("target", ["virtfn0", "../0000:18:00.2/away"])
+def test_vf_link_that_leads_to_no_function(tree, target):
+    pf = tree.pci(PATH, NIC, sriov_totalvfs=8)
+    (tree.root / tree.folder(pf) / "virtfn0").symlink_to(target)
+    topology = tree.probe()
+    assert (topology.functions[pf].sriov.vfs, topology.functions[pf].vf_number) == ([], None)
+    assert topology.source.unreadable == [f"/{tree.folder(pf)}/virtfn0: does not lead to a PCI function"]
 
 
 def test_acs_of_a_bridge(tree):

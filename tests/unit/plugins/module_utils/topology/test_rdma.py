@@ -24,11 +24,20 @@ def only(tree, **options):
 
 def test_device(tree, nic):
     tree.rdma(
-        "mlx5_0", nic, node_guid="946d:ae03:0000:0001", sys_image_guid="946d:ae03:0000:0000", fw_ver="28.43.1014",
+        "mlx5_0",
+        nic,
+        node_guid="946d:ae03:0000:0001",
+        sys_image_guid="946d:ae03:0000:0000",
+        fw_ver="28.43.1014",
         board_id="MT_0000000838",
     )
     device = only(tree)
-    assert (device.address, device.node_type, device.firmware, device.board_id) == (nic, "CA", "28.43.1014", "MT_0000000838")
+    assert (device.address, device.node_type, device.firmware, device.board_id) == (
+        nic,
+        "CA",
+        "28.43.1014",
+        "MT_0000000838",
+    )
     assert (device.node_guid, device.sys_image_guid) == ("946d:ae03:0000:0001", "946d:ae03:0000:0000")
 
 

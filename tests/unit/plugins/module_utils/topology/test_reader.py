@@ -50,6 +50,19 @@ def test_link_in_place_of_an_attribute_is_not_followed(tree, reader, tmp_path):
     assert reader.unreadable_count == 1
 
 
+def test_directory_that_leads_out_of_the_root_is_not_entered(tree, reader, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/cpulist").write_text("0-99\n", encoding="utf-8")
+    (tmp_path / "outside/link").symlink_to("away")
+    (tree.root / "sys/node0").symlink_to(tmp_path / "outside")
+    assert reader.names("/sys/node0") == []
+    assert reader.text("/sys/node0/cpulist") is None
+    assert reader.link("/sys/node0/link") is None
+    with reader.opened("/sys/node0/cpulist") as file:
+        assert file.read(0, 4) is None
+    assert reader.unreadable == ["/sys/node0: leads out of the root"]
+
+
 def test_looping_link(tree, reader):
     (tree.root / "sys/a").symlink_to("a")
     assert reader.text("/sys/a/b") is None

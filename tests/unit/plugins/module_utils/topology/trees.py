@@ -35,21 +35,27 @@ class Tree:
         self.root = root
         (root / "sys").mkdir(parents=True)
         self._folders: dict[str, str] = {}
+        self._made: set[str] = set()
 
     def probe(self, *overrides: dict[str, t.Any], **options: t.Any) -> Topology:
         return probe(str(self.root), overrides, **options)
 
+    def _place(self, path: str) -> str:
+        """Where C(path) is on this machine, its folder made."""
+        folder = os.path.dirname(path)
+        if folder not in self._made:
+            os.makedirs(f"{self.root}/{folder}", exist_ok=True)
+            self._made.add(folder)
+        return f"{self.root}/{path}"
+
     def write(self, path: str, content: str | bytes) -> None:
         """Write a file; a text gets the line feed that the kernel ends it with."""
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content if isinstance(content, bytes) else f"{content}\n".encode())
+        with open(self._place(path), "wb") as file:
+            file.write(content if isinstance(content, bytes) else f"{content}\n".encode())
 
     def link(self, path: str, target: str) -> None:
         """Make C(path) a relative symbolic link to C(target), as in sysfs."""
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(os.path.relpath(self.root / target, place.parent))
+        os.symlink(os.path.relpath(target, os.path.dirname(path)), self._place(path))
 
     def cpus(self, *packages: str) -> None:
         """Packages by their CPU lists of the form C(0-3)."""
@@ -102,9 +108,9 @@ class Tree:
         self.write(f"{self.folder(pf)}/sriov_totalvfs", "8")
         return address
 
-    def net(self, name: str, parent: str | None = None, **attributes: t.Any) -> None:
-        """An interface of the PCI function or folder C(parent); without one, a virtual interface."""
-        above = self._folders.get(parent, parent) if parent else "sys/devices/virtual"
+    def net(self, name: str, owner: str | None = None, **attributes: t.Any) -> None:
+        """An interface of the PCI function or folder C(owner); without one, a virtual interface."""
+        above = self._folders.get(owner, owner) if owner else "sys/devices/virtual"
         folder = f"{above}/net/{name}"
         self.link(f"sys/class/net/{name}", folder)
         count = len(list((self.root / "sys/class/net").iterdir()))
@@ -115,7 +121,9 @@ class Tree:
     def stack(self, upper: str, *lowers: str, master: bool = False) -> None:
         """Put interface C(upper) on C(lowers)."""
         for lower in lowers:
-            above, below = (os.readlink(self.root / "sys/class/net" / name).removeprefix("../..") for name in (upper, lower))
+            above, below = (
+                os.readlink(self.root / "sys/class/net" / name).replace("../..", "", 1) for name in (upper, lower)
+            )
             self.link(f"sys{above}/lower_{lower}", f"sys{below}")
             if master:
                 self.link(f"sys{below}/master", f"sys{above}")
@@ -127,9 +135,9 @@ class Tree:
         rows.append("other\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0")
         self.write("proc/net/route", "\n".join(rows))
 
-    def rdma(self, name: str, parent: str | None, ports: int = 1, **attributes: t.Any) -> str:
-        """An RDMA device of the PCI function or folder C(parent), every port up; gives its folder."""
-        above = self._folders.get(parent, parent) if parent else "sys/devices/virtual"
+    def rdma(self, name: str, owner: str | None, ports: int = 1, **attributes: t.Any) -> str:
+        """An RDMA device of the PCI function or folder C(owner), every port up; gives its folder."""
+        above = self._folders.get(owner, owner) if owner else "sys/devices/virtual"
         folder = f"{above}/infiniband/{name}"
         self.link(f"sys/class/infiniband/{name}", folder)
         for attribute, value in {"node_type": "1: CA", **attributes}.items():
@@ -140,7 +148,12 @@ class Tree:
 
     def port(self, device: str, number: int, **attributes: t.Any) -> None:
         folder = os.readlink(self.root / "sys/class/infiniband" / device).removeprefix("../../")
-        values = {"link_layer": "InfiniBand", "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
+        values = {
+            "link_layer": "InfiniBand",
+            "state": "4: ACTIVE",
+            "phys_state": "5: LinkUp",
+            "rate": "400 Gb/sec (4X NDR)",
+        }
         for attribute, value in {**values, **attributes}.items():
             self.write(f"sys/{folder}/ports/{number}/{attribute}", str(value))
 
@@ -168,7 +181,13 @@ def healthy(root: Path, buses: t.Sequence[int] = (0x17, 0x97)) -> Tree:
         nic = f"0000:{bus + 4:02x}:00.0"
         tree.net(f"ib{numa}", nic, type=32, dev_port=0, carrier=1, speed=400000)
         tree.rdma(f"mlx5_{numa}", nic, node_guid=f"0000:0000:0000:000{numa}")
-    tree.pci(f"pci0000:{buses[0]:02x}/0000:{buses[0]:02x}:02.0/0000:{buses[0] + 8:02x}:00.0", ETHERNET, 0, driver="igb", **FAST)
+    tree.pci(
+        f"pci0000:{buses[0]:02x}/0000:{buses[0]:02x}:02.0/0000:{buses[0] + 8:02x}:00.0",
+        ETHERNET,
+        0,
+        driver="igb",
+        **FAST,
+    )
     tree.net("eno1", f"0000:{buses[0] + 8:02x}:00.0", carrier=1, speed=1000)
     tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
     tree.net("bond0.7", uevent="DEVTYPE=vlan")

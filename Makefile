@@ -1,0 +1,43 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Any Python from 3.11 on will do. Everything else is installed below .cache and ~/.cache/lanewise-dra.
+PYTHON ?= python3
+RUN := $(PYTHON) tools/environment.py
+ONLY ?=
+NOX := $(RUN) runner nox --envdir .cache/nox
+
+.DEFAULT_GOAL := help
+.PHONY: help try test lint docs bench setup lock clean python
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+try: python ## see it work on example machines: no hardware, no SSH, no root
+	@$(PYTHON) tools/try.py
+
+test: python ## run every check; ONLY="lint units" runs some (see noxfile.py)
+	@$(NOX) $(if $(ONLY),--sessions $(ONLY))
+
+lint: python ## style, types and Ansible's own linters
+	@$(NOX) --sessions lint
+
+docs: python ## check the plugin documentation and build the site in .cache/docs/site
+	@$(NOX) --sessions docs
+
+bench: python ## measure, and write docs/bench/latest.jsonl
+	@$(RUN) core python -m tests.bench
+
+setup: python ## link this checkout as lanewise.dra for your own playbooks run from here
+	@$(RUN) core ansible-galaxy collection list lanewise.dra
+
+lock: python ## resolve requirements/*.in anew, with hashes
+	@$(NOX) --sessions lock
+
+clean: ## remove all that these targets have made, the shared environments too
+	rm -rf .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "needs Python 3.11 or later as '$(PYTHON)'; set another one with: make PYTHON=/path/to/python3"; exit 1; }

@@ -1,0 +1,347 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What C(make test) runs, one session a check. C(make test ONLY=name) runs one; C(nox --list) names them.
+
+A session that lacks an interpreter or a program is skipped, and the table at the end says why. Environments come from
+tools/environment.py: one holds every tool, so that sessions start at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import typing as t
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import nox
+
+sys.path.insert(0, str(Path(__file__).parent / "tools"))
+from environment import CACHE, COLLECTION, REPOSITORY, WORK, Missing, ensure, ensure_package, environment, lock_file
+
+nox.needs_version = ">=2026.10.20"
+nox.options.default_venv_backend = "none"
+nox.options.reuse_existing_virtualenvs = True
+
+CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
+TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+STAGE = WORK / "stage"
+TREE = STAGE / COLLECTION
+OTHERS = CACHE / "collections"
+DIST = WORK / "dist"
+RESULTS: list[tuple[str, str, float, str]] = []  # check, result, seconds, reason
+
+
+def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
+    """A session whose result stands in the table at the end."""
+
+    @functools.wraps(function)
+    def run(session: nox.Session, **arguments: str) -> None:
+        name = " ".join([function.__name__, *arguments.values()])
+        start = time.monotonic()
+        try:
+            function(session, **arguments)
+        except Missing as missing:
+            RESULTS.append((name, "skipped", time.monotonic() - start, str(missing)))
+            session.skip(str(missing))
+        except BaseException:
+            RESULTS.append((name, "failed", time.monotonic() - start, ""))
+            raise
+        RESULTS.append((name, "passed", time.monotonic() - start, ""))
+
+    return run
+
+
+@atexit.register
+def summary() -> None:
+    if not RESULTS:
+        return
+    print("\n==> what ran")
+    for name, result, seconds, reason in RESULTS:
+        print(f"{result:8} {name:16} {seconds:5.0f} s  {reason}".rstrip())
+    results = [result for name, result, seconds, reason in RESULTS]
+    print(
+        "checks: " + ", ".join(f"{results.count(word)} {word}" for word in ("passed", "failed", "skipped")), flush=True
+    )
+
+
+@functools.lru_cache(None)
+def pythons() -> dict[str, str]:
+    """Real paths of the interpreters on this machine by version: those on PATH, then pyenv's.
+
+    pyenv's shims are resolved, as ansible-test cannot work with them.
+    """
+    tell = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys, '_base_executable', sys.executable))"
+    candidates = [sys.executable, *(f"python{name}" for name in TARGETS)]
+    if shutil.which("pyenv"):
+        names = subprocess.run(
+            ["pyenv", "versions", "--bare"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        root = subprocess.run(["pyenv", "root"], capture_output=True, text=True, check=True).stdout.strip()
+        candidates += [f"{root}/versions/{name}/bin/python" for name in names if name[0].isdigit()]
+    found: dict[str, str] = {}
+    for candidate in candidates:
+        if not shutil.which(candidate):
+            continue
+        answer = subprocess.run([candidate, "-c", tell], capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            name, path = answer.stdout.split(maxsplit=1)
+            found.setdefault(name, path.strip())
+    return found
+
+
+def python(name: str) -> str:
+    if name not in pythons():
+        raise Missing(f"there is no Python {name} on this machine")
+    return pythons()[name]
+
+
+def primary() -> str:
+    """The controller Python that runs every check."""
+    return next((name for name in CONTROLLERS if name in pythons()), f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def run(
+    session: nox.Session, venv: Path, *command: str, cwd: Path = TREE, silent: bool = False, **variables: str
+) -> None:
+    """Run a command of an environment in the staged collection, with every interpreter's folder on PATH."""
+    values = environment(venv, STAGE, OTHERS)
+    # python3.9 and so on must be the real programs; 'python3' stays the environment's
+    values["PATH"] += os.pathsep + os.pathsep.join(str(Path(path).parent) for path in pythons().values())
+    first = str(venv / "bin")
+    rest = [part for part in values["PATH"].split(os.pathsep) if part != first and "/shims" not in part]
+    values["PATH"] = os.pathsep.join([first, *rest])
+    # the tools' own caches stay below .cache; pytest's and hypothesis's are set in pyproject.toml
+    values.update(ANSIBLE_HOME=str(WORK / "ansible"), PYTHONDONTWRITEBYTECODE="1", **variables)
+    program = venv / "bin" / command[0]  # nox would look along its own PATH
+    with session.chdir(cwd):
+        command = (str(program) if program.exists() else command[0], *command[1:])
+        session.run(*command, env=values, include_outer_env=False, silent=silent)
+
+
+@functools.lru_cache(None)
+def stage() -> None:
+    """Copy what git tracks or would track to .../ansible_collections/lanewise/dra, where Ansible's tools want it.
+
+    The copy is a git repository of its own: ansible-test asks git which files to look at, and would be told of none in
+    a folder that this repository ignores.
+    """
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.split("\0")
+    wanted = {name for name in names if name and (REPOSITORY / name).is_file()}
+    TREE.mkdir(parents=True, exist_ok=True)
+    if not (TREE / ".git").exists():
+        subprocess.run(["git", "init", "--quiet", "."], cwd=TREE, check=True)
+    for folder, _folders, files in os.walk(TREE, topdown=False):
+        relative = Path(folder).relative_to(TREE)
+        if relative.parts[:1] == (".git",):
+            continue
+        for name in files:
+            if str(relative / name) not in wanted:
+                (TREE / relative / name).unlink()
+        if relative.parts and not os.listdir(folder):
+            os.rmdir(folder)
+    for name in wanted:
+        (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, TREE / name)
+
+
+def download(package: str) -> Path:
+    """A wheel of requirements/downloads.txt, its hash checked. Nothing of it is installed."""
+    lines = lock_file("downloads", sys.version_info[:2]).read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"{package}=="))
+    folder = CACHE / "downloads"
+    folder.mkdir(parents=True, exist_ok=True)
+    pattern = f"{package}-{line.split()[0].split('==')[1]}-*.whl"
+    if not list(folder.glob(pattern)):
+        only = folder / f"{package}.txt"
+        only.write_text(line + "\n")
+        options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--ignore-requires-python"]
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(only)]
+        subprocess.run(command, check=True)
+    return next(folder.glob(pattern))
+
+
+@functools.lru_cache(None)
+def other_collections() -> None:
+    """Unpack the collections that the tests use from the pinned 'ansible' wheel: no Galaxy server is asked."""
+    wheel = download("ansible")
+    stamp = OTHERS / ".from"
+    if stamp.exists() and stamp.read_text() == wheel.name:
+        return
+    shutil.rmtree(OTHERS, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as archive:
+        wanted = ("ansible_collections/ansible/posix/", "ansible_collections/kubernetes/core/")
+        archive.extractall(OTHERS, [name for name in archive.namelist() if name.startswith(wanted)])
+    stamp.write_text(wheel.name)
+
+
+@functools.lru_cache(None)
+def ansible_test_pip(venv: Path) -> None:
+    """Let ansible-test's own environments get pip where its download host cannot be reached.
+
+    ansible-test looks for the bootstrap script in its cache first. Where the host answers nothing is done; elsewhere a
+    script with the same effect goes there, which installs the pip that ansible-test wants with the pinned pip wheel.
+    """
+    source = next(venv.glob("lib/python3*/site-packages/ansible_test/_internal/python_requirements.py")).read_text()
+    for number in sorted(set(re.findall(r"pip='([\d.]+)'", source))):
+        script = Path.home() / f".ansible/test/cache/get_pip_{number.replace('.', '_')}.py"
+        if script.exists():
+            continue
+        url = f"https://ci-files.testing.ansible.com/ansible-test/get-pip-{number}.py"
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
+        except OSError:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text(
+                f"import sys\nsys.path.insert(0, {str(download('pip'))!r})\n"
+                "from pip._internal.cli.main import main\n"
+                "extra = ('--no-setuptools', '--no-wheel')\n"
+                "sys.exit(main(['install'] + [word for word in sys.argv[1:] if word not in extra]))\n"
+            )
+
+
+def prepare(lock: str = "dev", name: str | None = None) -> Path:
+    """The staged collection and its tools; the controller's environment is returned."""
+    ensure_package("git", bool(shutil.which("git")))
+    stage()
+    return ensure(lock, python(name or primary()))
+
+
+@nox.session
+@check
+def lint(session: nox.Session) -> None:
+    """Style and types: ruff, mypy, ansible-lint with yamllint, the changelog's form."""
+    venv = prepare()
+    other_collections()
+    commands = (
+        ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
+        ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
+        ("mypy", "--cache-dir", str(WORK / "mypy"), "plugins/module_utils/topology"),
+        ("ansible-lint", "--profile", "production", "--offline"),
+        ("antsibull-changelog", "lint"),
+    )
+    failed = []
+    for command in commands:  # every one of them, so that one run shows all there is to mend
+        try:
+            run(session, venv, *command)
+        except nox.command.CommandFailed:
+            failed.append(command[0])
+    if failed:
+        session.error(f"found faults: {', '.join(failed)}")
+
+
+@nox.session
+@nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
+@check
+def sanity(session: nox.Session, controller: str) -> None:
+    """ansible-test sanity, without an ignore file. The main controller looks at every target Python."""
+    main = controller == primary()
+    venv = prepare("dev" if main else "core", controller)
+    ansible_test_pip(venv)
+    run(session, venv, "ansible-test", "sanity", "--color", "no", *([] if main else ["--python", controller]))
+
+
+@nox.session
+@nox.parametrize("target", TARGETS, ids=TARGETS)
+@check
+def units(session: nox.Session, target: str) -> None:
+    """Unit tests as a managed node's Python runs them: ansible-test gives it ansible.module_utils and no more."""
+    node = ensure("unit", python(target)) / "bin/python"
+    run(session, prepare(), "ansible-test", "units", "--color", "no", "--target-python", f"{target}@{node}")
+
+
+@nox.session
+@check
+def tests(session: nox.Session) -> None:
+    """The other tests: example machines, oracles, the report in a browser."""
+    venv = prepare()
+    ensure_package("hwloc-nox", bool(shutil.which("lstopo-no-graphics") or shutil.which("lstopo")))
+    ensure_package("chromium", bool(shutil.which("chromium")))
+    folders = sorted({str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")})
+    run(session, venv, "python", "-m", "pytest", *folders)
+
+
+@nox.session
+@nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
+@check
+def site(session: nox.Session, controller: str) -> None:
+    """The whole way of C(make try) on each controller."""
+    run(session, ensure("core", python(controller)), python(controller), "tools/try.py", cwd=REPOSITORY)
+
+
+@nox.session
+@check
+def molecule(session: nox.Session) -> None:
+    """The default scenario: syntax, check mode, converge, idempotence, verify."""
+    venv = prepare()
+    run(session, venv, "molecule", "test", "--scenario-name", "default", MOLECULE_GLOB="molecule/*/molecule.yml")
+
+
+@nox.session
+@check
+def docs(session: nox.Session) -> None:
+    """ansible-doc reads every plugin and role; antsibull-docs finds no fault; the site builds without a warning."""
+    venv = prepare()
+    run(session, venv, "ansible-doc", "--json", "--metadata-dump", "lanewise.dra", silent=True)
+    run(session, venv, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--skip-rstcheck", ".")
+    source, site = WORK / "docs/source", WORK / "docs/site"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir(parents=True)
+    layout = ["--use-current", "--squash-hierarchy", "--fail-on-error"]
+    run(session, venv, "antsibull-docs", "collection", *layout, "--dest-dir", str(source), "lanewise.dra")
+    (source / "conf.py").write_text(
+        'project = "lanewise.dra"\nextensions = ["sphinx_antsibull_ext"]\nhtml_theme = "sphinx_ansible_theme"\n'
+        'html_short_title = project\nhighlight_language = "YAML+Jinja"\n'
+        # labels of Ansible's own pages, which need the network; the changelog before its first release
+        'suppress_warnings = ["ref.ref", "toc.no_title"]\n'
+    )
+    run(session, venv, "sphinx-build", "--quiet", "--fail-on-warning", "-b", "html", str(source), str(site))
+    session.log(f"docs site: {site / 'index.html'}")
+
+
+@nox.session
+@check
+def package(session: nox.Session) -> None:
+    """Build the artifact, install it, import it as Galaxy would, and read its execution environment files."""
+    venv = prepare()
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(session, venv, "ansible-galaxy", "collection", "build", "--output-path", str(DIST))
+    artifact = next(DIST.glob("lanewise-dra-*.tar.gz"))
+    place = DIST / "installed"
+    install = ("ansible-galaxy", "collection", "install", str(artifact), "--offline", "--force", "-p", str(place))
+    run(session, venv, *install, cwd=DIST)
+    run(session, venv, "ansible-builder", "introspect", str(place), cwd=DIST)
+    run(session, venv, "python", "-m", "galaxy_importer.main", str(artifact), cwd=DIST)
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Write the locks anew from requirements/*.in. Needs Python 3.9, 3.11 and 3.12."""
+    flags = "--upgrade -q --allow-unsafe --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links"
+    made_on = {"unit": "3.9", "lock": "3.9", "runner": "3.11", "core-py311": "3.11", "dev-py311": "3.11"}
+    made_on.update({"core-py312": "3.12", "dev-py312": "3.12"})
+    for name, number in made_on.items():
+        venv = ensure("lock", python(number))
+        command = ["pip-compile", *flags.split(), "--output-file", f"{name}.txt", f"{name}.in"]
+        run(session, venv, *command, cwd=REPOSITORY / "requirements", CUSTOM_COMPILE_COMMAND="make lock")
+    lines = []
+    for pin in (REPOSITORY / "requirements/downloads.in").read_text().split():
+        folder = Path(session.create_tmp()) / pin
+        options = "--quiet --no-deps --only-binary=:all: --ignore-requires-python".split()
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), pin], check=True)
+        wheel = next(folder.glob("*.whl"))
+        digest = subprocess.run(
+            [sys.executable, "-m", "pip", "hash", str(wheel)], check=True, capture_output=True, text=True
+        ).stdout.split("--hash=")[1]
+        lines.append(f"{pin} --hash={digest.strip()}\n")
+    (REPOSITORY / "requirements/downloads.txt").write_text("".join(lines))

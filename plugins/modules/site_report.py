@@ -1,0 +1,190 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: site_report
+short_description: Write a browsable report of a site's topology
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Takes the topology of every host, as M(lanewise.dra.topology_info) read it, and writes a folder of static pages and
+    tables on the controller. They load nothing from the network and can be opened as files.
+  - The folder is its own store. C(nodes/NAME.json) holds a node's facts, so that a run with C(--limit) leaves the other
+    nodes in the report. The same facts always give the same files, byte for byte.
+  - C(index.html) shows the fleet with its outliers first, which are nodes that differ from more than half of the nodes
+    of the same product with the same GPU. C(nodes/NAME.html) shows one node with a drawing of its PCIe tree and its
+    affinity matrix. C(nodes.csv), C(devices.csv), C(findings.csv) and C(site.json) hold the same for programs.
+notes:
+  - Runs on the controller only and never connects to a host. Use it with C(run_once), after all hosts were probed.
+  - A host name that is not safe as a file name on every file system, capital letters included, gets a part of its
+    SHA-256 in the file name. C(site.json) says which file is whose.
+  - A text cell of the CSV files that a spreadsheet could take for a formula starts with an apostrophe.
+  - Every file is replaced in one step, so an interrupted run leaves a report that can be read. Two runs at the same
+    time on one folder are not guarded against each other.
+attributes:
+  action:
+    description: Has a corresponding action plugin, which runs on the controller.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  bypass_host_loop:
+    description: Forces a global task that does not execute per host. This module leaves that to C(run_once).
+    support: none
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details:
+      - The diff says in a few lines which nodes changed and how. It does not show the pages.
+  idempotent:
+    support: full
+  safe_file_operations:
+    description: Uses Ansible's strict file operation functions to ensure proper permissions and avoid data corruption.
+    support: partial
+    details:
+      - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  dest:
+    description:
+      - The folder of the report, on the controller. It is made if it does not exist.
+      - A relative path is relative to the playbook's folder.
+    type: path
+    required: true
+  nodes:
+    description:
+      - The facts of each host, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology).
+      - By default these are taken from the variable C(topology_facts) of every host of the play.
+    type: dict
+  title:
+    description: The name of the site, shown as the title of the report.
+    type: str
+    default: GPU fabric report
+  prune:
+    description: Whether to drop stored nodes that are neither in the inventory nor in O(nodes).
+    type: bool
+    default: true
+  unreachable:
+    description: Hosts to list as unreachable. Facts of an earlier run stay in the report.
+    type: list
+    elements: str
+    default: []
+  failed:
+    description:
+      - Hosts to list as failed. Facts of an earlier run stay in the report.
+      - By default these are the play's hosts that dropped out of it and are not in O(unreachable).
+    type: list
+    elements: str
+  template_dir:
+    description:
+      - A folder on the controller whose templates are used in place of those of the collection with the same name,
+        which are in C(roles/topology/templates/report).
+      - A relative path is relative to the playbook's folder.
+    type: path
+seealso:
+  - module: lanewise.dra.topology_info
+"""
+
+EXAMPLES = r"""
+- name: Probe every node, also when one fails
+  hosts: gpu_nodes
+  gather_facts: false
+  tasks:
+    - name: Read the topology
+      lanewise.dra.topology_info:
+      register: probed
+
+    - name: Keep the topology for the report
+      ansible.builtin.set_fact:
+        topology_facts: "{{ probed.topology }}"
+
+    - name: Write the report
+      lanewise.dra.site_report:
+        dest: "{{ inventory_dir }}/report"
+        title: Training cluster, hall 2
+      run_once: true
+      register: report
+
+    - name: Show what was found
+      ansible.builtin.debug:
+        var: report.summary
+      run_once: true
+
+- name: Report on nodes whose facts were read elsewhere
+  hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Write the report
+      lanewise.dra.site_report:
+        dest: /srv/www/fabric
+        nodes:
+          gpu01: "{{ lookup('ansible.builtin.file', 'facts/gpu01.json') | from_json }}"
+"""
+
+RETURN = r"""
+path:
+  description: The fleet page.
+  type: str
+  returned: success
+  sample: /srv/site/report/index.html
+counts:
+  description: How much the report holds.
+  type: dict
+  returned: success
+  contains:
+    nodes:
+      description: Nodes in the report.
+      type: int
+      sample: 128
+    probed:
+      description: Nodes whose facts are known.
+      type: int
+      sample: 127
+    absent:
+      description: Nodes that the latest run that reached for them did not probe.
+      type: int
+      sample: 1
+    gpus:
+      description: GPUs and other accelerators of all nodes.
+      type: int
+      sample: 1016
+    nics:
+      description: NICs of all nodes. A VF counts just where its PF is not seen, as in a virtual machine.
+      type: int
+      sample: 1397
+    groups:
+      description: Groups of nodes of the same product with the same GPU, which should be alike.
+      type: int
+      sample: 2
+    shapes:
+      description: Distinct topologies.
+      type: int
+      sample: 3
+    outliers:
+      description: Nodes that differ from more than half of their group.
+      type: int
+      sample: 1
+    findings:
+      description: Findings by severity.
+      type: dict
+      sample: {"error": 1, "warning": 4, "info": 127}
+summary:
+  description: The same in a few lines of text for the terminal.
+  type: list
+  elements: str
+  returned: success
+  sample:
+    - 128 nodes, 1016 GPUs, 1397 NICs, 3 distinct topologies in 2 peer groups
+    - "findings: 1 error, 4 warning, 127 info"
+    - "outlier gpu17: 1 GPU fewer (7 instead of 8) under switch 0000:46:00.0, NUMA node 0: NVIDIA H100 at 0000:48:00.0"
+    - "report: /srv/site/report/index.html"
+"""

@@ -1,0 +1,183 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The report in a real browser: no errors, nothing loaded, no sideways scrolling, readable in light and dark."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import typing as t
+
+import pytest
+
+from .chromium import Browser
+from .test_report_site import EVIL, evil
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no Chromium on this machine")
+
+#: Every text on the page with less contrast to what is behind it than WCAG 2 level AA asks for (1.4.3).
+CONTRAST = """(() => {
+  const rgb = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const linear = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => { const [r, g, b] = c.map(linear);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] + under[i] * (1 - top[3]));
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const shapes = e.namespaceURI.endsWith("svg") && e.tagName === "g" ? e.querySelectorAll(":scope > rect") : [];
+      if (shapes.length) return rgb(getComputedStyle(shapes[shapes.length - 1]).fill);
+      const color = rgb(getComputedStyle(e).backgroundColor);
+      if (color[3] === 1) return color;
+    }
+    return [255, 255, 255, 1];
+  };
+  const bad = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || /^(SCRIPT|STYLE|title|desc)$/.test(element.tagName)) continue;
+    if (!element.checkVisibility || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const under = behind(element);
+    const ink = over(rgb(element.tagName === "text" ? style.fill : style.color), under);
+    const [a, b] = [light(ink), light(under.slice(0, 3))].sort((x, y) => y - x);
+    const big = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
+    seen += 1;
+    if ((a + 0.05) / (b + 0.05) < (big ? 3 : 4.5)) {
+      bad.push(`${element.tagName}.${element.getAttribute("class")} ${((a + 0.05) / (b + 0.05)).toFixed(2)} `
+        + walk.currentNode.textContent.trim().slice(0, 40));
+    }
+  }
+  return { seen, bad: [...new Set(bad)].slice(0, 20) };
+})()"""
+
+#: Boxes that stick out of the page although nothing lets them scroll.
+STICKING_OUT = """[...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, .skip, head, script")
+  && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className).slice(0, 10)"""
+
+PAGES = ["index", "nodes/h100-04", "nodes/h100-09", "nodes/vmd-1", "nodes/sriov-1", "nodes/gb300-1", "nodes/azure-vm-1"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
+    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280, 2560])
+@pytest.mark.parametrize("page", PAGES)
+def test_page(browser, built, page, width, dark):
+    path = built.folder / f"{page}.html"
+    browser.open(path, width, dark)
+    browser.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
+    assert browser.problems == []
+    assert [url for url in browser.loads if url not in (path.as_uri(), "data:,")] == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(STICKING_OUT) == []
+    found = browser.evaluate(CONTRAST)
+    assert found["seen"] > 50 and found["bad"] == []
+
+
+def test_contrast_check_can_fail(browser, built):
+    browser.open(built.folder / "index.html")
+    browser.evaluate("document.querySelector('h1').style.color = '#aaa'")
+    assert browser.evaluate(CONTRAST)["bad"]
+
+
+def test_overflow_check_can_fail(browser, built):
+    browser.open(built.folder / "index.html", 360)
+    browser.evaluate("document.querySelector('h1').style.width = '500px'")
+    assert browser.evaluate(STICKING_OUT) and browser.evaluate("document.documentElement.scrollWidth") > 360
+
+
+def test_security_policy_stops_injected_script(browser, built, tmp_path):
+    """Even a template that forgets to escape cannot run a host's script or load a host's picture."""
+    page = tmp_path / "page.html"
+    injected = "<script>window.pwned = 1</script><img src='nothing.png' onerror='pwned = 2'><main"
+    page.write_text(built.text().replace("<main", injected, 1))
+    browser.open(page)
+    assert browser.evaluate("typeof pwned") == "undefined"
+    assert any("Content Security Policy" in problem for problem in browser.problems)
+
+
+def test_hostile_and_huge_text(browser, machines, report):
+    facts = copy.deepcopy(evil(machines["degraded"]))
+    for gpu in facts["gpus"]:
+        gpu["model"] = "W" * 3000
+    report.run({"x" * 253: facts, EVIL: machines["vmd"]}, title="T" * 300)
+    for page in report.folder.rglob("*.html"):
+        browser.open(page, 360)
+        browser.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
+        assert browser.problems == []
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def names(browser: Browser) -> list[str]:
+    return browser.evaluate(
+        "[...document.querySelectorAll('table[data-sort] tbody tr:not([hidden]) th')].map((e) => e.textContent.trim())"
+    )
+
+
+def test_sort_and_filter(browser, built):
+    browser.open(built.folder / "index.html")
+    before = names(browser)
+    browser.evaluate("document.querySelectorAll('table[data-sort] th button')[3].click()")
+    column = "[...document.querySelectorAll('table[data-sort] tbody tr')].map((r) => +r.cells[3].textContent)"
+    counts = browser.evaluate(column)
+    assert counts == sorted(counts) and len(set(counts)) > 3
+    assert browser.evaluate("document.querySelectorAll('table[data-sort] th')[3].ariaSort") == "ascending"
+    browser.evaluate("document.querySelectorAll('table[data-sort] th button')[0].click()")
+    assert names(browser) == before, "natural order: h100-2 before h100-10"
+    browser.evaluate(
+        "const box = document.getElementById('filter'); box.value = 'h100 outlier';"
+        "box.dispatchEvent(new Event('input'))"
+    )
+    assert names(browser) == ["h100-09"]
+    assert browser.evaluate("document.querySelector('[role=status]').textContent") == f"1 of {len(before)}"
+
+
+def test_without_script(browser, built, fleet):
+    browser.open(built.folder / "index.html", script=False)
+    assert browser.evaluate("document.querySelectorAll('table[data-sort] tbody tr').length") == len(fleet) + 1
+    assert browser.evaluate("document.querySelectorAll('th button, #filter').length") == 0
+
+
+def test_keyboard(browser, built):
+    """Tab reaches the skip link first, and then every link, button, region that scrolls, and summary."""
+    browser.open(built.folder / "nodes/h100-04.html")
+    browser.press("Tab", 9)
+    assert browser.evaluate("document.activeElement.className") == "skip"
+    assert browser.evaluate("document.activeElement.getBoundingClientRect().left >= 0")
+    browser.press("Enter", 13)
+    assert browser.evaluate("location.hash") == "#main"
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].every((e) => e.tabIndex === 0 "
+        "&& e.getAttribute('role') === 'region' && e.getAttribute('aria-label'))"
+    )
+    assert browser.evaluate(
+        "[...document.querySelectorAll('svg')].every((e) => e.getAttribute('aria-labelledby')"
+        ".split(' ').every((id) => document.getElementById(id).textContent))"
+    )
+
+
+def test_print(browser, built):
+    browser.open(built.folder / "nodes/h100-04.html", width=800, media="print")
+    assert browser.evaluate("getComputedStyle(document.querySelector('.toc')).display") == "none"
+    assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") <= 800
+
+
+def test_large_fleet_opens_quickly(browser, machines, report):
+    node = machines["hgx-h100"]
+    report.run({f"node{number:04}": node for number in range(1000)})
+    browser.open(report.folder / "index.html")
+    assert browser.problems == []
+    milliseconds = browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    print(f"1000 nodes: loaded in {milliseconds:.0f} ms")
+    assert milliseconds < 3000

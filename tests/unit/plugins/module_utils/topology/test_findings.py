@@ -1,0 +1,288 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
+    DATA_DIRECT,
+    ETHERNET,
+    FAST,
+    GPU,
+    NIC,
+    NIC_VF,
+    healthy,
+)
+
+GPU0, GPU1, NIC0, NIC1 = "0000:1a:00.0", "0000:9a:00.0", "0000:1b:00.0", "0000:9b:00.0"
+SWITCH = "pci0000:17/0000:17:01.0/0000:18:00.0"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return healthy(tmp_path / "machine")
+
+
+def found(tree, identifier, *overrides):
+    return [finding for finding in tree.probe(*overrides).findings if finding.id == identifier]
+
+
+def one(tree, identifier, *overrides):
+    (finding,) = found(tree, identifier, *overrides)
+    assert finding.action and finding.summary
+    return finding
+
+
+def acs(control):
+    config = bytearray(4096)
+    struct.pack_into("<IHH", config, 0x100, 0x0001000D, 0x1F, control)
+    return bytes(config)
+
+
+def test_healthy_machine_has_no_findings(machine):
+    assert machine.probe().findings == []
+
+
+def test_errors_come_first(machine):
+    machine.write(f"{machine.folder(NIC0)}/current_link_width", "8")
+    machine.write("sys/devices/system/node/node0/distance", "x")
+    (machine.root / machine.folder(GPU0) / "driver").unlink()
+    assert [finding.severity for finding in machine.probe().findings] == ["error", "warning", "info"]
+
+
+def test_unreadable_names_file_and_reason(machine):
+    machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff\n")
+    finding = one(machine, "unreadable")
+    assert finding.evidence == [f"/{machine.folder(NIC0)}/numa_node: not UTF-8 text"]
+
+
+def test_config_space_restricted(machine):
+    machine.write(f"{machine.folder('0000:17:01.0')}/config", bytes(64))
+    assert one(machine, "config-space-restricted").severity == "info"
+
+
+def test_config_space_of_nobodys_interest(tree):
+    tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0", ETHERNET, 0)
+    tree.write(f"{tree.folder('0000:17:01.0')}/config", bytes(64))
+    assert found(tree, "config-space-restricted") == []
+
+
+def test_narrow_link_is_an_error(machine):
+    machine.write(f"{machine.folder(NIC0)}/current_link_width", "8")
+    finding = one(machine, "link-degraded")
+    assert (finding.severity, finding.devices) == ("error", [NIC0])
+    assert finding.evidence == [
+        f"{NIC0}: 32 GT/s x8, can do 32 GT/s x16",
+        "0000:19:01.0 above it can do 32 GT/s x16",
+    ]
+
+
+def test_slow_link_of_a_nic_is_a_warning(machine):
+    machine.write(f"{machine.folder(NIC0)}/current_link_speed", "8.0 GT/s PCIe")
+    assert one(machine, "link-degraded").severity == "warning"
+
+
+def test_slow_link_of_an_idle_gpu_is_no_fault(machine):
+    machine.write(f"{machine.folder(GPU0)}/current_link_speed", "2.5 GT/s PCIe")
+    finding = one(machine, "link-degraded")
+    assert finding.severity == "info" and "load" in finding.action
+
+
+def test_degraded_uplink_of_a_switch_names_all_below(machine):
+    machine.write(f"{machine.folder('0000:18:00.0')}/current_link_width", "8")
+    assert one(machine, "link-degraded").devices == [GPU0, NIC0, "0000:1c:00.0"]
+
+
+def test_card_of_fewer_lanes_than_its_slot_is_not_degraded(machine):
+    for name in ("max_link_width", "current_link_width"):
+        machine.write(f"{machine.folder(NIC0)}/{name}", "8")
+    machine.write(f"{machine.folder('0000:19:01.0')}/current_link_width", "8")  # the port tells of the same link
+    assert machine.probe().findings == []
+
+
+def test_switch_behind_vmd_is_read_the_same_way(tree):
+    path = "pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0/10000:02:00.0/10000:03:00.0"
+    tree.pci("/".join(path.split("/")[:2]), {"class": "0x010400"}, 0)
+    for end in (4, 5, 6):
+        part = path.split("/")[:end]
+        tree.pci("/".join(part), {"class": "0x060400"}, 0, **FAST)
+    tree.pci(path, NIC, 0, **{**FAST, "max_link_width": "8", "current_link_width": "8"})
+    tree.write(f"{tree.folder('10000:02:00.0')}/current_link_width", "8")
+    assert found(tree, "link-degraded") == []
+
+
+def test_link_limited_by_slot(machine):
+    for name in ("max_link_speed", "current_link_speed"):
+        machine.write(f"{machine.folder('0000:19:01.0')}/{name}", "16.0 GT/s PCIe")
+    machine.write(f"{machine.folder(NIC0)}/current_link_speed", "16.0 GT/s PCIe")
+    finding = one(machine, "link-limited-by-slot")
+    assert finding.devices == [NIC0] and "63.0 GB/s, its slot 31.5" in finding.summary
+    assert found(machine, "link-degraded") == []
+
+
+def test_virtual_machine_has_no_link_findings(machine):
+    machine.write(f"{machine.folder(NIC0)}/current_link_width", "8")
+    machine.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu lm hypervisor")
+    assert [finding.id for finding in machine.probe().findings] == ["virtual-machine"]
+
+
+def test_port_down_on_a_rail_is_an_error(machine):
+    machine.port("mlx5_1", 1, state="1: DOWN", phys_state="2: Polling")
+    finding = one(machine, "rdma-port-down")
+    assert (finding.severity, finding.devices) == ("error", [NIC1])
+    assert "rail 1" in finding.summary and "Polling" in finding.summary
+
+
+def test_port_down_of_a_spare_nic_is_told_only(machine):
+    spare = machine.pci("pci0000:17/0000:17:05.0/0000:40:00.0", NIC, 0, driver="mlx5_core")
+    machine.rdma("mlx5_9", spare)
+    machine.port("mlx5_9", 1, state="1: DOWN")
+    assert one(machine, "rdma-port-down").severity == "info"
+
+
+def test_port_of_a_vf_follows_its_pf(machine):
+    vf = machine.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF)
+    machine.rdma("mlx5_9", vf)
+    machine.port("mlx5_9", 1, state="1: DOWN")
+    assert found(machine, "rdma-port-down") == []
+
+
+def test_gpu_whose_fabric_nics_are_on_the_other_socket(machine):
+    (machine.root / "sys/bus/pci/devices" / NIC1).unlink()
+    (machine.root / "sys/class/infiniband/mlx5_1").unlink()
+    machine.pci("pci0000:97/0000:97:05.0/0000:a0:00.0", ETHERNET, 1, driver="igb")  # near, but no RDMA NIC
+    finding = one(machine, "gpu-without-near-nic")
+    assert finding.devices == [GPU1]
+    assert "SYS" in finding.evidence[0] and NIC0 in finding.evidence[0]
+
+
+def test_gpu_and_nic_of_one_node_on_two_roots(tree):
+    tree.nodes("0-3", "4-7")
+    tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0", GPU, 0)
+    tree.pci("pci0000:27/0000:27:01.0/0000:28:00.0", NIC, 0)
+    finding = one(tree, "gpu-nic-through-cpu")
+    assert (finding.devices, finding.evidence) == (["0000:18:00.0"], ["NUMA node 0: NODE"])
+
+
+def test_locality_that_the_machine_does_not_tell(tree):
+    tree.pci("pci0001:00/0001:00:00.0", GPU)
+    tree.pci("pci0002:00/0002:00:00.0", NIC)
+    assert one(tree, "gpu-nic-locality-unknown").devices == ["0001:00:00.0"]
+    assert one(tree, "numa-unknown").devices == ["0001:00:00.0", "0002:00:00.0"]
+
+
+def test_node_without_nics_says_nothing_of_nearness(tree):
+    tree.pci("pci0001:00/0001:00:00.0", GPU)
+    assert found(tree, "gpu-nic-locality-unknown") == []
+
+
+def test_groups_of_different_size(machine):
+    machine.pci(f"{SWITCH}/0000:19:05.0/0000:1e:00.0", GPU, 0, driver="nvidia")
+    finding = one(machine, "asymmetric-groups")
+    assert finding.evidence == ["0000:18:00.0: 2 GPU(s), 1 NIC(s)", "0000:98:00.0: 1 GPU(s), 1 NIC(s)"]
+    assert one(machine, "asymmetric-gpus").evidence == ["NUMA node 0: 2 GPU(s)", "NUMA node 1: 1 GPU(s)"]
+
+
+def test_numa_unknown_is_a_warning_where_there_are_several_nodes(machine):
+    for name in ("numa_node", "local_cpulist"):
+        (machine.root / machine.folder(NIC0) / name).unlink()
+    finding = one(machine, "numa-unknown")
+    assert (finding.severity, finding.devices) == ("warning", [NIC0])
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("local_cpulist", "4-7", f"{NIC0}: NUMA node 0, but CPUs 4-7"),
+        ("numa_node", "5", f"{NIC0}: NUMA node 5 does not exist"),
+        ("numa_node", "1", f"pci0000:17: {GPU0} on node 0, {NIC0} on node 1"),
+    ],
+)
+def test_numa_conflicts(machine, attribute, value, words):
+    machine.write(f"{machine.folder(NIC0)}/{attribute}", value)
+    finding = one(machine, "numa-conflict")
+    assert words in finding.evidence and NIC0 in finding.devices
+
+
+def test_override_is_no_conflict(machine):
+    assert found(machine, "numa-conflict", {"address": NIC0, "numa_node": 1}) == []
+
+
+def test_iommu_translation(machine):
+    machine.link(f"{machine.folder(GPU0)}/iommu_group", "sys/kernel/iommu_groups/7")
+    machine.write("sys/kernel/iommu_groups/7/type", "DMA-FQ")
+    finding = one(machine, "iommu-translation")
+    assert finding.devices == [GPU0]
+    assert finding.evidence == [f"{GPU0}: IOMMU group 7 type DMA-FQ", "kernel arguments: iommu=pt"]
+
+
+@pytest.mark.parametrize("kind", ["identity", "blocked", ""])
+def test_iommu_without_translation(machine, kind):
+    machine.link(f"{machine.folder(GPU0)}/iommu_group", "sys/kernel/iommu_groups/7")
+    machine.write("sys/kernel/iommu_groups/7/type", kind)
+    assert found(machine, "iommu-translation") == []
+
+
+def test_acs_redirect_between_gpu_and_nic(machine):
+    machine.write(f"{machine.folder('0000:19:00.0')}/config", acs(0x1D))
+    finding = one(machine, "acs-redirect")
+    assert (finding.devices, finding.evidence) == ([GPU0, NIC0], ["0000:19:00.0: RR, CR enabled"])
+
+
+@pytest.mark.parametrize(
+    ("port", "control"),
+    [
+        ("0000:19:00.0", 0x01),  # source validation redirects nothing
+        ("0000:17:01.0", 0x1D),  # the root port is above where they meet
+        ("0000:19:02.0", 0x1D),  # the NVMe's port
+    ],
+)
+def test_acs_that_does_not_matter(machine, port, control):
+    machine.write(f"{machine.folder(port)}/config", acs(control))
+    assert found(machine, "acs-redirect") == []
+
+
+def data_direct(tree, gpu_port, nic_port):
+    field = b"\x90\x06\x00V3\x03one\x78"
+    tree.pci(f"{SWITCH}/0000:19:00.0/{GPU0}", GPU, 0)
+    tree.pci(f"{SWITCH}/0000:19:01.0/{NIC0}", DATA_DIRECT, 0, vpd=field)
+    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=field)
+    tree.write(f"{tree.folder('0000:19:00.0')}/config", acs(gpu_port))
+    tree.write(f"{tree.folder('0000:19:01.0')}/config", acs(nic_port))
+
+
+def test_acs_of_a_data_direct_board_as_it_should_be(tree):
+    data_direct(tree, 0x04, 0x08)
+    assert found(tree, "acs-data-direct") == found(tree, "acs-redirect") == []
+
+
+def test_acs_of_a_data_direct_board_cleared(tree):
+    data_direct(tree, 0x00, 0x08)
+    finding = one(tree, "acs-data-direct")
+    assert finding.evidence == ["0000:19:00.0 towards the gpu: nothing enabled, needs RR on and CR off"]
+
+
+def test_pcie_roots_that_no_claim_can_match(tree):
+    data_direct(tree, 0x04, 0x08)
+    finding = one(tree, "disjoint-pcie-roots")
+    assert finding.devices == [GPU0]
+    assert finding.evidence == [f"{GPU0} on pci0000:17, 0001:01:00.0 on pci0001:00"]
+
+
+def test_no_pcie_root_attribute_behind_vmbus(tree):
+    address = tree.pci("LNXSYSTM:00/VMBUS:00/abcd/pci0001:00/0001:00:00.0", GPU, 0)
+    assert one(tree, "no-pcie-root-attribute").devices == [address]
+
+
+def test_no_driver(machine):
+    (machine.root / machine.folder(GPU0) / "driver").unlink()
+    finding = one(machine, "no-driver")
+    assert (finding.devices, finding.evidence) == ([GPU0], [f"{GPU0}: NVIDIA H100 SXM5 80GB 10de:2330"])
+
+
+def test_vf_without_driver_is_nobodys_fault(machine):
+    machine.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)
+    assert machine.probe().findings == []

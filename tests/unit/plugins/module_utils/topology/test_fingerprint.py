@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import GPU, NVME, healthy
+
+PORT = "pci0000:17/0000:17:01.0/0000:18:00.0"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return healthy(tmp_path / "machine")
+
+
+@pytest.fixture
+def shape(machine):
+    return machine.probe().fingerprint
+
+
+def test_form(shape):
+    assert len(shape) == 16 and int(shape, 16) >= 0
+
+
+def test_same_machine_on_other_buses(tmp_path, shape):
+    assert healthy(tmp_path / "other", buses=(0x38, 0xC0)).probe().fingerprint == shape
+
+
+def test_links_serials_and_drivers_do_not_count(machine, shape):
+    folder = machine.folder("0000:1b:00.0")
+    machine.write(f"{folder}/current_link_width", "8")
+    machine.write(f"{folder}/current_link_speed", "2.5 GT/s PCIe")
+    machine.write(f"{folder}/vpd", b"\x90\x07\x00SN\x04A123\x78")
+    (machine.root / folder / "driver").unlink()
+    assert machine.probe().fingerprint == shape
+
+
+def test_vfs_do_not_count(machine, shape):
+    pf = "0000:1b:00.0"
+    machine.vf(pf, 0, f"{machine.folder(pf)[len('sys/devices/') : -len(pf)]}0000:1b:00.1", {"class": "0x020700"})
+    assert machine.probe().fingerprint == shape
+
+
+def test_one_nic_fewer(machine, shape):
+    (machine.root / "sys/bus/pci/devices/0000:9b:00.0").unlink()
+    assert machine.probe().fingerprint != shape
+
+
+def test_one_gpu_more(machine, shape):
+    machine.pci("pci0000:97/0000:97:03.0/0000:a0:00.0", GPU, 1)
+    assert machine.probe().fingerprint != shape
+
+
+def test_other_part_in_the_same_slot(machine, shape):
+    machine.write(f"{machine.folder('0000:1a:00.0')}/device", "0x2335")
+    assert machine.probe().fingerprint != shape
+
+
+def test_card_moved_to_another_port(machine, shape, tmp_path):
+    other = healthy(tmp_path / "other")
+    (other.root / "sys/bus/pci/devices/0000:1c:00.0").unlink()
+    other.pci("pci0000:17/0000:17:05.0/0000:30:00.0", NVME, 0)
+    assert other.probe().fingerprint != shape
+
+
+def test_other_numa_node(machine, shape):
+    machine.write(f"{machine.folder('0000:1a:00.0')}/numa_node", "1")
+    assert machine.probe().fingerprint != shape
+
+
+def test_narrower_connector(machine, shape):
+    machine.write(f"{machine.folder('0000:1a:00.0')}/max_link_width", "8")
+    assert machine.probe().fingerprint != shape
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["0000:17:01.0/0000:18:00.0/0000:1a:00.0", "0000:18:00.0/0000:17:01.0/0000:1b:00.0"],
+        ["0000:17:01.0/0000:17:01.0/0000:1a:00.0"],
+        ["0000:1a:00.0/0000:1a:00.0"],
+    ],
+)
+def test_paths_that_contradict_each_other_make_no_circle(tree, paths):
+    for path in paths:
+        address = path.rpartition("/")[2]
+        folder = f"sys/devices/pci0000:17/{path}"
+        tree.link(f"sys/bus/pci/devices/{address}", folder)
+        tree.write(f"{folder}/class", "0x030200")
+        tree.write(f"{folder}/vendor", "0x10de")
+        tree.write(f"{folder}/device", "0x2330")
+    assert len(tree.probe().fingerprint) == 16

@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Broken trees: whatever is missing or damaged, the probe ends, invents nothing and names what it could not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.reader import Reader
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
+    DATA_DIRECT,
+    GPU,
+    NIC,
+    NIC_VF,
+    NVME,
+    healthy,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SWITCH = "pci0000:17/0000:17:01.0/0000:18:00.0"
+NIC0 = "0000:1b:00.0"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A machine with one of each: SR-IOV, a data-direct NIC, a VMD domain, a device that is on no NUMA node, GIDs."""
+    tree = healthy(tmp_path_factory.mktemp("fuzz") / "machine")
+    tree.nodes("0-3", "4-7", "8-11", distances=("10 21 21", "21 10 21", "21 21 10"))
+    tree.cpus("0-3", "4-7", "8-11")
+    tree.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)
+    uuid = b"\x82\x03\x00NIC\x90\x09\x00V3\x06a-uuid\x78"
+    tree.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", DATA_DIRECT, 0, vpd=uuid)
+    tree.rdma("mlx5_7", tree.pci("pci0002:00/0002:00:00.0/0002:01:00.0", NIC, 1, vpd=uuid))
+    tree.pci("pci0000:17/0000:17:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0", NVME, 0)
+    tree.pci("pci0000:60/0000:60:01.0/0000:61:00.0", {**GPU, "numa_node": -1, "local_cpulist": "8-11"})
+    tree.pci("pci0000:70/0000:70:01.0/0000:71:00.0", {**GPU, "numa_node": -1, "local_cpulist": "0-11"})
+    for index, gid in enumerate(("fe80:0000:0000:0000:966d:aeff:fe00:0001", "0000:0000:0000:0000:0000:ffff:0a00:0001")):
+        folder = f"{tree.folder(NIC0)}/infiniband/mlx5_0/ports/1"
+        tree.write(f"{folder}/gids/{index}", gid)
+        tree.write(f"{folder}/gid_attrs/types/{index}", "RoCE v2")
+    tree.link(f"{tree.folder(NIC0)}/iommu_group", "sys/kernel/iommu_groups/42")
+    tree.write("sys/kernel/iommu_groups/42/type", "identity")
+    tree.write("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
+    tree.write("sys/bus/pci/slots/3/address", "0000:1b:00")
+    tree.write("sys/class/dmi/id/product_name", "Machine")
+    tree.write("proc/net/bonding/bond0", "Slave Interface: eno1\nPermanent HW addr: 02:00:00:00:00:99")
+    return tree
+
+
+def entries_below(root):
+    found = []
+    for folder, folders, files in os.walk(root):
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in folders + files]
+    return sorted(found)
+
+
+class Damage:
+    """Changes below a root that are undone at the end, the last one first."""
+
+    def __init__(self, root):
+        self._root = root
+        self._aside = root.parent / "aside"
+        self._undo = []
+
+    def __enter__(self):
+        self._aside.mkdir()
+        (self._aside / "outside/node0").mkdir(parents=True)
+        for name, text in (("numa_node", "1\n"), ("cpulist", "0-99\n"), ("node0/cpulist", "0-99\n")):
+            (self._aside / "outside" / name).write_text(text, encoding="utf-8")
+        return self
+
+    def __exit__(self, *error):
+        for undo, arguments in reversed(self._undo):
+            undo(*arguments)
+        shutil.rmtree(self._aside)
+
+    def apply(self, kind, entry, junk=b""):
+        path = self._root / entry
+        if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
+            return  # an earlier change took it away
+        if kind == "renamed":
+            other = path.with_name(f"{path.name}~{len(self._undo)}")
+            path.rename(other)
+            self._undo.append((other.rename, (path,)))
+            return
+        if kind == "not-utf-8":
+            name = os.fsencode(path.parent) + b"/\xff%d" % len(self._undo)
+            os.mkdir(name)
+            self._undo.append((os.rmdir, (name,)))
+            return
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        kept = self._aside / str(len(self._undo))
+        path.rename(kept)
+        self._undo.append((self._restore, (path, kept)))
+        if kind == "cut":
+            path.write_bytes(content[: len(junk) % max(len(content), 1)])
+        elif kind == "empty":
+            path.write_bytes(b"")
+        elif kind == "junk":
+            path.write_bytes(junk)
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "loop":
+            path.symlink_to(path.name)
+        elif kind == "dangling":
+            path.symlink_to("../gone/away")
+        elif kind == "outside":
+            path.symlink_to(self._aside / "outside" / ("numa_node" if kept.is_file() else ""))
+
+    @staticmethod
+    def _restore(path, kept):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            path.unlink()
+        kept.rename(path)
+
+
+KINDS = ("gone", "cut", "empty", "junk", "folder", "fifo", "loop", "dangling", "outside", "renamed", "not-utf-8")
+#: Bytes that are no number, no CPU set and no link speed: a value that only looks damaged could be a true one.
+JUNK = st.binary(max_size=200).map(lambda data: b"?" + data)
+
+
+def levels(topology):
+    devices = topology.affinity.devices
+    return {
+        (one, other): near for one, row in zip(devices, topology.affinity.levels) for other, near in zip(devices, row)
+    }
+
+
+def check_invents_nothing(intact, broken):
+    """Every function is where the whole tree has it or at an unknown place, and no two devices have come nearer."""
+    for address, function in broken.functions.items():
+        whole = intact.functions[address]
+        assert function.root_complex in (None, whole.root_complex)
+        assert function.bridges in ([], whole.bridges)
+        assert function.numa_node in (None, whole.numa_node)
+        assert function.local_cpus in (None, whole.local_cpus)
+        assert function.physfn in (None, whole.physfn)
+        assert function.vf_number in (None, whole.vf_number)
+        assert function.kubernetes.items() <= whole.kubernetes.items()
+    before = levels(intact)
+    for pair, near in levels(broken).items():
+        assert RANK[near] >= RANK[before.get(pair, "SELF")]
+    nodes = {node.id: node for node in intact.numa_nodes}
+    for node in broken.numa_nodes:
+        assert node.cpus in (None, nodes[node.id].cpus)
+        assert node.distances.items() <= nodes[node.id].distances.items()
+    packages = {package.id: package for package in intact.packages}
+    assert all(package.id in packages for package in broken.packages)
+
+
+@pytest.fixture(scope="module")
+def intact(machine):
+    return machine.probe()
+
+
+@settings(max_examples=80, deadline=None)
+@given(changes=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1 << 16), JUNK), min_size=1, max_size=8))
+def test_broken_trees(machine, intact, changes):
+    entries = entries_below(machine.root)
+    with Damage(machine.root) as damage:
+        for kind, number, junk in changes:
+            damage.apply(kind, entries[number % len(entries)], junk)
+        start = time.monotonic()
+        broken = machine.probe()
+        assert time.monotonic() - start < 10
+    json.dumps(as_dict(broken), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    check_invents_nothing(intact, broken)
+    assert broken.source.unreadable_count >= len(broken.source.unreadable)
+    assert bool(broken.source.unreadable) == any(finding.id == "unreadable" for finding in broken.findings)
+
+
+def test_damage_is_undone(machine, intact):
+    with Damage(machine.root) as damage:
+        for number, entry in enumerate(entries_below(machine.root)):
+            damage.apply(KINDS[number % len(KINDS)], entry, b"junk")
+    assert as_dict(machine.probe()) == as_dict(intact)
+    assert intact.source.unreadable == []
+
+
+def read_by_a_probe(machine, monkeypatch, method):
+    """What the probe of the whole machine asked of the reader and got."""
+    found = set()
+    original = getattr(Reader, method)
+
+    def noting(self, path, *args, **kwargs):
+        value = original(self, path, *args, **kwargs)
+        if value:
+            found.add(path)
+        return value
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, method, noting)
+        machine.probe()
+    assert found
+    return sorted(found)
+
+
+def check_each_is_named(machine, paths, kinds):
+    silent = []
+    for number, path in enumerate(paths):
+        with Damage(machine.root) as damage:
+            damage.apply(kinds[number % len(kinds)], path[1:], b"\xff\xfe")
+            unreadable = machine.probe().source.unreadable
+        # a directory on the way may be what is named
+        if not any(path.startswith(line.partition(": ")[0]) for line in unreadable):
+            silent.append(path)
+    assert silent == []
+
+
+def test_every_unreadable_file_is_named(machine, monkeypatch):
+    kinds = ("folder", "fifo", "loop", "outside", "junk")
+    check_each_is_named(machine, read_by_a_probe(machine, monkeypatch, "text"), kinds)
+
+
+def test_every_unreadable_directory_is_named(machine, monkeypatch):
+    check_each_is_named(machine, read_by_a_probe(machine, monkeypatch, "names"), ("junk", "loop", "outside"))
+
+
+def test_every_link_that_is_none_is_named(machine, monkeypatch):
+    check_each_is_named(machine, read_by_a_probe(machine, monkeypatch, "link"), ("junk",))
+
+
+@pytest.mark.parametrize("levels_deep", [50, 150])
+def test_very_deep_trees(tmp_path, levels_deep):
+    tree = healthy(tmp_path / "m")
+    path = "pci0000:20/" + "/".join(f"0000:{number:02x}:00.0" for number in range(0x30, 0x30 + levels_deep))
+    tree.link("sys/bus/pci/devices/0000:20:00.0", f"sys/devices/{path}/0000:20:00.0")
+    assert len(tree.probe().functions["0000:20:00.0"].bridges) == levels_deep

@@ -1,0 +1,119 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.overrides import OverrideError, check_overrides
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import GPU, NIC
+
+
+@pytest.fixture
+def vm(tree):
+    """A GPU and a NIC of a virtual machine that says nothing of locality."""
+    tree.nodes("0-3", "4-7")
+    tree.pci("pci0001:00/0001:00:00.0", GPU)
+    tree.rdma("mlx5_0", tree.pci("pci0002:00/0002:00:00.0", NIC))
+    return tree
+
+
+def ids(topology):
+    return [finding.id for finding in topology.findings]
+
+
+def test_numa_node_by_address(vm):
+    topology = vm.probe({"address": "0001:00:00.0", "numa_node": 1})
+    function = topology.functions["0001:00:00.0"]
+    assert (function.numa_node, function.numa_source) == (1, "override")
+    assert topology.gpus[0].numa_node == 1
+
+
+def test_override_is_reported_with_what_was_read(vm):
+    topology = vm.probe({"address": "0001:00:00.0", "numa_node": 1})
+    (finding,) = [finding for finding in topology.findings if finding.id == "override-applied"]
+    assert finding.devices == ["0001:00:00.0"]
+    assert finding.evidence == ["0001:00:00.0: NUMA node None read, 1 stated"]
+
+
+def test_override_does_not_reach_kubernetes(vm):
+    function = vm.probe({"address": "0001:00:00.0", "numa_node": 1}).functions["0001:00:00.0"]
+    assert "numaNode" not in function.kubernetes
+
+
+def test_same_numa_node_by_override_is_node(vm):
+    topology = vm.probe({"address": "0001:00:00.0", "numa_node": 0}, {"address": "0002:00:00.0", "numa_node": 0})
+    assert topology.gpus[0].nearest_nics.level == "NODE"
+
+
+def test_same_switch_by_override_is_pix(vm):
+    topology = vm.probe({"address": "0001:00:00.0", "switch": "a"}, {"address": "0002:00:00.0", "switch": "a"})
+    assert topology.gpus[0].nearest_nics.level == "PIX"
+    assert [(group.level, group.common) for group in topology.groups] == [("PIX", "a")]
+
+
+def test_override_by_slot_is_of_every_function_of_the_card(tree):
+    for number in range(2):
+        tree.pci(f"pci0000:17/0000:17:01.0/0000:18:00.{number}", NIC)
+    tree.write("sys/bus/pci/slots/3/address", "0000:18:00")
+    functions = tree.probe({"slot": "3", "numa_node": 1}).functions
+    assert [functions[f"0000:18:00.{number}"].numa_node for number in range(2)] == [1, 1]
+    assert functions["0000:17:01.0"].numa_node is None
+
+
+def test_stated_rail_stops_derived_ones(tree):
+    for bus, kind in ((0x18, GPU), (0x28, GPU), (0x19, NIC), (0x29, NIC)):
+        tree.pci(f"pci0000:{bus & 0xf0 | 7:02x}/0000:{bus & 0xf0 | 7:02x}:{bus & 7:02x}.0/0000:{bus:02x}:00.0", kind, 0)
+    topology = tree.probe({"address": "0000:19:00.0", "rail": 5})
+    assert {nic.address: (nic.rail, nic.rail_source) for nic in topology.nics} == {
+        "0000:19:00.0": (5, "override"),
+        "0000:29:00.0": (None, None),
+    }
+    assert [gpu.rail for gpu in topology.gpus] == [5, 5]
+
+
+@pytest.mark.parametrize("entry", [{"address": "0009:00:00.0", "numa_node": 0}, {"slot": "7", "rail": 1}])
+def test_override_that_matches_nothing(vm, entry):
+    assert "override-unmatched" in ids(vm.probe(entry))
+
+
+def test_rail_of_something_that_is_no_nic(vm):
+    topology = vm.probe({"address": "0001:00:00.0", "rail": 1})
+    (finding,) = [finding for finding in topology.findings if finding.id == "override-unmatched"]
+    assert "no NIC" in finding.summary
+
+
+def test_override_that_matches_is_not_called_unmatched(vm):
+    assert "override-unmatched" not in ids(vm.probe({"address": "0002:00:00.0", "rail": 1}))
+
+
+def test_rail_zero_and_node_zero_are_values(vm):
+    topology = vm.probe({"address": "0002:00:00.0", "rail": 0, "numa_node": 0})
+    assert (topology.nics[0].rail, topology.nics[0].numa_node) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"address": "0000:1b:00.0"}, "nothing to set"),
+        ({"address": "0000:1b:00.0", "numa_node": None}, "nothing to set"),
+        ({"numa_node": 0}, "either 'address' or 'slot'"),
+        ({"address": "0000:1b:00.0", "slot": "1", "numa_node": 0}, "either 'address' or 'slot'"),
+        ({"address": "1b:00.0", "numa_node": 0}, "'1b:00.0' is not of the form"),
+        ({"address": "0000:1B:00.0", "numa_node": 0}, "lower case"),
+        ({"address": 27, "numa_node": 0}, "27 is not of the form"),
+        ({"address": "0000:1b:00.0", "numa_node": -1}, "-1 is not a number from 0"),
+        ({"address": "0000:1b:00.0", "numa_node": "0"}, "'0' is not a number from 0"),
+        ({"address": "0000:1b:00.0", "rail": True}, "True is not a number from 0"),
+        ({"address": "0000:1b:00.0", "numa": 0}, "unknown key 'numa'"),
+    ],
+)
+def test_malformed_overrides(entry, words):
+    with pytest.raises(OverrideError, match=r"locality_overrides\[1\]") as error:
+        check_overrides([{"address": "0000:1b:00.0", "numa_node": 0}, entry])
+    assert words in str(error.value)
+
+
+def test_malformed_override_stops_the_probe(vm):
+    with pytest.raises(OverrideError):
+        vm.probe({"slot": "1"})

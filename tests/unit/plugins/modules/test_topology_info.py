@@ -1,0 +1,154 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.modules import topology_info
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy
+
+RETURN = yaml.safe_load(topology_info.RETURN)["topology"]
+NIC0 = "0000:1b:00.0"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return healthy(tmp_path / "machine")
+
+
+@pytest.fixture
+def run(machine, capsys):
+    """Run the module and give its answer."""
+
+    def call(**arguments):
+        with patch_module_args({"root": str(machine.root), **arguments}), pytest.raises(SystemExit) as stop:
+            topology_info.main()
+        answer = json.loads(capsys.readouterr().out)
+        assert bool(stop.value.code) == bool(answer.get("failed"))
+        return answer
+
+    return call
+
+
+def test_answer(run, machine):
+    answer = run()
+    assert answer["changed"] is False
+    assert answer["topology"]["source"]["path"] == str(machine.root)
+    assert [gpu["nearest_nics"]["devices"] for gpu in answer["topology"]["gpus"]] == [[NIC0], ["0000:9b:00.0"]]
+
+
+def test_check_mode_reads_all_the_same(run):
+    assert run(_ansible_check_mode=True)["topology"] == run()["topology"]
+
+
+def test_every_section_of_the_answer_is_documented(run):
+    assert set(run()["topology"]) == set(RETURN["contains"])
+
+
+def documented(name):
+    return RETURN["contains"][name]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in RETURN["contains"].items() if "contains" in entry))
+def test_every_key_that_is_listed_comes_and_the_reverse(run, name):
+    value = run()["topology"][name]
+    sample = value[NIC0] if name == "functions" else value
+    assert set(sample) == set(documented(name)["contains"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "affinity",
+        "findings",
+        "gpus",
+        "groups",
+        "interfaces",
+        "nics",
+        "numa_nodes",
+        "nvme",
+        "packages",
+        "rdma_devices",
+        "system",
+    ],
+)
+def test_every_key_that_the_text_names_comes(run, machine, name):
+    machine.write(f"{machine.folder(NIC0)}/numa_node", "5")  # so that there is a finding
+    value = run()["topology"][name]
+    keys = set(value if isinstance(value, dict) else value[0])
+    text = documented(name)["description"]
+    words = (text if isinstance(text, str) else " ".join(text)).split("C(")[1:]
+    named = {word.partition(")")[0] for word in words}
+    nested = {"affinity": set(), "rdma_devices": {"link_layer", "state", "rate_gbps", "gids"}}.get(name, set())
+    assert named and named - nested <= keys
+
+
+@pytest.mark.parametrize("section", sorted(topology_info.SECTIONS))
+def test_subset(run, section):
+    keys = set(run(subset=[section])["topology"])
+    assert keys == {"schema_version", "fingerprint", "source", *topology_info.SECTIONS[section]}
+
+
+def test_relevant_functions_are_the_default(run, machine):
+    machine.pci("pci0000:17/0000:17:1f.0", {"class": "0x0c0500", "vendor": "0x8086", "device": "0x1bc9"}, 0)
+    assert "0000:17:1f.0" not in run()["topology"]["functions"]
+    assert {NIC0, "0000:17:01.0"} < set(run()["topology"]["functions"])
+    assert "0000:17:1f.0" in run(pci_functions="all")["topology"]["functions"]
+
+
+def test_overrides(run):
+    answer = run(locality_overrides=[{"address": NIC0, "rail": "7", "numa_node": "0"}])
+    assert {nic["address"]: nic["rail"] for nic in answer["topology"]["nics"]}[NIC0] == 7
+    assert "override-applied" in [finding["id"] for finding in answer["topology"]["findings"]]
+
+
+def test_malformed_override(run):
+    answer = run(locality_overrides=[{"numa_node": 0}])
+    assert answer["failed"] and "locality_overrides[0]: give either 'address' or 'slot'" in answer["msg"]
+
+
+@pytest.mark.parametrize("folder", ["", "none"])
+def test_root_without_sys(run, tmp_path, folder):
+    answer = run(root=str(tmp_path / folder))
+    assert answer["failed"] and "holds no folder 'sys'" in answer["msg"]
+
+
+def test_unknown_section(run):
+    assert "subset" in run(subset=["gpus"])["msg"]
+
+
+def test_import_file_that_is_missing(run, tmp_path):
+    answer = run(import_file=str(tmp_path / "none.xml"))
+    assert answer["failed"] and "none.xml" in answer["msg"]
+
+
+@pytest.mark.parametrize("text", ["", "<system", "<what/>", "not xml"])
+def test_import_file_that_is_something_else(run, tmp_path, text):
+    path = tmp_path / "topology.xml"
+    path.write_text(text, encoding="utf-8")
+    answer = run(import_file=str(path))
+    assert answer["failed"] and str(path) in answer["msg"]
+
+
+def test_broken_tree_is_an_answer_and_no_failure(run, machine):
+    machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff")
+    answer = run()
+    assert not answer.get("failed")
+    assert answer["topology"]["source"]["unreadable_count"] == 1
+
+
+def test_importer_is_not_loaded_for_a_node(run):
+    name = "ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import"
+    loaded = sys.modules.pop(name, None)
+    try:
+        run()
+        assert name not in sys.modules
+    finally:
+        if loaded:
+            sys.modules[name] = loaded

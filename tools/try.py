@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""See the collection work on machines that this checkout makes: C(make try).
+
+Builds the example machines below .cache/machines and runs playbooks/site.yml on the example inventory. Needs no SSH, no
+root and no hardware, and changes nothing outside the checkout and the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from environment import REPOSITORY, WORK, Missing, ensure, environment, link_collection, say
+
+
+def main() -> int:
+    begin = time.monotonic()
+
+    def step(text: str, *command: str) -> None:
+        say(f"{text}\n    $ {' '.join(command)}")
+        start = time.monotonic()
+        subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)
+        say(f"done in {time.monotonic() - start:.1f} s")
+
+    try:
+        say("step 1 of 3: a Python environment with ansible-core, kept for later runs")
+        variables = environment(ensure("core"), link_collection())
+        machines = str((WORK / "machines").relative_to(REPOSITORY))
+        step(
+            "step 2 of 3: building the example machines as folders with the files a node's kernel shows",
+            *("python", "-m", "tests.machines", "build", "--all", "--out", machines),
+        )
+        step(
+            "step 3 of 3: probing them, and this machine, and writing the site report",
+            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", *sys.argv[1:]),
+        )
+    except Missing as missing:
+        say(f"cannot go on: {missing}")
+        return 1
+    except subprocess.CalledProcessError as error:
+        say(f"failed with exit status {error.returncode}: {' '.join(map(str, error.cmd))}")
+        return 1
+    say(f"all done in {time.monotonic() - begin:.0f} s; the report's place stands above")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
