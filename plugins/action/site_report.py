@@ -17,14 +17,16 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from jinja2 import TemplateError
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "topology" / "templates" / "report"
+# variables that the role topology leaves with every host: the facts, and what the probe's task returned
 _FACTS = "topology_facts"
+_PROBE = "topology_probe"
 
 _SPEC: dict[str, dict[str, t.Any]] = {
     "dest": {"type": "path", "required": True},
     "nodes": {"type": "dict"},
-    "title": {"type": "str", "default": "GPU fabric report"},
+    "title": {"type": "str", "default": "GPU and RDMA topology"},
     "prune": {"type": "bool", "default": True},
-    "unreachable": {"type": "list", "elements": "str", "default": []},
+    "unreachable": {"type": "list", "elements": "str"},
     "failed": {"type": "list", "elements": "str"},
     "template_dir": {"type": "path"},
 }
@@ -68,7 +70,9 @@ class ActionModule(ActionBase):
         else:
             facts = {str(host): found for host, found in options["nodes"].items() if isinstance(found, dict)}
             play = {str(host) for host in options["nodes"]}
-        unreachable = set(options["unreachable"])
+        unreachable = set(options["unreachable"] or ())
+        if options["unreachable"] is None and options["nodes"] is None:
+            unreachable = {host for host in play if host not in facts and _was_unreachable(variables, host)}
         failed = options["failed"]
         if failed is None:
             lost = set(variables.get("ansible_play_hosts_all") or []) - set(variables.get("ansible_play_hosts") or [])
@@ -95,3 +99,10 @@ def _facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
         found = (raw.get("ansible_facts") or {}).get(_FACTS)
     # A variable that refers to another one has to be templated after all.
     return hostvars[host].get(_FACTS) if isinstance(found, str) else found
+
+
+def _was_unreachable(variables: dict[str, t.Any], host: str) -> bool:
+    """Whether the host's probe could not connect; the play goes on for such hosts under C(ignore_unreachable)."""
+    raw = variables["hostvars"].raw_get(host)
+    probe = raw.get(_PROBE) if isinstance(raw, dict) else None
+    return isinstance(probe, dict) and bool(probe.get("unreachable"))

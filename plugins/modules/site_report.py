@@ -68,16 +68,18 @@ options:
   title:
     description: The name of the site, shown as the title of the report.
     type: str
-    default: GPU fabric report
+    default: GPU and RDMA topology
   prune:
     description: Whether to drop stored nodes that are neither in the inventory nor in O(nodes).
     type: bool
     default: true
   unreachable:
-    description: Hosts to list as unreachable. Facts of an earlier run stay in the report.
+    description:
+      - Hosts to list as unreachable. Facts of an earlier run stay in the report.
+      - By default these are the hosts whose probe, registered as C(topology_probe), was unreachable while the play went on
+        for them (C(ignore_unreachable)).
     type: list
     elements: str
-    default: []
   failed:
     description:
       - Hosts to list as failed. Facts of an earlier run stay in the report.

@@ -288,29 +288,62 @@ def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[
     return list(groups.values())
 
 
-def derive_rails(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Number the rails: rail N is the Nth fabric NIC in the order of the GPUs that it serves.
+def number_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], nics: list[Nic]) -> None:
+    """Give NICs and GPUs their rails: those that the site states, or else those that follow from the groups.
 
-    Every GPU takes the nearest fabric NIC that serves the fewest GPUs so far, the one with the wider PCIe connector
-    before others: what a card can do, not what its cable does today, so that a rail keeps its number when a link
-    fails. NICs that serve no GPU (storage, management) get no rail. Where the site states rails, none is derived.
+    Rails are counted by GPU, so that a rail has the same number on every node of a kind, also where a NIC is missing:
+    with K NICs a GPU, GPU N has the rails from N*K; with one NIC for S GPUs, GPU N has rail N/S. K and S are those of
+    the group that has the fewest NICs a GPU and the fewest GPUs a NIC. Only a group's NICs with the widest PCIe
+    connector count: what a card can do, not what its cable does today. Other NICs (storage) have no rail, nor has a GPU
+    outside all groups.
     """
-    by_address = {nic.address: nic for nic in nics}
-    stated = [nic for nic in nics if nic.rail_source == "override" and nic.physfn is None]
-    fabric = proximity.neighbours(nic.address for nic in stated or fabric_nics(nics))
-    served: dict[str, int] = {}
+    if any(nic.rail_source == "override" for nic in nics):
+        _follow_stated_rails(proximity, gpus, nics)
+    elif groups:
+        _derive_rails(proximity, groups, gpus, nics)
+    _pass_rails_to_vfs(nics)
+
+
+def _follow_stated_rails(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
+    """Every GPU takes the rail of the nearest of the stated NICs that serves the fewest GPUs so far."""
+    stated = {nic.address: nic for nic in nics if nic.rail_source == "override" and nic.physfn is None}
+    among = proximity.neighbours(stated)
+    served = dict.fromkeys(stated, 0)
     for gpu in gpus:
-        near = proximity.nearest(gpu.address, fabric)
-        if RANK[near.level] > RANK["NODE"]:
-            continue
-        # devices are in address order, which min() keeps among equals
-        chosen = by_address[
-            min(near.devices, key=lambda address: (served.get(address, 0), -proximity.capability(address)))
-        ]
-        if chosen.rail is None:
-            chosen.rail, chosen.rail_source = len(served), "derived"
-        served[chosen.address] = served.get(chosen.address, 0) + 1
-        gpu.rail = chosen.rail
+        near = proximity.nearest(gpu.address, among)
+        if RANK[near.level] <= RANK["NODE"]:
+            chosen = min(near.devices, key=served.__getitem__)
+            served[chosen] += 1
+            gpu.rail = stated[chosen].rail
+
+
+def _derive_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], nics: list[Nic]) -> None:
+    gpu_at = {gpu.address: gpu for gpu in gpus}
+    nic_at = {nic.address: nic for nic in nics}
+    widest = []
+    for group in groups:
+        best = max(map(proximity.capability, group.nics))
+        widest.append([address for address in group.nics if proximity.capability(address) == best])
+    nics_a_gpu = max(1, min(len(rail_nics) // len(group.gpus) for group, rail_nics in zip(groups, widest)))
+    gpus_a_nic = min(-(-len(group.gpus) // len(rail_nics)) for group, rail_nics in zip(groups, widest))
+    taken: set[int] = set()
+    for group, rail_nics in zip(groups, widest):
+        for position, address in enumerate(group.gpus):
+            start = position // gpus_a_nic * nics_a_gpu
+            own = rail_nics[start : start + nics_a_gpu] or rail_nics[-1:]
+            first = gpu_at[address].index // gpus_a_nic * nics_a_gpu
+            for offset, nic in enumerate(own):
+                if nic_at[nic].rail is None:
+                    rail = first + offset
+                    while rail in taken:  # groups whose GPUs alternate in address order
+                        rail += 1
+                    taken.add(rail)
+                    nic_at[nic].rail, nic_at[nic].rail_source = rail, "derived"
+            gpu_at[address].rail = nic_at[own[0]].rail
+
+
+def _pass_rails_to_vfs(nics: list[Nic]) -> None:
+    by_address = {nic.address: nic for nic in nics}
     for nic in nics:
         if nic.physfn and nic.rail is None:
             parent = by_address.get(nic.physfn)

@@ -66,7 +66,7 @@ def complete(
     proximity = affinity.Proximity(topology)
     affinity.find_nearest(proximity, topology.gpus, topology.nics)
     topology.groups = affinity.find_groups(proximity, topology.gpus, topology.nics)
-    affinity.derive_rails(proximity, topology.gpus, topology.nics)
+    affinity.number_rails(proximity, topology.groups, topology.gpus, topology.nics)
     physical = [nic.address for nic in topology.nics if nic.physfn is None]
     topology.affinity = proximity.matrix(
         [gpu.address for gpu in topology.gpus], physical + [nvme.address for nvme in topology.nvme], set(physical)

@@ -263,6 +263,30 @@ def test_two_gpus_share_a_switchs_only_nic(tree):
     assert [gpu.rail for gpu in topology.gpus] == [0, 0]
 
 
+def test_four_nics_a_gpu_are_four_rails(tree):
+    for switch in range(2):
+        above = f"pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0"
+        tree.pci(f"{above}/0000:{switch}2:00.0/0000:{switch}3:00.0", GPU, switch)
+        for slot in range(1, 5):
+            tree.pci(f"{above}/0000:{switch}2:{slot:02x}.0/0000:{switch}{3 + slot}:00.0", NIC, switch)
+    topology = tree.probe()
+    assert [gpu.rail for gpu in topology.gpus] == [0, 4]
+    assert [nic.rail for nic in topology.nics] == list(range(8))
+
+
+def test_missing_nic_leaves_the_other_rails_their_numbers(tree):
+    for switch in range(3):
+        above = f"pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0"
+        tree.pci(f"{above}/0000:{switch}2:00.0/0000:{switch}3:00.0", GPU, 0)
+        if switch != 1:
+            tree.pci(f"{above}/0000:{switch}2:01.0/0000:{switch}4:00.0", NIC, 0)
+    topology = tree.probe()
+    assert [gpu.rail for gpu in topology.gpus] == [0, None, 2]
+    assert [nic.rail for nic in topology.nics] == [0, 2]
+    assert len(topology.groups) == 2
+    assert [one.devices for one in topology.findings if one.id == "gpu-without-near-nic"] == [["0000:13:00.0"]]
+
+
 def test_rail_is_the_wider_of_two_cards_even_with_its_cable_out(tree):
     tree.pci(GPU_PATH, GPU, 0)
     tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NIC, 0, max_link_speed="16.0 GT/s PCIe", max_link_width="8")
