@@ -24,8 +24,12 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 
+from tests.machines import description
 from tests.machines.builder import build, synthetic
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,7 +53,7 @@ def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     if lstopo is None:
         print("probe_in_process_vs_lstopo left out: no lstopo-no-graphics (install hwloc-nox)", file=sys.stderr)
         return
-    root = build(synthetic(137), trees / "synthetic-137")
+    root = build(synthetic(137, pairs=2), trees / "synthetic-137")
     environment = {
         **os.environ,
         "HWLOC_FSROOT": str(root),
@@ -68,7 +72,7 @@ def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         "value": round(seconds["probe"] / seconds["lstopo"], 3),
         "unit": "ratio",
         "against": f"a whole lstopo run, {seconds['lstopo'] * 1000:.1f} ms (probe {seconds['probe'] * 1000:.1f} ms)",
-        "method": "137 PCI functions in one tree, 15 interleaved rounds, medians",
+        "method": "a two-socket tree of 137 PCI functions, most of them the CPUs', 15 interleaved rounds, medians",
     }
 
 
@@ -95,12 +99,12 @@ def _read_once(root: str) -> None:
 
 
 def module_against_ping(trees: Path) -> t.Iterator[dict[str, t.Any]]:
-    root = build(synthetic(137), trees / "synthetic-137")
+    root = build(synthetic(137, pairs=2), trees / "synthetic-137")
     playbook = shutil.which("ansible-playbook")
     if playbook is None:
         print("topology_info_vs_ping left out: no ansible-playbook on the path", file=sys.stderr)
         return
-    count = 10
+    count = 20
     with tempfile.TemporaryDirectory() as folder:
         plays = {}
         for name, task in {
@@ -130,7 +134,79 @@ def module_against_ping(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     }
 
 
-BENCHMARKS = (probe_against_lstopo, cost_per_function, module_against_ping)
+def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    lstopo = shutil.which("lstopo-no-graphics")
+    if lstopo is None:
+        return
+    ratios = {}
+    for name in description.names():
+        root = str(build(name, trees / name))
+        environment = {**os.environ, "HWLOC_FSROOT": root, "HWLOC_COMPONENTS": "linux,stop", "LC_ALL": "C"}
+        seconds = _interleaved(
+            5,
+            probe=lambda root=root: probe(root),
+            lstopo=lambda environment=environment: subprocess.run(
+                [lstopo, "--of", "xml", "--whole-io"],
+                env=environment,
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            ),
+        )
+        ratios[name] = seconds["probe"] / seconds["lstopo"]
+    yield {
+        "name": "probe_in_process_vs_lstopo_machines",
+        "value": round(statistics.median(ratios.values()), 3),
+        "unit": "ratio",
+        "against": "a whole lstopo run on each example machine: "
+        + ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(ratios.items(), key=lambda item: item[1])),
+        "method": "median of the machines; each 5 interleaved rounds, medians. lstopo reads neither SR-IOV, ACS, VPD nor "
+        "IOMMU groups",
+    }
+
+
+def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    count = 1000
+    facts = []
+    for name in description.names():
+        topology = probe(str(build(name, trees / name)))
+        keep_relevant(topology)
+        facts.append(as_dict(topology))
+    hosts = {}
+    for number in range(count):
+        copy = json.loads(json.dumps(facts[number % len(facts)]))
+        for device in copy["rdma_devices"]:
+            device["node_guid"] = f"{number:04x}:{device['node_guid'] or ''}"
+        hosts[f"node-{number:04d}"] = copy
+    templates = str(REPOSITORY / "roles" / "topology" / "templates" / "report")
+    request = Request(facts=hosts, play=set(hosts), inventory=set(hosts), now="2026-01-01T00:00:00Z")
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        for host, one in hosts.items():
+            Path(folder, f"{host}.json").write_text(json.dumps(one), encoding="utf-8")
+        floor = time.perf_counter() - start
+        for name in ("new", "unchanged"):
+            start = time.perf_counter()
+            Site(f"{folder}/report", Pages([templates], "Site"), "Site").update(request)
+            seconds = time.perf_counter() - start
+            yield {
+                "name": f"site_report_1000_nodes_{name}",
+                "value": round(seconds, 1),
+                "unit": "s",
+                "against": f"writing the same facts as {count} JSON files, {floor:.1f} s (ratio {seconds / floor:.1f})",
+                "method": f"{count} nodes of {len(facts)} shapes, rendering and files, one run",
+            }
+        size = Path(folder, "report", "index.html").stat().st_size
+        yield {
+            "name": "site_report_1000_nodes_index",
+            "value": round(size / 1e6, 2),
+            "unit": "MB",
+            "against": f"the facts of all nodes, {sum(len(json.dumps(one)) for one in hosts.values()) / 1e6:.0f} MB as JSON",
+            "method": "size of index.html",
+        }
+
+
+BENCHMARKS = (probe_against_lstopo, probe_of_each_machine, cost_per_function, module_against_ping, report_of_a_large_site)
 
 
 def main() -> None:
