@@ -324,7 +324,7 @@ def package(session: nox.Session) -> None:
     run(session, venv, "python", "-m", "galaxy_importer.main", str(artifact), cwd=DIST)
 
 
-@nox.session
+@nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Write the locks anew from requirements/*.in. Needs Python 3.9, 3.11 and 3.12."""
     flags = "--upgrade -q --allow-unsafe --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links"

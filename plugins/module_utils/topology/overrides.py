@@ -54,6 +54,8 @@ def _chosen(entry: dict[str, t.Any], functions: dict[str, PciFunction]) -> list[
 def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFunction]) -> list[Finding]:
     """Set C(numa_node) and C(switch_label) of the chosen functions, and report what was set and what matched nothing."""
     findings = []
+    stated: dict[str, None] = {}  # addresses, in order
+    evidence = []
     for index, entry in enumerate(overrides):
         chosen = _chosen(entry, functions)
         wanted = f"address {entry['address']}" if entry.get("address") is not None else f"slot {entry['slot']}"
@@ -79,25 +81,26 @@ def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFu
                     evidence=[f"locality_overrides[{index}]"],
                 )
             )
-        evidence = []
         for function in chosen:
             if entry.get("numa_node") is not None:
+                stated[function.address] = None
                 evidence.append(f"{function.address}: NUMA node {function.numa_node} read, {entry['numa_node']} stated")
                 function.numa_node, function.numa_source = entry["numa_node"], "override"
             if entry.get("switch") is not None:
+                stated[function.address] = None
                 evidence.append(f"{function.address}: shares switch {entry['switch']!r}")
                 function.switch_label = str(entry["switch"])
-        if evidence:
-            findings.append(
-                Finding(
-                    id="override-applied",
-                    severity="info",
-                    summary=f"Locality of {wanted} is the site's own statement",
-                    action="Nothing to do. Remove the override once the machine states its locality rightly.",
-                    devices=[function.address for function in chosen],
-                    evidence=evidence,
-                )
+    if stated:
+        findings.append(
+            Finding(
+                id="override-applied",
+                severity="info",
+                summary=f"Locality of {len(stated)} device(s) is the site's own statement",
+                action="Nothing to do. Remove the overrides once the machine states its locality rightly.",
+                devices=list(stated),
+                evidence=evidence,
             )
+        )
     return findings
 
 
