@@ -76,8 +76,8 @@ options:
   unreachable:
     description:
       - Hosts to list as unreachable. Facts of an earlier run stay in the report.
-      - By default these are the hosts whose probe, registered as C(topology_probe), was unreachable while the play went on
-        for them (C(ignore_unreachable)).
+      - By default these are the hosts whose probe, registered as C(topology_probe), was unreachable while the play went
+        on for them (C(ignore_unreachable)).
     type: list
     elements: str
   failed:

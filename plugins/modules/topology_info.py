@@ -1,5 +1,4 @@
 #!/usr/bin/python
-# -*- coding: utf-8 -*-
 
 # Copyright (c) 2026, the lanewise authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
@@ -14,10 +13,11 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Reads how a node is built from C(/sys) and C(/proc), its PCI functions with every bridge up to the root complex, NUMA
-    nodes, GPUs and other accelerators, NICs with their interfaces and RDMA devices, SR-IOV functions and NVMe, and
+  - Reads how a node is built from C(/sys) and C(/proc), its PCI functions with every bridge up to the root complex,
+    NUMA nodes, GPUs and other accelerators, NICs with their interfaces and RDMA devices, SR-IOV functions and NVMe, and
     computes from it which GPU is near which NIC.
-  - What the machine does not say is V(null) or V(UNKNOWN) in the answer, and a finding tells about it. Nothing is guessed.
+  - What the machine does not say is V(null) or V(UNKNOWN) in the answer, and a finding tells about it. Nothing is
+    guessed.
   - Needs nothing on the node but Python. Works without root, but then PCI configuration space (ACS) and vital product
     data stay unknown.
 extends_documentation_fragment:
@@ -69,7 +69,8 @@ options:
   locality_overrides:
     description:
       - The site's own word on locality, for machines that do not say it or say it wrong.
-      - Does not change what Kubernetes would publish (RV(topology.functions.kubernetes)), which follows the kernel alone.
+      - Does not change what Kubernetes would publish (RV(topology.functions.kubernetes)), which follows the kernel
+        alone.
     type: list
     elements: dict
     default: []
@@ -103,7 +104,7 @@ EXAMPLES = r"""
 
 - name: Show which NICs are near each GPU
   ansible.builtin.debug:
-    msg: "{{ item.model }} {{ item.address }}: {{ item.nearest_nics.level }} {{ item.nearest_nics.devices | join(', ') }}"
+    msg: "{{ item.address }}: {{ item.nearest_nics.level }} {{ item.nearest_nics.devices | join(', ') }}"
   loop: "{{ node.topology.gpus }}"
   loop_control:
     label: "{{ item.address }}"
@@ -302,15 +303,16 @@ topology:
     affinity:
       description:
         - The C(levels) between all GPUs, NICs (without VFs) and NVMe, a square matrix in the order of C(devices).
-        - V(SELF), V(PIX) (one switch between), V(PXB) (several switches), V(PHB) (same root complex), V(NODE) (same NUMA
-          node), V(SYS) (other NUMA node), V(UNKNOWN).
+        - V(SELF), V(PIX) (one switch between), V(PXB) (several switches), V(PHB) (same root complex), V(NODE) (same
+          NUMA node), V(SYS) (other NUMA node), V(UNKNOWN).
       type: dict
     groups:
       description: GPUs and NICs that are each other's nearest, with their C(level) and what they have in C(common).
       type: list
       elements: dict
     findings:
-      description: What an operator should know, with C(id), C(severity), C(summary), C(action), C(devices) and C(evidence).
+      description:
+        - What an operator should know, with C(id), C(severity), C(summary), C(action), C(devices) and C(evidence).
       type: list
       elements: dict
 """
@@ -319,7 +321,6 @@ import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.overrides import OverrideError
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe

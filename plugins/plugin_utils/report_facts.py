@@ -137,7 +137,7 @@ def _converter(hint: t.Any) -> t.Callable[[t.Any], t.Any]:
         return _to_dataclass(t.cast("type", hint))
     origin, arguments = t.get_origin(hint), t.get_args(hint)
     if origin in (types.UnionType, t.Union):
-        return _converter(next(a for a in arguments if a is not type(None)))
+        return _converter(next(a for a in arguments if a is not types.NoneType))
     if origin is list:
         return _to_list(_converter(arguments[0]))
     if origin is dict:

@@ -114,7 +114,9 @@ def module_against_ping(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         }.items():
             path = Path(folder) / f"{name}.yml"
             tasks = [task] * count if task else []
-            path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
+            path.write_text(
+                json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]), encoding="utf-8"
+            )
             plays[name] = [playbook, "-i", "localhost,", "-c", "local", str(path)]
         environment = {**os.environ, "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_PYTHON_INTERPRETER": sys.executable}
 
@@ -160,8 +162,8 @@ def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         "unit": "ratio",
         "against": "a whole lstopo run on each example machine: "
         + ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(ratios.items(), key=lambda item: item[1])),
-        "method": "median of the machines; each 5 interleaved rounds, medians. lstopo reads neither SR-IOV, ACS, VPD nor "
-        "IOMMU groups",
+        "method": "median of the machines; each 5 interleaved rounds, medians. lstopo reads neither SR-IOV, ACS, VPD "
+        "nor IOMMU groups",
     }
 
 
@@ -197,16 +199,23 @@ def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
                 "method": f"{count} nodes of {len(facts)} shapes, rendering and files, one run",
             }
         size = Path(folder, "report", "index.html").stat().st_size
+        whole = sum(len(json.dumps(one)) for one in hosts.values())
         yield {
             "name": "site_report_1000_nodes_index",
             "value": round(size / 1e6, 2),
             "unit": "MB",
-            "against": f"the facts of all nodes, {sum(len(json.dumps(one)) for one in hosts.values()) / 1e6:.0f} MB as JSON",
+            "against": f"the facts of all nodes, {whole / 1e6:.0f} MB as JSON",
             "method": "size of index.html",
         }
 
 
-BENCHMARKS = (probe_against_lstopo, probe_of_each_machine, cost_per_function, module_against_ping, report_of_a_large_site)
+BENCHMARKS = (
+    probe_against_lstopo,
+    probe_of_each_machine,
+    cost_per_function,
+    module_against_ping,
+    report_of_a_large_site,
+)
 
 
 def main() -> None:
@@ -222,7 +231,10 @@ def main() -> None:
             for figure in benchmark(trees):
                 figure["date"] = today
                 lines.append(json.dumps(figure))
-                print(f"{figure['name']:32} {figure['value']:>9} {figure['unit']:6} against {figure['against']}", flush=True)
+                print(
+                    f"{figure['name']:32} {figure['value']:>9} {figure['unit']:6} against {figure['against']}",
+                    flush=True,
+                )
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"wrote {arguments.output}")

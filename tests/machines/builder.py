@@ -26,13 +26,21 @@ from .description import HERE, DescriptionError, Function, Plan, digest, link, l
 STAMP = ".machine.json"
 
 _RATE = {
-    800000: "800 Gb/sec (4X XDR)", 400000: "400 Gb/sec (4X NDR)", 200000: "200 Gb/sec (4X HDR)",
-    100000: "100 Gb/sec (4X EDR)", 50000: "50 Gb/sec (2X EDR)", 40000: "40 Gb/sec (4X QDR)",
-    25000: "25 Gb/sec (1X EDR)", 10000: "10 Gb/sec (1X QDR)", 1000: "2.5 Gb/sec (1X SDR)",
+    800000: "800 Gb/sec (4X XDR)",
+    400000: "400 Gb/sec (4X NDR)",
+    200000: "200 Gb/sec (4X HDR)",
+    100000: "100 Gb/sec (4X EDR)",
+    50000: "50 Gb/sec (2X EDR)",
+    40000: "40 Gb/sec (4X QDR)",
+    25000: "25 Gb/sec (1X EDR)",
+    10000: "10 Gb/sec (1X QDR)",
+    1000: "2.5 Gb/sec (1X SDR)",
 }
 _PORT_STATE = {
-    "up": ("4: ACTIVE", "5: LinkUp"), "init": ("2: INIT", "5: LinkUp"),
-    "nolink": ("1: DOWN", "2: Polling"), "down": ("1: DOWN", "3: Disabled"),
+    "up": ("4: ACTIVE", "5: LinkUp"),
+    "init": ("2: INIT", "5: LinkUp"),
+    "nolink": ("1: DOWN", "2: Polling"),
+    "down": ("1: DOWN", "3: Disabled"),
 }
 
 
@@ -270,8 +278,17 @@ class _Tree:
         self.cpus = total = sockets * cores * threads
         base = "devices/system/cpu"
         everything = cpu_list(range(total))
-        self.attributes(base, {"online": everything, "possible": everything, "present": everything, "offline": "",
-                               "kernel_max": 8191, "smt/active": int(threads > 1)})
+        self.attributes(
+            base,
+            {
+                "online": everything,
+                "possible": everything,
+                "present": everything,
+                "offline": "",
+                "kernel_max": 8191,
+                "smt/active": int(threads > 1),
+            },
+        )
         packages = {
             s: [s * cores + c + n * sockets * cores for n in range(threads) for c in range(cores)]
             for s in range(sockets)
@@ -291,13 +308,22 @@ class _Tree:
             siblings = text([socket * cores + core + n * sockets * cores for n in range(threads)])
             package = text(packages[socket])
             place = f"{base}/cpu{number}"
-            self.attributes(f"{place}/topology", {
-                "physical_package_id": socket, "die_id": 0, "core_id": core,
-                "thread_siblings": siblings[0], "thread_siblings_list": siblings[1],
-                "core_cpus": siblings[0], "core_cpus_list": siblings[1],
-                "core_siblings": package[0], "core_siblings_list": package[1],
-                "package_cpus": package[0], "package_cpus_list": package[1],
-            })
+            self.attributes(
+                f"{place}/topology",
+                {
+                    "physical_package_id": socket,
+                    "die_id": 0,
+                    "core_id": core,
+                    "thread_siblings": siblings[0],
+                    "thread_siblings_list": siblings[1],
+                    "core_cpus": siblings[0],
+                    "core_cpus_list": siblings[1],
+                    "core_siblings": package[0],
+                    "core_siblings_list": package[1],
+                    "package_cpus": package[0],
+                    "package_cpus_list": package[1],
+                },
+            )
             if number:
                 self.put(f"{place}/online", 1)
             self.link(f"{place}/node{node}", f"devices/system/node/node{node}")
@@ -327,15 +353,27 @@ class _Tree:
         ordered = sorted(self.nodes)
         with_cpu = cpu_list(n for n in ordered if self.nodes[n])
         with_memory = cpu_list(n for n in ordered if memory[n])
-        self.attributes(base, {"online": cpu_list(ordered), "possible": cpu_list(ordered), "has_cpu": with_cpu,
-                               "has_memory": with_memory, "has_normal_memory": with_memory})
+        self.attributes(
+            base,
+            {
+                "online": cpu_list(ordered),
+                "possible": cpu_list(ordered),
+                "has_cpu": with_cpu,
+                "has_memory": with_memory,
+                "has_normal_memory": with_memory,
+            },
+        )
         for node in ordered:
             kib = memory[node] << 20
-            self.attributes(f"{base}/node{node}", {
-                "cpulist": cpu_list(self.nodes[node]), "cpumap": cpu_mask(self.nodes[node], self.cpus),
-                "distance": " ".join(str(distance(node, other)) for other in ordered),
-                "meminfo": f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib * 9 // 10} kB",
-            })
+            self.attributes(
+                f"{base}/node{node}",
+                {
+                    "cpulist": cpu_list(self.nodes[node]),
+                    "cpumap": cpu_mask(self.nodes[node], self.cpus),
+                    "distance": " ".join(str(distance(node, other)) for other in ordered),
+                    "meminfo": f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib * 9 // 10} kB",
+                },
+            )
             self.link(f"bus/node/devices/node{node}", f"{base}/node{node}")
         kib = sum(memory.values()) << 20
         self.proc("meminfo", f"MemTotal:       {kib} kB\nMemFree:        {kib * 9 // 10} kB\n")
@@ -368,20 +406,29 @@ class _Tree:
     def identity(self) -> None:
         system = self.system
         release = system.get("kernel", "6.8.0-60-generic")
-        self.proc("cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro"
-                             f"{''.join(' ' + w for w in system.get('cmdline', '').split())}\n")
+        self.proc(
+            "cmdline",
+            f"BOOT_IMAGE=/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro"
+            f"{''.join(' ' + w for w in system.get('cmdline', '').split())}\n",
+        )
         self.proc("version", f"Linux version {release} (builder@example.com) (gcc) #1 SMP PREEMPT_DYNAMIC\n")
         self.proc("sys/kernel/osrelease", f"{release}\n")
         self.proc("sys/kernel/ostype", "Linux\n")
         self.proc("sys/kernel/arch", f"{self.arch}\n")
         self.proc("sys/kernel/hostname", f"{self.machine.get('name', 'machine')}\n")
         dmi = "devices/virtual/dmi/id"
-        self.attributes(dmi, {
-            "sys_vendor": system.get("vendor"), "product_name": system.get("product"),
-            "board_vendor": system.get("vendor"), "board_name": system.get("board"),
-            "bios_vendor": system.get("bios_vendor", "American Megatrends International, LLC."),
-            "bios_version": system.get("bios"), "chassis_type": 1 if system.get("hypervisor") else 23,
-        })
+        self.attributes(
+            dmi,
+            {
+                "sys_vendor": system.get("vendor"),
+                "product_name": system.get("product"),
+                "board_vendor": system.get("vendor"),
+                "board_name": system.get("board"),
+                "bios_vendor": system.get("bios_vendor", "American Megatrends International, LLC."),
+                "bios_version": system.get("bios"),
+                "chassis_type": 1 if system.get("hypervisor") else 23,
+            },
+        )
         self.link("class/dmi/id", dmi)
         for module, version in (system.get("modules") or {}).items():
             self.put(f"module/{module}/initstate", "live")
@@ -406,21 +453,39 @@ class _Tree:
         vendor, device = spec["id"].split(":")
         sub_vendor, sub_device = spec.get("subsystem", "0000:0000").split(":")
         code = spec["class"]
-        modalias = (f"pci:v0000{vendor.upper()}d0000{device.upper()}sv0000{sub_vendor.upper()}"
-                    f"sd0000{sub_device.upper()}bc{code[:2].upper()}sc{code[2:4].upper()}i{code[4:].upper()}")
+        modalias = (
+            f"pci:v0000{vendor.upper()}d0000{device.upper()}sv0000{sub_vendor.upper()}"
+            f"sd0000{sub_device.upper()}bc{code[:2].upper()}sc{code[2:4].upper()}i{code[4:].upper()}"
+        )
         cpus = self.local_cpus(fn.numa)
         driver = spec.get("driver")
         uevent = [f"DRIVER={driver}"] if driver else []
-        uevent += [f"PCI_CLASS={int(code, 16):X}", f"PCI_ID={vendor.upper()}:{device.upper()}",
-                   f"PCI_SUBSYS_ID={sub_vendor.upper()}:{sub_device.upper()}", f"PCI_SLOT_NAME={fn.address}",
-                   f"MODALIAS={modalias}"]
-        self.attributes(path, {
-            "class": f"0x{code}", "vendor": f"0x{vendor}", "device": f"0x{device}",
-            "subsystem_vendor": f"0x{sub_vendor}", "subsystem_device": f"0x{sub_device}",
-            "revision": f"0x{spec.get('rev', '00')}", "modalias": modalias, "uevent": "\n".join(uevent),
-            "enable": spec.get("enable", 1 if driver else 0), "irq": 0, "driver_override": "(null)",
-            "numa_node": fn.numa, "local_cpus": cpu_mask(cpus, self.cpus), "local_cpulist": cpu_list(cpus),
-        })
+        uevent += [
+            f"PCI_CLASS={int(code, 16):X}",
+            f"PCI_ID={vendor.upper()}:{device.upper()}",
+            f"PCI_SUBSYS_ID={sub_vendor.upper()}:{sub_device.upper()}",
+            f"PCI_SLOT_NAME={fn.address}",
+            f"MODALIAS={modalias}",
+        ]
+        self.attributes(
+            path,
+            {
+                "class": f"0x{code}",
+                "vendor": f"0x{vendor}",
+                "device": f"0x{device}",
+                "subsystem_vendor": f"0x{sub_vendor}",
+                "subsystem_device": f"0x{sub_device}",
+                "revision": f"0x{spec.get('rev', '00')}",
+                "modalias": modalias,
+                "uevent": "\n".join(uevent),
+                "enable": spec.get("enable", 1 if driver else 0),
+                "irq": 0,
+                "driver_override": "(null)",
+                "numa_node": fn.numa,
+                "local_cpus": cpu_mask(cpus, self.cpus),
+                "local_cpulist": cpu_list(cpus),
+            },
+        )
         self.files[f"sys/{path}/resource"] = b"0x0000000000000000 0x0000000000000000 0x0000000000000000\n" * 13
         self.link(f"{path}/subsystem", "bus/pci")
         self.link(f"bus/pci/devices/{fn.address}", path)
@@ -470,10 +535,16 @@ class _Tree:
 
         if fn.spec.get("link_files") is False:  # PCI Express attributes need the capability, which hypervisors hide
             return
-        self.attributes(fn.path, {
-            "current_link_speed": speed(now[0]), "current_link_width": now[1],
-            "max_link_speed": speed(best[0]), "max_link_width": best[1], "ari_enabled": int(fn.pf is not None),
-        })
+        self.attributes(
+            fn.path,
+            {
+                "current_link_speed": speed(now[0]),
+                "current_link_width": now[1],
+                "max_link_speed": speed(best[0]),
+                "max_link_width": best[1],
+                "ari_enabled": int(fn.pf is not None),
+            },
+        )
 
     def pci_config(self, fn: Function) -> None:
         spec = fn.spec
@@ -481,14 +552,22 @@ class _Tree:
         now, best = self.links_of(fn)
         hidden = spec.get("link_files") is False
         data = configspace.config_space(
-            vendor, device, int(spec["class"], 16), int(spec.get("rev", "00"), 16),
+            vendor,
+            device,
+            int(spec["class"], 16),
+            int(spec.get("rev", "00"), 16),
             subsystem=tuple(int(x, 16) for x in spec.get("subsystem", "0000:0000").split(":")),
             buses=(fn.bus, fn.secondary, fn.subordinate) if fn.secondary is not None else None,
-            port=None if hidden else fn.port, link=now, max_link=best, multifunction=fn.multifunction,
-            slot="slot" in spec or fn.port in ("root", "downstream"), has_vpd="vpd" in spec,
+            port=None if hidden else fn.port,
+            link=now,
+            max_link=best,
+            multifunction=fn.multifunction,
+            slot="slot" in spec or fn.port in ("root", "downstream"),
+            has_vpd="vpd" in spec,
             serial=int(spec["dsn"].replace("-", ""), 16) if "dsn" in spec else None,
             acs=(spec["acs_capable"], fn.acs_enabled) if fn.acs_enabled is not None else None,
-            sriov=fn.sriov, virtual=fn.pf is not None,
+            sriov=fn.sriov,
+            virtual=fn.pf is not None,
         )
         size = self.system.get("config_bytes", len(data))  # 64 is what the kernel gives to other users than root
         self.files[f"sys/{fn.path}/config"] = data[:size]
@@ -504,11 +583,17 @@ class _Tree:
 
     def pci_sriov(self, fn: Function) -> None:
         if fn.sriov:
-            self.attributes(fn.path, {
-                "sriov_totalvfs": fn.sriov["total"], "sriov_numvfs": fn.sriov["num"],
-                "sriov_offset": fn.sriov["offset"], "sriov_stride": fn.sriov["stride"],
-                "sriov_vf_device": f"{fn.sriov['vf']:x}", "sriov_drivers_autoprobe": fn.spec.get("autoprobe", 1),
-            })
+            self.attributes(
+                fn.path,
+                {
+                    "sriov_totalvfs": fn.sriov["total"],
+                    "sriov_numvfs": fn.sriov["num"],
+                    "sriov_offset": fn.sriov["offset"],
+                    "sriov_stride": fn.sriov["stride"],
+                    "sriov_vf_device": f"{fn.sriov['vf']:x}",
+                    "sriov_drivers_autoprobe": fn.spec.get("autoprobe", 1),
+                },
+            )
         for vf in fn.vfs:
             self.link(f"{fn.path}/virtfn{vf.vf_number}", vf.path)
             self.link(f"{vf.path}/physfn", fn.path)
@@ -593,11 +678,22 @@ class _Tree:
             tail = ":".join(f"{guid >> shift & 0xFF:02x}" for shift in range(56, -1, -8))
             address = f"00:00:10:29:fe:80:00:00:00:00:00:00:{tail}"  # queue pair number, then the port's GID
         self.macs[name] = mac
-        self.interface(f"{fn.path}/net/{name}", fn.path, {
-            "type": 32 if net["type"] == "ib" else 1, "address": address, "mtu": net.get("mtu", 1500), "state": state,
-            "speed": net.get("speed"), "dev_port": index, "port_name": port_name, "switch_id": switch,
-            "assign": 3 if fn.pf else 0, "alias": net.get("alias"),
-        })
+        self.interface(
+            f"{fn.path}/net/{name}",
+            fn.path,
+            {
+                "type": 32 if net["type"] == "ib" else 1,
+                "address": address,
+                "mtu": net.get("mtu", 1500),
+                "state": state,
+                "speed": net.get("speed"),
+                "dev_port": index,
+                "port_name": port_name,
+                "switch_id": switch,
+                "assign": 3 if fn.pf else 0,
+                "alias": net.get("alias"),
+            },
+        )
 
     def interface(self, path: str, device: str | None, net: dict[str, t.Any]) -> None:
         name = path.rsplit("/", 1)[1]
@@ -608,20 +704,34 @@ class _Tree:
         flags = 0x1003 if state != "down" else 0x1002
         self.net_paths[name] = path
         uevent = [f"DEVTYPE={net['devtype']}"] if net.get("devtype") else []
-        self.attributes(path, {
-            "address": net["address"], "addr_len": net["address"].count(":") + 1,
-            "broadcast": net.get("broadcast", ":".join(["ff"] * (net["address"].count(":") + 1))),
-            "addr_assign_type": net.get("assign", 0), "mtu": net.get("mtu", 1500), "type": kind,
-            "ifindex": index, "iflink": net.get("iflink", index), "flags": f"0x{net.get('flags', flags):x}",
-            "operstate": net.get("operstate", "up" if up else "down"),
-            "carrier": None if state == "down" else int(up), "dormant": None if state == "down" else 0,
-            "speed": None if state == "down" or not net.get("speed") else net["speed"] if up else -1,
-            "duplex": None if state == "down" or not net.get("speed") else "full" if up else "unknown",
-            "dev_id": f"0x{net.get('dev_id', 0):x}", "dev_port": net.get("dev_port", 0), "link_mode": 0,
-            "tx_queue_len": 1000, "netdev_group": 0, "name_assign_type": net.get("name_assign", 4),
-            "phys_port_name": net.get("port_name"), "phys_switch_id": net.get("switch_id"),
-            "uevent": "\n".join([*uevent, f"INTERFACE={name}", f"IFINDEX={index}"]),
-        })
+        self.attributes(
+            path,
+            {
+                "address": net["address"],
+                "addr_len": net["address"].count(":") + 1,
+                "broadcast": net.get("broadcast", ":".join(["ff"] * (net["address"].count(":") + 1))),
+                "addr_assign_type": net.get("assign", 0),
+                "mtu": net.get("mtu", 1500),
+                "type": kind,
+                "ifindex": index,
+                "iflink": net.get("iflink", index),
+                "flags": f"0x{net.get('flags', flags):x}",
+                "operstate": net.get("operstate", "up" if up else "down"),
+                "carrier": None if state == "down" else int(up),
+                "dormant": None if state == "down" else 0,
+                "speed": None if state == "down" or not net.get("speed") else net["speed"] if up else -1,
+                "duplex": None if state == "down" or not net.get("speed") else "full" if up else "unknown",
+                "dev_id": f"0x{net.get('dev_id', 0):x}",
+                "dev_port": net.get("dev_port", 0),
+                "link_mode": 0,
+                "tx_queue_len": 1000,
+                "netdev_group": 0,
+                "name_assign_type": net.get("name_assign", 4),
+                "phys_port_name": net.get("port_name"),
+                "phys_switch_id": net.get("switch_id"),
+                "uevent": "\n".join([*uevent, f"INTERFACE={name}", f"IFINDEX={index}"]),
+            },
+        )
         self.files[f"sys/{path}/ifalias"] = f"{net['alias']}\n".encode() if net.get("alias") else b""
         self.class_device("net", path, device)
 
@@ -632,10 +742,17 @@ class _Tree:
         uplink = self.net_paths[fn.spec["_nets"][0]]
         switch = self.files[f"sys/{uplink}/phys_switch_id"].decode().strip()
         for vf in fn.vfs:
-            self.interface(f"{fn.path}/net/{pattern.format(vf.vf_number)}", fn.path, {
-                "address": self.mac(vf, 9), "assign": 1, "speed": fn.spec["net"]["speed"], "switch_id": switch,
-                "port_name": f"pf{fn.function}vf{vf.vf_number}",
-            })
+            self.interface(
+                f"{fn.path}/net/{pattern.format(vf.vf_number)}",
+                fn.path,
+                {
+                    "address": self.mac(vf, 9),
+                    "assign": 1,
+                    "speed": fn.spec["net"]["speed"],
+                    "switch_id": switch,
+                    "port_name": f"pf{fn.function}vf{vf.vf_number}",
+                },
+            )
 
     def guid(self, fn: Function) -> int:
         """The driver's GUID: the card's MAC address with 0300h in its middle (mlx5)."""
@@ -654,11 +771,19 @@ class _Tree:
             return ":".join(f"{value >> 16 * i & 0xFFFF:04x}" for i in reversed(range(count)))
 
         system_guid = self.guid(fn.pf or fn) & ~0x7 if fn.spec.get("oui") else guid
-        self.attributes(path, {
-            "node_type": "1: CA", "node_guid": words(guid, 4), "sys_image_guid": words(system_guid, 4),
-            "fw_ver": spec.get("fw"), "board_id": spec.get("board"), "hca_type": spec.get("hca"), "hw_rev": "0",
-            "node_desc": f"{self.machine.get('name')} {name}",
-        })
+        self.attributes(
+            path,
+            {
+                "node_type": "1: CA",
+                "node_guid": words(guid, 4),
+                "sys_image_guid": words(system_guid, 4),
+                "fw_ver": spec.get("fw"),
+                "board_id": spec.get("board"),
+                "hca_type": spec.get("hca"),
+                "hw_rev": "0",
+                "node_desc": f"{self.machine.get('name')} {name}",
+            },
+        )
         self.class_device("infiniband", path, fn.path)
         state = fn.spec.get("state", "up")
         state = "nolink" if state == "down" and infiniband else state
@@ -666,13 +791,21 @@ class _Tree:
         rate = _RATE[speed] if logical != "1: DOWN" or not infiniband else "10 Gb/sec (4X SDR)"
         port = f"{path}/ports/1"
         number = self.count("lid") + 1
-        self.attributes(port, {
-            "state": logical, "phys_state": physical, "rate": rate,
-            "link_layer": "InfiniBand" if infiniband else "Ethernet",
-            "lid": f"0x{number if infiniband and logical == '4: ACTIVE' else 0xFFFF if infiniband else 0:x}",
-            "sm_lid": "0x1" if infiniband and logical == "4: ACTIVE" else "0x0", "lid_mask_count": 0, "sm_sl": 0,
-            "cap_mask": "0xa651e84a" if infiniband else "0x04010000", "pkeys/0": "0xffff",
-        })
+        self.attributes(
+            port,
+            {
+                "state": logical,
+                "phys_state": physical,
+                "rate": rate,
+                "link_layer": "InfiniBand" if infiniband else "Ethernet",
+                "lid": f"0x{number if infiniband and logical == '4: ACTIVE' else 0xFFFF if infiniband else 0:x}",
+                "sm_lid": "0x1" if infiniband and logical == "4: ACTIVE" else "0x0",
+                "lid_mask_count": 0,
+                "sm_sl": 0,
+                "cap_mask": "0xa651e84a" if infiniband else "0x04010000",
+                "pkeys/0": "0xffff",
+            },
+        )
         if infiniband:
             self.put(f"{port}/gids/0", words(0xFE80 << 112 | guid, 8))
             self.put(f"{port}/gid_attrs/types/0", "IB/RoCE v1")
@@ -709,15 +842,33 @@ class _Tree:
         name = f"nvme{number}"
         path = f"{fn.path}/nvme/{name}"
         serial = f"{spec['serial']}{self.made_up('nvme', fn.address) % 10**10:010d}"
-        self.attributes(path, {
-            "model": f"{spec['model']:<40}", "serial": f"{serial:<20}", "firmware_rev": f"{spec['fw']:<8}",
-            "address": fn.address, "state": "live", "transport": "pcie", "cntlid": 1, "numa_node": fn.numa,
-            "dev": f"241:{number}",
-        })
+        self.attributes(
+            path,
+            {
+                "model": f"{spec['model']:<40}",
+                "serial": f"{serial:<20}",
+                "firmware_rev": f"{spec['fw']:<8}",
+                "address": fn.address,
+                "state": "live",
+                "transport": "pcie",
+                "cntlid": 1,
+                "numa_node": fn.numa,
+                "dev": f"241:{number}",
+            },
+        )
         self.class_device("nvme", path, fn.path)
         block = f"{path}/{name}n1"
-        self.attributes(block, {"size": spec["gib"] << 21, "dev": f"259:{number}", "queue/rotational": 0,
-                                "queue/hw_sector_size": 512, "removable": 0, "nsid": 1})
+        self.attributes(
+            block,
+            {
+                "size": spec["gib"] << 21,
+                "dev": f"259:{number}",
+                "queue/rotational": 0,
+                "queue/hw_sector_size": 512,
+                "removable": 0,
+                "nsid": 1,
+            },
+        )
         self.class_device("block", block, path)
 
     def drm(self, fn: Function) -> None:
@@ -734,22 +885,34 @@ class _Tree:
         for minor, fn in enumerate(cards):
             uuid = f"{self.made_up('gpu', fn.address):032x}"
             uuid = "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))
-            self.proc(f"driver/nvidia/gpus/{fn.address}/information", (
-                f"Model: \t\t {fn.spec['model']}\nIRQ:   \t\t {100 + minor}\nGPU UUID: \t GPU-{uuid}\n"
-                f"Video BIOS: \t 96.00.89.00.01\nBus Type: \t PCIe\nDMA Size: \t 52 bits\n"
-                f"DMA Mask: \t 0xfffffffffffff\nBus Location: \t {fn.address}\nDevice Minor: \t {minor}\n"
-                f"GPU Firmware: \t 570.133.20\nGPU Excluded:\t No\n"
-            ))
+            self.proc(
+                f"driver/nvidia/gpus/{fn.address}/information",
+                (
+                    f"Model: \t\t {fn.spec['model']}\nIRQ:   \t\t {100 + minor}\nGPU UUID: \t GPU-{uuid}\n"
+                    f"Video BIOS: \t 96.00.89.00.01\nBus Type: \t PCIe\nDMA Size: \t 52 bits\n"
+                    f"DMA Mask: \t 0xfffffffffffff\nBus Location: \t {fn.address}\nDevice Minor: \t {minor}\n"
+                    f"GPU Firmware: \t 570.133.20\nGPU Excluded:\t No\n"
+                ),
+            )
         if cards:
             self.proc("driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  570.133.20\n")
 
     # Interfaces without a card
 
     def loopback(self) -> None:
-        self.interface("devices/virtual/net/lo", None, {
-            "address": "00:00:00:00:00:00", "broadcast": "00:00:00:00:00:00", "type": 772, "mtu": 65536,
-            "flags": 0x9, "operstate": "unknown", "name_assign": 2,
-        })
+        self.interface(
+            "devices/virtual/net/lo",
+            None,
+            {
+                "address": "00:00:00:00:00:00",
+                "broadcast": "00:00:00:00:00:00",
+                "type": 772,
+                "mtu": 65536,
+                "flags": 0x9,
+                "operstate": "unknown",
+                "name_assign": 2,
+            },
+        )
 
     def virtual_net(self, name: str, spec: dict[str, t.Any]) -> None:
         kind, lower = spec["kind"], spec.get("lower", [])
@@ -766,25 +929,40 @@ class _Tree:
         if lower and kind in ("vlan", "macvlan"):
             below_index = int(self.files[f"sys/{self.net_paths[lower[0]]}/ifindex"])
         assign = {"bond": 2, "vlan": 2, "netvsc": 0}.get(kind, 3)
-        self.interface(path, device, {
-            "address": mac, "assign": assign, "speed": spec.get("speed"), "mtu": spec.get("mtu", 1500),
-            "devtype": kind if kind in ("bond", "vlan", "bridge") else None, "iflink": below_index or self.ifindex,
-            "flags": 0x1403 if kind == "bond" else 0x1003,
-        })
+        self.interface(
+            path,
+            device,
+            {
+                "address": mac,
+                "assign": assign,
+                "speed": spec.get("speed"),
+                "mtu": spec.get("mtu", 1500),
+                "devtype": kind if kind in ("bond", "vlan", "bridge") else None,
+                "iflink": below_index or self.ifindex,
+                "flags": 0x1403 if kind == "bond" else 0x1003,
+            },
+        )
         for below in lower:
             self.link(f"{path}/lower_{below}", self.net_paths[below])
             self.link(f"{self.net_paths[below]}/upper_{name}", path)
             if kind in ("bond", "bridge", "netvsc"):
                 self.link(f"{self.net_paths[below]}/master", path)
         if kind == "bond":
-            self.attributes(f"{path}/bonding", {
-                "slaves": " ".join(lower), "mode": spec.get("mode", "802.3ad 4"), "mii_status": "up",
-                "active_slave": lower[0] if spec.get("mode", "").startswith("active-backup") else "",
-            })
+            self.attributes(
+                f"{path}/bonding",
+                {
+                    "slaves": " ".join(lower),
+                    "mode": spec.get("mode", "802.3ad 4"),
+                    "mii_status": "up",
+                    "active_slave": lower[0] if spec.get("mode", "").startswith("active-backup") else "",
+                },
+            )
             for below in lower:
                 place = self.net_paths[below]
-                self.attributes(f"{place}/bonding_slave", {
-                    "perm_hwaddr": self.macs[below], "state": "active", "mii_status": "up", "queue_id": 0})
+                self.attributes(
+                    f"{place}/bonding_slave",
+                    {"perm_hwaddr": self.macs[below], "state": "active", "mii_status": "up", "queue_id": 0},
+                )
                 self.put(f"{place}/address", mac)
                 self.put(f"{place}/flags", "0x1903")
             members = (self.files.get("sys/class/net/bonding_masters", b"").decode().split()) + [name]

@@ -118,7 +118,7 @@ def _extended(space, serial, acs, sriov, ari) -> None:
     for index, (offset, identifier, body) in enumerate(entries):
         following = entries[index + 1][0] if index + 1 < len(entries) else 0
         struct.pack_into("<I", space, offset, identifier | 1 << 16 | following << 20)
-        space[offset + 4:offset + 4 + len(body)] = body
+        space[offset + 4 : offset + 4 + len(body)] = body
 
 
 def vpd(name: str, fields: dict[str, str]) -> bytes:

@@ -242,8 +242,17 @@ class _Placer:
             spec = _merge(base, {k: v for k, v in options.items() if k != "count"})
             spec = _merge(spec, (options.get("each") or {}).get(number, {}))
             vf = Function(
-                pf.domain, where >> 8, where >> 3 & 0x1F, where & 7, spec, "", pf.root, pf.parent, pf.numa,
-                pf=pf, vf_number=number,
+                pf.domain,
+                where >> 8,
+                where >> 3 & 0x1F,
+                where & 7,
+                spec,
+                "",
+                pf.root,
+                pf.parent,
+                pf.numa,
+                pf=pf,
+                vf_number=number,
             )
             vf.path = f"{pf.path.rsplit('/', 1)[0]}/{vf.address}"
             pf.vfs.append(vf)

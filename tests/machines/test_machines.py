@@ -114,8 +114,15 @@ class TestEveryMachine:
 
     def test_config_space_agrees_with_the_link_files(self, name, trees):
         tree = trees(name)
-        speeds = {0: "Unknown", 1: "2.5 GT/s PCIe", 2: "5.0 GT/s PCIe", 3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe",
-                  5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
+        speeds = {
+            0: "Unknown",
+            1: "2.5 GT/s PCIe",
+            2: "5.0 GT/s PCIe",
+            3: "8.0 GT/s PCIe",
+            4: "16.0 GT/s PCIe",
+            5: "32.0 GT/s PCIe",
+            6: "64.0 GT/s PCIe",
+        }
         for address in os.listdir(tree / "sys/bus/pci/devices"):
             folder = pci(tree, address)
             config = (folder / "config").read_bytes()
@@ -157,11 +164,16 @@ class TestEveryMachine:
     def test_hwloc_sees_the_same_tree(self, name, trees):
         tree = trees(name)
         environment = {
-            **os.environ, "HWLOC_FSROOT": str(tree.resolve()), "HWLOC_COMPONENTS": "linux,stop", "LC_ALL": "C",
-            "HWLOC_DUMPED_HWDATA_DIR": "/var/run/hwloc", "HWLOC_DONT_ADD_VERSION_INFO": "1",
+            **os.environ,
+            "HWLOC_FSROOT": str(tree.resolve()),
+            "HWLOC_COMPONENTS": "linux,stop",
+            "LC_ALL": "C",
+            "HWLOC_DUMPED_HWDATA_DIR": "/var/run/hwloc",
+            "HWLOC_DONT_ADD_VERSION_INFO": "1",
         }
         done = subprocess.run(
-            [LSTOPO, "--of", "xml", "--whole-io"], env=environment, capture_output=True, text=True, check=False)
+            [LSTOPO, "--of", "xml", "--whole-io"], env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         seen = {}
 
@@ -197,7 +209,7 @@ class TestFacts:
             if read(folder, "vendor") == "0x15b3" and read(folder, "device") in ("0x1023", "0x2100"):
                 image = (folder / "vpd").read_bytes()
                 at = image.index(b"V3\x20")
-                uuids.setdefault(image[at + 3:at + 35], set()).add((read(folder, "device"), address[:4]))
+                uuids.setdefault(image[at + 3 : at + 35], set()).add((read(folder, "device"), address[:4]))
         assert len(uuids) == 4
         for members in uuids.values():
             assert {device for device, _domain in members} == {"0x1023", "0x2100"}
@@ -205,8 +217,10 @@ class TestFacts:
 
     def test_data_direct_segment_is_one_iommu_group(self, trees):
         tree = trees("gb300")
-        groups = {a: os.path.basename(os.readlink(pci(tree, a) / "iommu_group"))
-                  for a in ("0008:00:00.0", "0008:03:00.0", "0008:06:00.0", "0000:03:00.0")}
+        groups = {
+            a: os.path.basename(os.readlink(pci(tree, a) / "iommu_group"))
+            for a in ("0008:00:00.0", "0008:03:00.0", "0008:06:00.0", "0000:03:00.0")
+        }
         assert groups["0008:00:00.0"] == groups["0008:03:00.0"] == groups["0008:06:00.0"] != groups["0000:03:00.0"]
         wanted = {"0008:00:00.0": 0b11100, "0008:02:00.0": 0b11001, "0008:02:03.0": 0b10101, "0008:05:00.0": 0b11101}
         for address, word in wanted.items():  # xx111x0, xx110x1, xx101x1 and xx111x1 in rdma_topo's notation
@@ -215,8 +229,11 @@ class TestFacts:
 
     def test_isolated_functions_have_groups_of_their_own(self, trees):
         tree = trees("epyc-nps4")
-        groups = [os.readlink(path / "iommu_group") for path in (tree / "sys/bus/pci/devices").iterdir()
-                  if read(path, "class").startswith(("0x0302", "0x02"))]
+        groups = [
+            os.readlink(path / "iommu_group")
+            for path in (tree / "sys/bus/pci/devices").iterdir()
+            if read(path, "class").startswith(("0x0302", "0x02"))
+        ]
         assert len({os.path.basename(g) for g in groups}) == len(groups) == 10
 
     def test_grace_has_memory_nodes_without_cpus(self, trees):
@@ -276,8 +293,11 @@ class TestFacts:
 
     def test_fabric_management_looks_like_a_nic_but_for_its_vpd(self, trees):
         tree = trees("hgx-b200")
-        marked = {p.name for p in (tree / "sys/bus/pci/devices").iterdir()
-                  if (p / "vpd").exists() and b"SMDL=SW_MNG" in (p / "vpd").read_bytes()}
+        marked = {
+            p.name
+            for p in (tree / "sys/bus/pci/devices").iterdir()
+            if (p / "vpd").exists() and b"SMDL=SW_MNG" in (p / "vpd").read_bytes()
+        }
         assert marked == {f"0000:05:00.{n}" for n in range(4)}
         assert {read(pci(tree, a), "device") for a in marked} == {"0x1021"}
 

@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-REPORT = pytest.StashKey[t.List[t.Any]]()
+REPORT = pytest.StashKey[list[t.Any]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -89,7 +89,7 @@ def look(root: Path) -> Machine:
     if str(root) != "/":
         environment["HWLOC_FSROOT"] = str(root)
     command = [str(BINARY), "--of", "xml", "--whole-io", "--disallowed"]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
         raise NoAnswer(reason) if "failed to find sysfs cpu topology" in reason else RuntimeError(reason)

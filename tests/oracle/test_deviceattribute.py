@@ -52,8 +52,16 @@ def test_tree(name: str, helper: Path, tell: t.Callable[[t.Any], None]) -> None:
 
 
 VARIANTS = [
-    "unchanged", "plain_directories", "another_domain", "domain_of_five_digits", "two_buses_on_one_root_complex",
-    "no_node_number", "node_number_only", "firmware_without_proximity", "sparse_numbers", "node_of_memory_only",
+    "unchanged",
+    "plain_directories",
+    "another_domain",
+    "domain_of_five_digits",
+    "two_buses_on_one_root_complex",
+    "no_node_number",
+    "node_number_only",
+    "firmware_without_proximity",
+    "sparse_numbers",
+    "node_of_memory_only",
 ]
 
 

@@ -115,9 +115,21 @@ def _merge_packages(topology: Topology) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        _lose_a_bridge, _mix_up_roots, _change_an_id, _halve_a_link, _move_to_the_other_node, _forget_the_node,
-        _change_local_cpus, _forget_a_function, _swap_interfaces, _change_a_guid, _forget_a_gid, _lose_a_drive,
-        _change_memory, _change_a_distance, _merge_packages,
+        _lose_a_bridge,
+        _mix_up_roots,
+        _change_an_id,
+        _halve_a_link,
+        _move_to_the_other_node,
+        _forget_the_node,
+        _change_local_cpus,
+        _forget_a_function,
+        _swap_interfaces,
+        _change_a_guid,
+        _forget_a_gid,
+        _lose_a_drive,
+        _change_memory,
+        _change_a_distance,
+        _merge_packages,
     ],
 )
 def test_a_wrong_answer_is_noticed(spoil: t.Callable[[Topology], None], small: Path) -> None:

@@ -73,6 +73,7 @@ class Site:
             [str(PROGRAM), "-i", str(inventory), str(self.folder / "play.yml"), "-e", json.dumps(extra), *arguments],
             capture_output=True,
             text=True,
+            check=False,
             cwd=self.folder,
             env={
                 **os.environ,

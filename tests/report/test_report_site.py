@@ -256,7 +256,7 @@ def test_interrupted_run_leaves_whole_files(fleet, machines, report, monkeypatch
     assert report.text() == good["index.html"].decode()
     report.run(newer)
     assert not [name for name in report.files() if name.endswith(".tmp")]
-    other = {name: content for name, content in report.files().items()}
+    other = dict(report.files())
     assert not report.run(newer).changed and report.files() == other
 
 

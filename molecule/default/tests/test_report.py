@@ -14,45 +14,59 @@ import os
 import pytest
 
 REPORT = os.path.join(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"], "report")
+INVENTORY = os.path.join(os.environ["MOLECULE_PROJECT_DIRECTORY"], "inventories", "example")
 
 
 @pytest.fixture(name="site", scope="module")
 def _site(host):
-    return json.loads(host.file(f"{REPORT}/site.json").content_string)
+    """The facts of each host, as the report stores them."""
+    listed = json.loads(host.file(f"{REPORT}/site.json").content_string)["nodes"]
+    return {
+        node["name"]: json.loads(host.file(f"{REPORT}/nodes/{node['file']}.json").content_string)["facts"]
+        for node in listed
+    }
 
 
 def test_report_has_a_page_for_every_host(host, site):
-    inventory = json.loads(host.check_output(f"ansible-inventory -i {os.environ['MOLECULE_INVENTORY_FILE']} --list"))
-    hosts = set(inventory["_meta"]["hostvars"])
+    hosts = set(json.loads(host.check_output("ansible-inventory -i %s --list", INVENTORY))["_meta"]["hostvars"])
     assert len(hosts) >= 15
-    assert set(site["nodes"]) == hosts
+    assert set(site) == hosts
     for name in hosts:
         assert host.file(f"{REPORT}/nodes/{name}.html").size > 1000
 
 
 def test_this_machine_is_read_from_its_kernel(host, site):
-    facts = site["nodes"]["localhost"]["facts"]
-    listed = host.check_output("ls /sys/bus/pci/devices").split()
-    nics = {nic["address"] for nic in facts["nics"]}
-    assert nics <= set(listed)
+    facts = site["localhost"]
+    assert {nic["address"] for nic in facts["nics"]} <= set(host.check_output("ls /sys/bus/pci/devices").split())
     names = {interface["name"] for interface in facts["interfaces"]}
     assert names == set(host.check_output("ls /sys/class/net").split()) - {"bonding_masters"}
     assert facts["system"]["kernel"] == host.check_output("uname -r")
 
 
 def test_pairs_of_the_hgx_node(site):
-    facts = site["nodes"]["h100-01"]["facts"]
+    facts = site["h100-01"]
     assert [gpu["rail"] for gpu in facts["gpus"]] == list(range(8))
     assert {gpu["nearest_nics"]["level"] for gpu in facts["gpus"]} == {"PIX"}
 
 
 def test_degraded_node_is_found(site):
-    healthy, degraded = (site["nodes"][name]["facts"] for name in ("h100-01", "h100-04"))
-    assert not [one for one in healthy["findings"] if one["severity"] == "error"]
-    assert {"link-degraded", "rdma-port-down"} <= {one["id"] for one in degraded["findings"]}
+    assert not [one for one in site["h100-01"]["findings"] if one["severity"] == "error"]
+    assert {"link-degraded", "rdma-port-down"} <= {one["id"] for one in site["h100-04"]["findings"]}
+
+
+def test_node_with_a_missing_card_is_the_outlier(host, site):
+    shapes = {name: site[name]["fingerprint"] for name in site if name.startswith("h100-")}
+    assert [name for name, shape in shapes.items() if shape != shapes["h100-01"]] == ["h100-05"]
+    assert "h100-05" in host.file(f"{REPORT}/index.html").content_string.partition('id="findings"')[0]
+
+
+def test_stated_locality_is_used_and_marked(site):
+    facts = site["azure-01"]
+    assert {gpu["nearest_nics"]["level"] for gpu in facts["gpus"]} == {"PIX"}
+    assert "override-applied" in {one["id"] for one in facts["findings"]}
 
 
 def test_csv_tells_the_same(host, site):
     rows = list(csv.DictReader(io.StringIO(host.file(f"{REPORT}/devices.csv").content_string)))
     gpus = [row for row in rows if row["kind"] in ("gpu", "accelerator")]
-    assert len(gpus) == sum(len(node["facts"]["gpus"]) for node in site["nodes"].values())
+    assert len(gpus) == sum(len(facts["gpus"]) for facts in site.values())

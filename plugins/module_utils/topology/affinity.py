@@ -202,7 +202,7 @@ class Neighbours:
         return bool(self._places)
 
     def nearest(self, places: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
-        """The nearest level of any indexed device to C(places), and for each device at it the two functions that meet."""
+        """The nearest level of any indexed device to C(places), and the two functions that meet for each device."""
         for tier, bound in enumerate(("PIX", "PXB", "PHB", "NODE", "SYS")):
             candidates: dict[str, None] = {}
             if bound == "SYS":
@@ -211,7 +211,8 @@ class Neighbours:
                 for place in places:
                     for key in _keys(place)[tier]:
                         candidates.update(dict.fromkeys(self._members.get(key, ())))
-            best, ends = "UNKNOWN", {}
+            best = "UNKNOWN"
+            ends: dict[str, tuple[str, str]] = {}
             for address in candidates:
                 near, ours, theirs = min(
                     (

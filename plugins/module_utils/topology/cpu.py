@@ -123,7 +123,7 @@ def read_system(reader: Reader) -> System:
         architecture=reader.text("/proc/sys/kernel/arch") or reader.architecture(),
     )
     cpuinfo = (reader.text("/proc/cpuinfo", 16384) or "").split("\n\n")[0]
-    values = {}
+    values: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, colon, value = line.partition(":")
         if colon:

@@ -147,9 +147,7 @@ def _links(topology: Topology) -> list[Finding]:
                         evidence=evidence,
                     )
                 )
-            ours, theirs = (
-                payload_rate(one.max_speed_gts, one.max_width) for one in (lower.link, upper.link)
-            )
+            ours, theirs = (payload_rate(one.max_speed_gts, one.max_width) for one in (lower.link, upper.link))
             if ours and theirs and theirs < ours and lower.kind != "bridge":
                 findings.append(
                     Finding(
@@ -239,7 +237,7 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
                 id="gpu-nic-locality-unknown",
                 severity="warning",
                 summary=f"For {len(unknown)} GPU(s) the machine does not say which NIC is near",
-                action="State the locality in the inventory (topology_locality_overrides) if the provider documents it.",
+                action="State the locality in the inventory (topology_locality_overrides) if the provider tells it.",
                 devices=[gpu.address for gpu in unknown],
                 evidence=[f"{gpu.address}: NUMA node {gpu.numa_node}" for gpu in unknown[:8]],
             )
@@ -307,7 +305,10 @@ def _numa(topology: Topology) -> list[Finding]:
         node = sets.get(function.numa_node) if function.numa_node is not None else None
         if function.numa_source == "kernel" and local and node and not local & node:
             conflicts.append(
-                (function.address, f"{function.address}: NUMA node {function.numa_node}, but CPUs {function.local_cpus}")
+                (
+                    function.address,
+                    f"{function.address}: NUMA node {function.numa_node}, but CPUs {function.local_cpus}",
+                )
             )
         if function.numa_source == "kernel" and topology.numa_nodes and function.numa_node not in sets:
             conflicts.append((function.address, f"{function.address}: NUMA node {function.numa_node} does not exist"))
@@ -351,7 +352,9 @@ def _iommu(topology: Topology) -> list[Finding]:
             summary="The IOMMU translates the DMA of GPUs or NICs, which slows or breaks GPUDirect",
             action="Boot with iommu=pt (and intel_iommu=on where VFs go to virtual machines).",
             devices=[function.address for function in translated],
-            evidence=[f"{one.address}: IOMMU group {one.iommu_group} type {one.iommu_group_type}" for one in translated[:8]]
+            evidence=[
+                f"{one.address}: IOMMU group {one.iommu_group} type {one.iommu_group_type}" for one in translated[:8]
+            ]
             + [f"kernel arguments: {' '.join(system.iommu_arguments) or 'none about the IOMMU'}"],
         )
     ]
@@ -404,8 +407,8 @@ def _acs(topology: Topology, proximity: Proximity) -> list[Finding]:
                 id="acs-redirect",
                 severity="warning",
                 summary="ACS redirects peer-to-peer traffic between GPUs and NICs through the root complex",
-                action="Clear request and completion redirect on these ports (pci=config_acs= or at boot) unless VFs or "
-                "devices below them are passed to virtual machines.",
+                action="Clear request and completion redirect on these ports (pci=config_acs= or at boot) unless VFs "
+                "or devices below them are passed to virtual machines.",
                 devices=sorted(hit),
                 evidence=sorted(redirecting.values()),
             )
@@ -439,7 +442,9 @@ def _kubernetes(topology: Topology) -> list[Finding]:
                 summary=f"Kubernetes cannot publish pcieRoot for {_names(unpublishable)}",
                 action="Align claims on numaNode, or on this collection's own driver attributes.",
                 devices=unpublishable,
-                evidence=[f"{address}: root complex {functions[address].root_complex}" for address in unpublishable[:8]],
+                evidence=[
+                    f"{address}: root complex {functions[address].root_complex}" for address in unpublishable[:8]
+                ],
             )
         )
     disjoint = []
@@ -457,8 +462,8 @@ def _kubernetes(topology: Topology) -> list[Finding]:
                 id="disjoint-pcie-roots",
                 severity="warning",
                 summary=f"{len(disjoint)} GPU(s) have another pcieRoot than the NIC that serves them",
-                action="A claim that matches on pcieRoot can never be met here. Match on numaNode, or on this collection's "
-                "own driver attributes.",
+                action="A claim that matches on pcieRoot can never be met here. Match on numaNode, or on this "
+                "collection's own driver attributes.",
                 devices=[address for address, text in disjoint],
                 evidence=[text for address, text in disjoint[:8]],
             )
@@ -492,8 +497,8 @@ def _virtual(topology: Topology) -> list[Finding]:
             id="virtual-machine",
             severity="info",
             summary="This is a virtual machine: the PCIe tree is the hypervisor's, not the hardware's",
-            action="Where the provider publishes the machine's layout (an NCCL topology file, say), import it or state it "
-            "as overrides.",
+            action="Where the provider publishes the machine's layout (an NCCL topology file, say), import it or "
+            "state it as overrides.",
             evidence=[f"product {topology.system.product}, CPU {topology.system.cpu_model}"],
         )
     ]

@@ -123,7 +123,8 @@ class Interface:
     """A network interface of the namespace that was read."""
 
     name: str
-    kind: str = "virtual"  # physical, vf, sf, representor, bond, bridge, vlan, macvlan, ipvlan, vxlan, wlan, usb, loopback, virtual
+    # physical, vf, sf, representor, bond, bridge, vlan, macvlan, ipvlan, vxlan, wlan, usb, loopback, virtual
+    kind: str = "virtual"
     address: str | None = None  # PCI function
     link_layer: str | None = None  # ethernet, infiniband, loopback, other
     ifindex: int | None = None
@@ -319,7 +320,7 @@ def as_dict(value: t.Any) -> t.Any:
         kind = type(value)
         names = _FIELDS.get(kind)
         if names is None:
-            names = _FIELDS[kind] = tuple(f.name for f in fields(kind))
+            names = _FIELDS[kind] = tuple(f.name for f in fields(value))
         return {name: as_dict(getattr(value, name)) for name in names}
     if isinstance(value, list):
         return [as_dict(item) for item in value]

@@ -82,9 +82,7 @@ def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> 
     return interface
 
 
-def _kind(
-    reader: Reader, interface: Interface, folder: str, names: set[str], functions: dict[str, PciFunction]
-) -> str:
+def _kind(reader: Reader, interface: Interface, folder: str, names: set[str], functions: dict[str, PciFunction]) -> str:
     if interface.link_layer == "loopback":
         return "loopback"
     if "bonding" in names:

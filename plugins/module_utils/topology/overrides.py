@@ -52,7 +52,7 @@ def _chosen(entry: dict[str, t.Any], functions: dict[str, PciFunction]) -> list[
 
 
 def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFunction]) -> list[Finding]:
-    """Set C(numa_node) and C(switch_label) of the chosen functions, and report what was set and what matched nothing."""
+    """Set C(numa_node) and C(switch_label) of the chosen functions; report what was set and what matched nothing."""
     findings = []
     stated: dict[str, None] = {}  # addresses, in order
     evidence = []

@@ -73,7 +73,7 @@ def locate(parent: str) -> tuple[str | None, list[str]]:
 
 
 def network_carriers(reader: Reader) -> set[str]:
-    """The functions that interfaces or RDMA devices hang on: NICs, whatever their class says. USB adapters do not count."""
+    """The functions that interfaces or RDMA devices hang on: NICs, whatever their class says. USB does not count."""
     found = set()
     for folder in ("/sys/class/net", "/sys/class/infiniband"):
         for name in reader.names(folder):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
-from . import affinity, cpu, fingerprint, findings, ids, net, overrides, pci, rdma
+from . import affinity, cpu, findings, fingerprint, ids, net, overrides, pci, rdma
 from .model import Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology
 from .reader import Reader
 
@@ -132,7 +132,9 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
     }
     for name in reader.names("/sys/class/nvme"):
         folder = reader.link(f"/sys/class/nvme/{name}", expected=False) or f"/sys/class/nvme/{name}"
-        entry = found.get(pci.address_in(folder) or pci.address_in(reader.link(f"{folder}/device", expected=False)) or "")
+        entry = found.get(
+            pci.address_in(folder) or pci.address_in(reader.link(f"{folder}/device", expected=False)) or ""
+        )
         if entry is None:
             continue
         entry.controllers.append(name)
@@ -141,9 +143,7 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
     return list(found.values())
 
 
-def _nics(
-    functions: dict[str, PciFunction], interfaces: list[Interface], rdma_devices: list[RdmaDevice]
-) -> list[Nic]:
+def _nics(functions: dict[str, PciFunction], interfaces: list[Interface], rdma_devices: list[RdmaDevice]) -> list[Nic]:
     carrying = net.below(interfaces, {interface.name for interface in interfaces if interface.default_route})
     partners = _data_direct(functions)
     interfaces_of: dict[str | None, list[Interface]] = {}

@@ -99,7 +99,9 @@ def _port(
 
 def _gids(reader: Reader, folder: str) -> list[Gid]:
     gids = []
-    for name in sorted((entry for entry in reader.names(f"{folder}/gids") if re.match(r"^[0-9]{1,5}$", entry)), key=int):
+    for name in sorted(
+        (entry for entry in reader.names(f"{folder}/gids") if re.match(r"^[0-9]{1,5}$", entry)), key=int
+    ):
         text = reader.text(f"{folder}/gids/{name}")
         if text and not _EMPTY_GID.match(text):
             gids.append(

@@ -24,8 +24,8 @@ _PAGE = 4096
 _INTEGER = re.compile(r"^-?\d{1,20}$", re.ASCII)
 
 
-#: O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW: an attribute
-#: is never a link, and a link in a recorded tree could lead out of it.
+#: O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW: an
+#: attribute is never a link, and a link in a recorded tree could lead out of it.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 

@@ -44,9 +44,7 @@ _DECIMAL = re.compile(r"^[0-9]{1,6}(\.[0-9]{1,9})?$")
 #: Beginnings of the names that RDMA drivers and rdma-core's renaming rules give; network interfaces have others.
 _RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qedr|hns_|erdma_|mana_|ionic_|siw|rxe)")
 
-_PCI_TYPE = re.compile(
-    r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})$"
-)
+_PCI_TYPE = re.compile(r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})$")
 _BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
 _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
 
@@ -594,9 +592,7 @@ class _Hwloc:
         for device in self._topology.rdma_devices:
             siblings = [one for one in self._topology.interfaces if one.address and one.address == device.address]
             for port in device.ports:
-                port.interfaces = [
-                    one.name for one in siblings if len(siblings) == 1 or one.dev_port == port.port - 1
-                ]
+                port.interfaces = [one.name for one in siblings if len(siblings) == 1 or one.dev_port == port.port - 1]
 
 
 def _rdma_device(name: str, address: str | None, values: dict[str, str]) -> RdmaDevice:

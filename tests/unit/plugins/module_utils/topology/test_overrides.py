@@ -63,7 +63,7 @@ def test_override_by_slot_is_of_every_function_of_the_card(tree):
 
 def test_stated_rail_stops_derived_ones(tree):
     for bus, kind in ((0x18, GPU), (0x28, GPU), (0x19, NIC), (0x29, NIC)):
-        tree.pci(f"pci0000:{bus & 0xf0 | 7:02x}/0000:{bus & 0xf0 | 7:02x}:{bus & 7:02x}.0/0000:{bus:02x}:00.0", kind, 0)
+        tree.pci(f"pci0000:{bus & 0xF0 | 7:02x}/0000:{bus & 0xF0 | 7:02x}:{bus & 7:02x}.0/0000:{bus:02x}:00.0", kind, 0)
     topology = tree.probe({"address": "0000:19:00.0", "rail": 5})
     assert {nic.address: (nic.rail, nic.rail_source) for nic in topology.nics} == {
         "0000:19:00.0": (5, "override"),

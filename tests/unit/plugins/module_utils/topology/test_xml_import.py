@@ -13,11 +13,10 @@ import tarfile
 import tempfile
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, probe, xml_import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, as_dict
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 # Two sockets with two switches each, two GPUs and a NIC below every switch: the layout that AWS documents for p4d.
 CLOUD = """<?xml version="1.0"?>
@@ -261,14 +260,18 @@ def test_lstopo_machine():
     node = load(LSTOPO)
     assert node.source.kind == "hwloc_xml"
     assert (node.system.product, node.system.vendor, node.system.kernel, node.system.cpu_model) == (
-        "R1", "Vendor", "6.8.0", "CPU 1",
+        "R1",
+        "Vendor",
+        "6.8.0",
+        "CPU 1",
     )
     assert [(one.id, one.cpus, one.package, one.memory_bytes, one.distances) for one in node.numa_nodes] == [
         (0, "0-7", 0, 1024, {"0": 10, "8": 40}),
         (8, "64-67", 1, None, {"0": 40, "8": 10}),
     ]
     assert [(package.id, package.cpus, package.numa_nodes) for package in node.packages] == [
-        (0, "0-7", [0]), (1, "64-67", [8]),
+        (0, "0-7", [0]),
+        (1, "64-67", [8]),
     ]
 
 
@@ -314,7 +317,10 @@ def test_lstopo_network():
     node = load(LSTOPO)
     (interface,) = node.interfaces
     assert (interface.name, interface.address, interface.link_layer, interface.dev_port) == (
-        "ib0", "0000:18:00.0", "infiniband", 0,
+        "ib0",
+        "0000:18:00.0",
+        "infiniband",
+        0,
     )
     (device,) = node.rdma_devices
     assert (device.name, device.address, device.node_guid) == ("mlx5_0", "0000:18:00.0", "b859:9f03:0001:0203")
