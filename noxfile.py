@@ -268,10 +268,12 @@ def units(session: nox.Session, target: str) -> None:
 @nox.session
 @check
 def tests(session: nox.Session) -> None:
-    """The other tests: example machines, oracles, the report in a browser."""
+    """The other tests: example machines, oracles, the report in a browser, the site playbook over SSH."""
     venv = prepare()
     ensure_package("hwloc-nox", bool(shutil.which("lstopo-no-graphics") or shutil.which("lstopo")))
     ensure_package("chromium", bool(shutil.which("chromium")))
+    if os.environ.get("CI"):  # not on a person's machine, where the package would start a server
+        ensure_package("openssh-server", os.path.exists("/usr/sbin/sshd"))
     folders = sorted({str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")})
     run(session, venv, "python", "-m", "pytest", *folders)
 
