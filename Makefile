@@ -36,7 +36,8 @@ lock: python ## resolve requirements/*.in anew, with hashes
 	@$(NOX) --sessions lock
 
 clean: ## remove all that these targets have made, the shared environments too
-	rm -rf .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
+	rm -rf .cache report "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
+	grep -ls 'make clean. of lanewise.dra' ~/.ansible/test/cache/get_pip_*.py | xargs -r rm
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -119,7 +119,7 @@ def environment(venv: Path, *collections: Path) -> dict[str, str]:
         {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "PYTHONPATH")},
         PATH=f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         VIRTUAL_ENV=str(venv),
-        LC_ALL="C.UTF-8",
+        LC_ALL="C.UTF-8" if sys.platform == "linux" else "en_US.UTF-8",
         PYTHONPATH=os.pathsep.join(paths),
         ANSIBLE_COLLECTIONS_PATH=os.pathsep.join(paths),
     )

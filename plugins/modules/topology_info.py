@@ -59,7 +59,7 @@ options:
     description:
       - Whether to read the vital product data (part number, serial number) of NICs.
       - It takes some milliseconds a card. Boards with a data-direct function (ConnectX-8) need it to tell which NIC
-        serves which GPU.
+        serves which GPU, and HGX boards to tell the ConnectX functions that manage NVLink switches from NICs.
     type: bool
     default: true
   gids:
@@ -183,7 +183,8 @@ topology:
           description: The address again.
           type: str
         kind:
-          description: V(gpu), V(accelerator), V(nic), V(nvme), V(bridge), V(data_direct) or V(other).
+          description:
+            - V(gpu), V(accelerator), V(nic), V(nvme), V(bridge), V(data_direct), V(nvlink_management) or V(other).
           type: str
         class_code:
           description: Base class, subclass and programming interface, six hexadecimal digits.
@@ -384,7 +385,8 @@ def main() -> None:
     except OverrideError as error:
         module.fail_json(msg=str(error))
     except (OSError, ValueError) as error:
-        module.fail_json(msg=f"cannot import {params['import_file']!r}: {error}")
+        what = f"import {params['import_file']!r}" if params["import_file"] else f"read {root!r}"
+        module.fail_json(msg=f"cannot {what}: {error}")
     if params["pci_functions"] == "relevant":
         keep_relevant(topology)
     result = as_dict(topology)

@@ -185,7 +185,7 @@ def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
     for device in devices:
         if len(device.bridges) > depth + 1:
             below.setdefault(device.bridges[depth + 1], []).append(device)
-    nested = [address for address in below if _domain(address) != _domain(devices[0].bridges[depth])]
+    nested = [address for address, behind in below.items() if _domain(address) != _domain(behind[0].bridges[depth])]
     if nested:
         members = [device for address in nested for device in below.pop(address)]
         children = [box for ports in _by_port(members, depth + 1) for box in _subtree(view, ports, depth + 1)]

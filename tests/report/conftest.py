@@ -52,7 +52,8 @@ def fleet(machines: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
     facts = {f"h100-{number:02}": machines["hgx-h100"] for number in range(1, 11)}
     facts["h100-04"] = machines["degraded"]
     facts["h100-09"] = without_gpu(machines["hgx-h100"], 3)
-    others = {f"{name}-1": found for name, found in machines.items() if name not in ("hgx-h100", "degraded")}
+    rack = ("hgx-h100", "degraded", "missing-nic")
+    others = {f"{name}-1": found for name, found in machines.items() if name not in rack}
     return {**facts, **others}
 
 

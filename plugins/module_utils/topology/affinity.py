@@ -143,10 +143,12 @@ class Proximity:
                 rows[row][column] = rows[column][row] = near
         return Affinity(devices=devices, levels=rows)
 
-    def _closest_nodes(self, address: str, ends: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _closest_nodes(self, ends: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
         """Of devices on other NUMA nodes those at the smallest SLIT distance; all where a distance is not stated."""
-        row = self._distances.get(self._functions[address].numa_node or 0, {})
-        far = {other: row.get(str(self._functions[other].numa_node)) for other in ends}
+        far: dict[str, int | None] = {}
+        for other, (ours, theirs) in ends.items():
+            near, remote = self._functions[ours].numa_node, self._functions[theirs].numa_node
+            far[other] = None if near is None else self._distances.get(near, {}).get(str(remote))
         stated = [distance for distance in far.values() if distance is not None]
         if len(stated) < len(far):
             return ends
@@ -160,7 +162,7 @@ class Proximity:
         """The nearest of the indexed devices. C(via) maps a NIC to the DMA function that makes it near."""
         found, ends = among.nearest(self._places(address))
         if found == "SYS":
-            ends = self._closest_nodes(address, ends)
+            ends = self._closest_nodes(ends)
         result = Nearest(level=found, devices=sorted(ends, key=sort_key))
         for other, (ours, theirs) in ends.items():
             if ours != address:
@@ -246,11 +248,12 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
 def fabric_nics(nics: list[Nic]) -> list[Nic]:
     """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs where the node has no RDMA device.
 
-    The NIC under the default route is not one of them, unless there is no other.
+    NICs under the default route are none, unless they are the most of them: then the routes say nothing about purpose.
     """
     physical = [nic for nic in nics if nic.physfn is None]
     capable = [nic for nic in physical if nic.rdma_devices] or physical
-    return [nic for nic in capable if not nic.default_route] or capable
+    others = [nic for nic in capable if not nic.default_route]
+    return others if 2 * len(others) >= len(capable) else capable
 
 
 def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[Group]:

@@ -138,6 +138,8 @@ def read_system(reader: Reader) -> System:
         system.virtual = "hypervisor" in values["flags"].split()
     elif (system.product or "").startswith(_VIRTUAL_PRODUCTS) or system.vendor in _VIRTUAL_VENDORS:
         system.virtual = True
+    elif system.vendor == "Amazon EC2" and system.product:
+        system.virtual = ".metal" not in system.product
     if "iommu" in reader.names("/sys/class"):
         system.iommu_enabled = bool(reader.names("/sys/class/iommu"))
     arguments = (reader.text("/proc/cmdline", 16384) or "").split()

@@ -163,20 +163,23 @@ def _links(topology: Topology) -> list[Finding]:
 
 
 def _ports(topology: Topology) -> list[Finding]:
+    """RDMA ports that are down. A rail is broken when no port of its function is up: in switchdev mode one of the
+    function's ports carries the traffic and the others stand for VFs."""
     nics = {nic.address: nic for nic in topology.nics}
+    alive = {device.address for device in topology.rdma_devices for port in device.ports if port.state == "ACTIVE"}
     findings = []
     for device in topology.rdma_devices:
         nic = nics.get(device.address or "")
         for port in device.ports:
             if port.state in (None, "ACTIVE") or nic is None or nic.physfn:
                 continue
-            on_rail = nic.rail is not None
+            broken = nic.rail is not None and nic.address not in alive
             findings.append(
                 Finding(
                     id="rdma-port-down",
-                    severity="error" if on_rail else "info",
+                    severity="error" if broken else "info",
                     summary=f"Port {port.port} of {device.name} is {port.state} ({port.phys_state or 'link unknown'})"
-                    + (f"; rail {nic.rail} is broken" if on_rail else ""),
+                    + (f"; rail {nic.rail} is broken" if broken else ""),
                     action="Check cable, transceiver and switch port"
                     + (", and that a subnet manager runs." if port.link_layer == "infiniband" else "."),
                     devices=[nic.address],
@@ -440,7 +443,7 @@ def _kubernetes(topology: Topology) -> list[Finding]:
                 id="no-pcie-root-attribute",
                 severity="info",
                 summary=f"Kubernetes cannot publish pcieRoot for {_names(unpublishable)}",
-                action="Align claims on numaNode, or on this collection's own driver attributes.",
+                action="Align claims on numaNode.",
                 devices=unpublishable,
                 evidence=[
                     f"{address}: root complex {functions[address].root_complex}" for address in unpublishable[:8]
@@ -462,8 +465,7 @@ def _kubernetes(topology: Topology) -> list[Finding]:
                 id="disjoint-pcie-roots",
                 severity="warning",
                 summary=f"{len(disjoint)} GPU(s) have another pcieRoot than the NIC that serves them",
-                action="A claim that matches on pcieRoot can never be met here. Match on numaNode, or on this "
-                "collection's own driver attributes.",
+                action="A claim that matches on pcieRoot can never be met here. Match on numaNode.",
                 devices=[address for address, text in disjoint],
                 evidence=[text for address, text in disjoint[:8]],
             )

@@ -11,7 +11,7 @@ import hashlib
 
 from .model import PciFunction, Topology
 
-_SHAPING = ("gpu", "accelerator", "nic", "nvme", "data_direct")
+_SHAPING = ("gpu", "accelerator", "nic", "nvme", "data_direct", "nvlink_management")
 
 
 def fingerprint(topology: Topology) -> str:

@@ -16,8 +16,10 @@ VENDORS = {
     "1077": "QLogic",
     "10de": "NVIDIA",
     "1137": "Cisco",
+    "1414": "Microsoft",
     "14e4": "Broadcom",
     "15b3": "NVIDIA",
+    "1ae0": "Google",
     "1af4": "Virtio",
     "1c36": "Amazon",
     "1d0f": "Amazon",
@@ -135,6 +137,9 @@ DEVICES = {
 #: AWS Inferentia and Trainium: they carry the class of a plain system peripheral.
 _NEURON = frozenset(("7064", "7065", "7066", "7067", "7164", "7264", "7364"))
 
+#: Of a class that would make them GPUs or accelerators: graphics of management processors, a compression engine.
+_NO_ACCELERATORS = frozenset((("1002", "4752"), ("1002", "515e"), ("1002", "5159"), ("19e5", "a250"), ("19e5", "a251")))
+
 _GPU_VENDORS = frozenset(("10de", "1002", "8086"))
 
 
@@ -154,6 +159,8 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
     """
     if vendor_id == "15b3" and device_id == "2100":
         return "data_direct"
+    if (vendor_id, device_id) in _NO_ACCELERATORS:
+        return "other"
     base, sub = (class_code or "")[:2], (class_code or "")[:4]
     if sub in ("0604", "0609"):
         return "bridge"

@@ -136,18 +136,31 @@ def _add_permanent_macs(reader: Reader, interfaces: list[Interface]) -> None:
 
 
 def default_route_interfaces(reader: Reader) -> set[str]:
-    """The interfaces of the main table's IPv4 and IPv6 default routes (/proc/net/route, /proc/net/ipv6_route)."""
-    found = set()
+    """The interfaces of the default route with the lowest metric (/proc/net/route, /proc/net/ipv6_route).
+
+    IPv4 decides where it has a default route at all: IPv6 routers announce themselves on every port, and the IPv6 file
+    lists all tables.
+    """
+    found: dict[str, int] = {}
     for line in (reader.text("/proc/net/route", 1 << 20) or "").splitlines()[1:]:
         columns = line.split()
         if len(columns) >= 8 and columns[1] == columns[7] == "00000000" and _route_is_up(columns[3]):
-            found.add(columns[0])
-    for line in (reader.text("/proc/net/ipv6_route", 1 << 20) or "").splitlines():
-        columns = line.split()
-        if len(columns) >= 10 and not columns[0].strip("0") and columns[1] == "00" and _route_is_up(columns[8]):
-            found.add(columns[9])
-    found.discard("lo")
-    return found
+            _keep_lowest(found, columns[0], columns[6], 10)
+    if not found:
+        for line in (reader.text("/proc/net/ipv6_route", 1 << 20) or "").splitlines():
+            columns = line.split()
+            if len(columns) >= 10 and not columns[0].strip("0") and columns[1] == "00" and _route_is_up(columns[8]):
+                _keep_lowest(found, columns[9], columns[5], 16)
+    found.pop("lo", None)
+    return {name for name, metric in found.items() if metric == min(found.values())}
+
+
+def _keep_lowest(found: dict[str, int], name: str, text: str, base: int) -> None:
+    try:
+        metric = int(text, base)
+    except ValueError:
+        return
+    found[name] = min(metric, found.get(name, metric))
 
 
 def _route_is_up(flags: str) -> bool:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import re
 import typing as t
@@ -18,6 +19,8 @@ from .reader import Reader
 
 DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+#: Real trees are a tenth as deep. Deeper ones are made up, and would exhaust whoever walks them.
+MAX_DEPTH = 64
 _HOST_BRIDGE = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _HEX = re.compile(r"^0x[0-9a-f]{1,8}$")
 #: What the PCI core writes into uevent, in this order; the driver core may put the driver and more before it.
@@ -63,13 +66,15 @@ def locate(parent: str) -> tuple[str | None, list[str]]:
     """Root complex and bridges above the functions in the directory C(parent) of sysfs.
 
     The root complex is the outermost host bridge on the path. A host bridge further in (Intel VMD) does not count as
-    one of the bridges, but the PCI function that it hangs on does. (None, []) for a path that names no host bridge.
+    one of the bridges, but the PCI function that it hangs on does. (None, []) for a path that names no host bridge, or
+    more bridges than any machine has.
     """
     parts = parent.split("/")
     root = next((part for part in parts if _HOST_BRIDGE.match(part)), None)
     if root is None or parts[:3] != ["", "sys", "devices"]:
         return None, []
-    return root, [part for part in parts[parts.index(root) + 1 :] if ADDRESS.match(part)]
+    bridges = [part for part in parts[parts.index(root) + 1 :] if ADDRESS.match(part)]
+    return (root, bridges) if len(bridges) <= MAX_DEPTH else (None, [])
 
 
 def network_carriers(reader: Reader) -> set[str]:
@@ -162,7 +167,8 @@ class PciReader:
         if function.kind == "bridge":
             function.acs = self._from_config(folder, config_space.read_acs)
         if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
-            with reader.opened(f"{folder}/vpd") as file:
+            # before Linux 5.15 a card without VPD answers with EIO
+            with reader.opened(f"{folder}/vpd", no_value=errno.EIO) as file:
                 function.vpd = config_space.read_vpd(file.read)
             if function.vpd and function.vpd.nvlink_management:
                 function.kind = "nvlink_management"

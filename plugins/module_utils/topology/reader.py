@@ -99,9 +99,12 @@ class Reader:
         finally:
             os.close(handle)
 
-    def opened(self, path: str) -> _Opened:
-        """The file at C(path) for several reads of parts of it, as a context manager."""
-        return _Opened(self, path)
+    def opened(self, path: str, no_value: int | None = None) -> _Opened:
+        """The file at C(path) for several reads of parts of it, as a context manager.
+
+        C(no_value) is an error number that means here that the device has no value to give.
+        """
+        return _Opened(self, path, no_value)
 
     def text(self, path: str, size: int = _PAGE, whole: bool = False) -> str | None:
         """The stripped text of a file, or None. An empty file is an empty string.
@@ -126,7 +129,7 @@ class Reader:
     def integer(self, path: str, whole: bool = False) -> int | None:
         """The decimal number in a file, or None."""
         text = self.text(path, whole=whole)
-        if text is None:
+        if not text:  # a recording of a file that could not be read is empty
             return None
         if not _INTEGER.match(text):
             self.report(path, f"not a number: {text[:40]!r}")
@@ -225,9 +228,10 @@ class Reader:
 class _Opened:
     """One open file. C(read) gives up to C(size) bytes from C(offset), or None."""
 
-    def __init__(self, reader: Reader, path: str) -> None:
+    def __init__(self, reader: Reader, path: str, no_value: int | None) -> None:
         self._reader = reader
         self._path = path
+        self._no_value = no_value
         self._handle: int | None = None
 
     def __enter__(self) -> _Opened:
@@ -249,5 +253,6 @@ class _Opened:
         try:
             return os.pread(self._handle, size, offset)
         except OSError as error:
-            self._reader._report_error(self._path, error)
+            if error.errno != self._no_value:
+                self._reader._report_error(self._path, error)
             return None

@@ -373,3 +373,21 @@ def test_gpu_model_from_its_driver(tree, driver, path, text, model):
     tree.pci(GPU_PATH, GPU, driver=driver)
     tree.write(path, text)
     assert tree.probe().gpus[0].model == model
+
+
+def test_routes_on_most_nics_take_no_rail_away(tree):
+    for switch in range(4):
+        above = f"pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0"
+        tree.pci(f"{above}/0000:{switch}2:00.0/0000:{switch}3:00.0", GPU, 0)
+        tree.net(f"eth{switch}", tree.pci(f"{above}/0000:{switch}2:01.0/0000:{switch}4:00.0", NIC, 0))
+    tree.routes("eth0", "eth1", "eth2")
+    assert [gpu.rail for gpu in tree.probe().gpus] == [0, 1, 2, 3]
+
+
+def test_nearest_of_several_far_nodes_is_the_one_at_the_smallest_distance(tree):
+    tree.nodes("0-1", "2-3", "4-5", distances=("10 12 32", "12 10 32", "32 32 10"))
+    tree.pci(GPU_PATH, GPU, 0)
+    near = tree.pci("pci0000:40/0000:40:01.0/0000:41:00.0", NIC, 1)
+    tree.pci("pci0000:60/0000:60:01.0/0000:61:00.0", NIC, 2)
+    nearest = tree.probe().gpus[0].nearest_nics
+    assert (nearest.level, nearest.devices) == ("SYS", [near])

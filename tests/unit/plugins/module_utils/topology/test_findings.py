@@ -136,6 +136,12 @@ def test_port_down_on_a_rail_is_an_error(machine):
     assert "rail 1" in finding.summary and "Polling" in finding.summary
 
 
+def test_port_down_beside_one_that_carries_the_rail_is_told_only(machine):
+    machine.port("mlx5_1", 2, state="1: DOWN", phys_state="3: Disabled")
+    finding = one(machine, "rdma-port-down")
+    assert finding.severity == "info" and "rail" not in finding.summary
+
+
 def test_port_down_of_a_spare_nic_is_told_only(machine):
     spare = machine.pci("pci0000:17/0000:17:05.0/0000:40:00.0", NIC, 0, driver="mlx5_core")
     machine.rdma("mlx5_9", spare)

@@ -246,3 +246,21 @@ def test_interface_makes_a_nic_of_a_function_of_another_class(tree):
     address = tree.pci(PATH, {**NIC, "class": "0x0c0600"})
     tree.net("ib0", address, type=32)
     assert [nic.address for nic in tree.probe().nics] == [address]
+
+
+def routes(*lines):
+    header = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"
+    rows = [f"{name} 00000000 0101A8C0 0003 0 0 {metric} 00000000 0 0 0" for name, metric in lines]
+    return "\n".join([header, *rows])
+
+
+def test_default_route_with_the_lowest_metric_counts(tree):
+    tree.write("proc/net/route", routes(("eth0", 200), ("eth1", 100), ("eth2", 300)))
+    assert net.default_route_interfaces(Reader(str(tree.root))) == {"eth1"}
+
+
+def test_ipv6_announcements_do_not_count_beside_an_ipv4_route(tree):
+    tree.write("proc/net/route", routes(("eth0", 100)))
+    announced = f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 00000001 00000000 00450003"
+    tree.write("proc/net/ipv6_route", "\n".join(f"{announced}     ib{number}" for number in range(8)))
+    assert net.default_route_interfaces(Reader(str(tree.root))) == {"eth0"}

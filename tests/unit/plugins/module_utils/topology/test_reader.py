@@ -94,7 +94,7 @@ def test_integers(tree, reader, text, expected):
     assert reader.integer("/sys/a") == expected
 
 
-@pytest.mark.parametrize("text", ["", "1_0", "0x1", "1.5", "\u0663", "9" * 4000, "one"])
+@pytest.mark.parametrize("text", ["1_0", "0x1", "1.5", "\u0663", "9" * 4000, "one"])
 def test_no_integers(tree, reader, text):
     tree.write("sys/a", text)
     assert reader.integer("/sys/a") is None
@@ -150,3 +150,9 @@ def test_kernel_file_longer_than_one_read():
 
 def test_permanent_macs_of_a_recorded_tree_are_not_asked_of_this_machine(reader):
     assert reader.permanent_macs(["lo", "eth0"]) == {}
+
+
+def test_recording_of_a_file_that_had_no_value_is_empty(tree, reader):
+    tree.write("sys/a", b"")
+    assert reader.integer("/sys/a") is None
+    assert reader.unreadable_count == 0
