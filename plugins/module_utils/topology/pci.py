@@ -106,6 +106,7 @@ class PciReader:
         self._above: dict[str, tuple[str | None, list[str]]] = {}
         self._slots: dict[str, str] = {}
         self._vf_numbers: dict[str, int] = {}
+        self._configs: dict[str, bytes] = {}  # the first 256 bytes, of functions that lack files
         self._carriers = network_carriers(reader)
 
     def read(self) -> dict[str, PciFunction]:
@@ -158,7 +159,7 @@ class PciReader:
         kernel_numa = reader.integer(f"{folder}/numa_node", whole=True)
         self._locality(function, folder, kernel_numa)
         function.kubernetes = standard_attributes(address, target, kernel_numa)
-        function.link = self._link(folder)
+        function.link = self._link(folder) or self._link_from_config(address)
         if self._has_iommu_groups:
             self._iommu_group(function, folder)
         if function.kind != "bridge" and (function.kind != "other" or (function.class_code or "")[:2] not in _PLAIN):
@@ -220,7 +221,8 @@ class PciReader:
 
     def _identify_from_header(self, function: PciFunction, folder: str) -> None:
         """Fill in from configuration space what has no file: kernels before 4.10 have none for the revision."""
-        header = self._reader.data(f"{folder}/config", 64) or b""
+        header = self._reader.data(f"{folder}/config", 256) or b""
+        self._configs[function.address] = header
         if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not answer reads as ones
             return
 
@@ -271,9 +273,17 @@ class PciReader:
         link.gb_per_s = config_space.payload_rate(link.speed_gts, link.width)
         return link if link != Link() else None
 
+    def _link_from_config(self, address: str) -> Link | None:
+        """The link as config space has it, where that was read for want of other files."""
+        config = self._configs.get(address, b"")
+        if len(config) <= 64:
+            return None
+        self.config_space = True
+        return config_space.read_link(lambda offset, size: config[offset : offset + size])
+
     def _links_of_old_kernel(self, functions: dict[str, PciFunction]) -> None:
         """Kernels before 4.13 have no link files: take the PCI Express capability."""
-        for address in functions:
+        for address in functions.keys() - self._configs.keys():
             folder = self._reader.link(f"{DEVICES}/{address}", expected=False) or f"{DEVICES}/{address}"
             functions[address].link = self._from_config(folder, config_space.read_link)
 
