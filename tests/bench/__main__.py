@@ -80,7 +80,8 @@ def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         "value": round(seconds["probe"] / seconds["lstopo"], 3),
         "unit": "ratio",
         "against": f"a whole lstopo run, {seconds['lstopo'] * 1000:.1f} ms (probe {seconds['probe'] * 1000:.1f} ms)",
-        "method": "a two-socket tree of 137 PCI functions, most of them the CPUs', 15 interleaved rounds of 3, medians of the fastest",
+        "method": "a two-socket tree of 137 PCI functions, most of them the CPUs', 15 interleaved rounds of 3, "
+        "medians of the fastest",
     }
 
 
@@ -171,8 +172,8 @@ def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         "unit": "ratio",
         "against": "a whole lstopo run on each example machine: "
         + ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(ratios.items(), key=lambda item: item[1])),
-        "method": "median of the machines; each 5 interleaved rounds of 3, medians of the fastest. lstopo reads neither SR-IOV, ACS, VPD "
-        "nor IOMMU groups",
+        "method": "median of the machines; each 5 interleaved rounds of 3, medians of the fastest. "
+        "lstopo reads neither SR-IOV, ACS, VPD nor IOMMU groups",
     }
 
 
