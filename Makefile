@@ -30,13 +30,14 @@ bench: python ## measure, and write docs/bench/latest.jsonl
 	@$(RUN) core python -m tests.bench
 
 setup: python ## link this checkout as lanewise.dra for your own playbooks run from here
-	@$(RUN) core ansible-galaxy collection list lanewise.dra
+	@$(RUN) core sh -c 'ansible-galaxy collection list lanewise.dra && \
+	  echo "To use the ansible-core of this checkout: export PATH=$$VIRTUAL_ENV/bin:\$$PATH"'
 
 lock: python ## resolve requirements/*.in anew, with hashes
 	@$(NOX) --sessions lock
 
 clean: ## remove all that these targets have made, the shared environments too
-	rm -rf .cache report "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
+	rm -rf .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
 	grep -ls 'make clean. of lanewise.dra' ~/.ansible/test/cache/get_pip_*.py | xargs -r rm
 
 python:

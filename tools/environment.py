@@ -107,8 +107,11 @@ def link_collection() -> Path:
     if not link.is_symlink():
         try:
             link.symlink_to(os.path.relpath(REPOSITORY, link.parent))
-        except FileExistsError:  # another run was faster
-            pass
+        except FileExistsError:
+            if not link.is_symlink():  # else another run was faster
+                raise Missing(
+                    f"{link} is an installed copy, in the place of the link to this checkout: remove it"
+                ) from None
     return WORK / "collections"
 
 
@@ -138,7 +141,12 @@ def main() -> int:
         return error.returncode
     os.chdir(REPOSITORY)
     command = sys.argv[2:]
-    os.execvpe(command[0], command, environment(venv, link_collection()))
+    try:
+        collections = link_collection()
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    os.execvpe(command[0], command, environment(venv, collections))
 
 
 if __name__ == "__main__":

@@ -30,13 +30,15 @@ def main() -> int:
         say("step 1 of 3: a Python environment with ansible-core, kept for later runs")
         variables = environment(ensure("core"), link_collection())
         machines = str((WORK / "machines").relative_to(REPOSITORY))
+        # not where a real site's report goes: that folder is the store of its nodes
+        report = ("-e", f"site_report_dest={WORK / 'report'}")
         step(
             "step 2 of 3: building the example machines as folders with the files a node's kernel shows",
             *("python", "-m", "tests.machines", "build", "--all", "--out", machines),
         )
         step(
             "step 3 of 3: probing them, and this machine, and writing the site report",
-            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", *sys.argv[1:]),
+            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", *report, *sys.argv[1:]),
         )
     except Missing as missing:
         say(f"cannot go on: {missing}")

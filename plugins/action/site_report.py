@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import pathlib
 import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from jinja2 import TemplateError
@@ -20,6 +22,8 @@ _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "topology" 
 # variables that the role topology leaves with every host: the facts, and what the probe's task returned
 _FACTS = "topology_facts"
 _PROBE = "topology_probe"
+#: What the facts must hold for a page that is true.
+_SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
 
 _SPEC: dict[str, dict[str, t.Any]] = {
     "dest": {"type": "path", "required": True},
@@ -39,6 +43,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     TRANSFERS_FILES = False
+    _incomplete: list[str]
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
@@ -49,16 +54,19 @@ class ActionModule(ActionBase):
         folders = [str(_TEMPLATES)]
         if options["template_dir"]:
             folders.insert(0, self._loader.path_dwim(options["template_dir"]))
+            if not pathlib.Path(folders[0]).is_dir():
+                raise AnsibleActionFail(f"template_dir {folders[0]!r} is not a folder")
         try:
             site = Site(dest, Pages(folders, options["title"]), options["title"], dry=self._task.check_mode)
             result.update(site.update(self._request(options, variables)))
         except TemplateError as error:
-            raise AnsibleActionFail(f"A template of the report is faulty: {error}") from error
+            place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
+            raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
         except OSError as error:
             raise AnsibleActionFail(f"Cannot write the report: {error}") from error
         result.update(changed=site.changed, path=f"{dest}/index.html")
-        if site.warnings:
-            result["warnings"] = site.warnings
+        if site.warnings or self._incomplete:
+            result["warnings"] = site.warnings + self._incomplete
         if self._task.diff and site.diff:
             result["diff"] = {"prepared": "\n".join([f"{dest}:", *site.diff]) + "\n"}
         return result
@@ -70,13 +78,24 @@ class ActionModule(ActionBase):
         else:
             facts = {str(host): found for host, found in options["nodes"].items() if isinstance(found, dict)}
             play = {str(host) for host in options["nodes"]}
+        self._incomplete = []
+        for host in sorted(facts):
+            missing = sorted(_SECTIONS - facts[host].keys())
+            if missing:  # a page that says "no findings" where none were read would be a lie
+                del facts[host]
+                self._incomplete.append(
+                    f"{host}: its facts lack {', '.join(missing)}, so the report keeps what it had; probe all subsets"
+                )
+        probes = (
+            {} if options["nodes"] is not None else {host: _probe_of(variables, host) for host in play - facts.keys()}
+        )
         unreachable = set(options["unreachable"] or ())
-        if options["unreachable"] is None and options["nodes"] is None:
-            unreachable = {host for host in play if host not in facts and _was_unreachable(variables, host)}
+        if options["unreachable"] is None:
+            unreachable = {host for host, probe in probes.items() if probe.get("unreachable")}
         failed = options["failed"]
         if failed is None:
             lost = set(variables.get("ansible_play_hosts_all") or []) - set(variables.get("ansible_play_hosts") or [])
-            failed = lost - unreachable
+            failed = (lost | {host for host, probe in probes.items() if probe.get("failed")}) - unreachable
         return Request(
             facts=facts,
             play=play | unreachable | set(failed),
@@ -101,8 +120,8 @@ def _facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
     return hostvars[host].get(_FACTS) if isinstance(found, str) else found
 
 
-def _was_unreachable(variables: dict[str, t.Any], host: str) -> bool:
-    """Whether the host's probe could not connect; the play goes on for such hosts under C(ignore_unreachable)."""
+def _probe_of(variables: dict[str, t.Any], host: str) -> dict[str, t.Any]:
+    """What the host's probe returned, where the play went on although it failed or could not connect."""
     raw = variables["hostvars"].raw_get(host)
     probe = raw.get(_PROBE) if isinstance(raw, dict) else None
-    return isinstance(probe, dict) and bool(probe.get("unreachable"))
+    return probe if isinstance(probe, dict) else {}

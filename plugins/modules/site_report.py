@@ -21,6 +21,9 @@ description:
     of the same product with the same GPU. C(nodes/NAME.html) shows one node with a drawing of its PCIe tree and its
     affinity matrix. C(nodes.csv), C(devices.csv), C(findings.csv) and C(site.json) hold the same for programs.
 notes:
+  - Facts that lack a section (O(lanewise.dra.topology_info#module:subset)) are not taken, with a warning, since a page
+    could not tell what is not there from what was not read.
+  - A folder with an C(index.html) that is no report of this module is refused.
   - Runs on the controller only and never connects to a host. Use it with C(run_once), after all hosts were probed.
   - A host name that is not safe as a file name on every file system, capital letters included, gets a part of its
     SHA-256 in the file name. C(site.json) says which file is whose.
@@ -83,7 +86,8 @@ options:
   failed:
     description:
       - Hosts to list as failed. Facts of an earlier run stay in the report.
-      - By default these are the play's hosts that dropped out of it and are not in O(unreachable).
+      - By default these are the play's hosts that dropped out of it, or whose probe, registered as C(topology_probe),
+        failed while the play went on, and that are not in O(unreachable).
     type: list
     elements: str
   template_dir:

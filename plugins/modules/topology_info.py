@@ -378,7 +378,7 @@ def main() -> None:
             topology = read_import(params["import_file"], params["import_format"], params["locality_overrides"])
         elif not os.path.isdir(os.path.join(root, "sys")):
             module.fail_json(
-                msg=f"root {root!r} holds no folder 'sys': give the folder that a machine's /sys and /proc lie in"
+                msg=f"root {root!r} holds no folder 'sys': give the absolute path above a machine's sys and proc"
             )
         else:
             topology = probe(root, params["locality_overrides"], with_vpd=params["vpd"], with_gids=params["gids"])

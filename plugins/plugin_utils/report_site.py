@@ -212,6 +212,8 @@ class Site:
         Nothing is written for a dry site, while C(changed) and C(diff) are those of a real run. Raises C(OSError)
         where the folder cannot be written, and C(jinja2.TemplateError) where a template is faulty.
         """
+        if (self.folder / "index.html").exists() and not (self.folder / "site.json").exists():
+            raise FileExistsError(f"{self.folder} holds an index.html that is no report; choose another folder")
         before = self._site_file()
         stored = self._stored()
         times = self._merge(request, stored)
@@ -253,7 +255,11 @@ class Site:
                 self._remove(f"nodes/{file_name(host)}.json")
         if self.changed and not self.diff:
             self.diff.append("~ pages written anew; the facts are the same")
-        return {"counts": counts, "summary": self._summary(nodes, counts)}
+        summary = self._summary(nodes, counts)
+        if request.prune and gone:
+            names = ", ".join(clean(host) for host in gone[:10]) + (f" and {len(gone) - 10} more" * (len(gone) > 10))
+            summary.insert(-1, f"dropped, not in this inventory: {names}")
+        return {"counts": counts, "summary": summary}
 
     def _merge(self, request: Request, stored: dict[str, str]) -> dict[str, str]:
         """Take in the run's facts; return every host with facts and the time at which these last changed."""

@@ -89,7 +89,7 @@ class Site:
         inventory = {"all": {"hosts": hosts, "vars": variables}}
         (folder / "inventory.json").write_text(json.dumps(inventory), encoding="utf-8")
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, rc: int = 0) -> str:
         playbook = Path(sys.executable).with_name("ansible-playbook")
         done = subprocess.run(
             [str(playbook), "-i", str(self.folder / "inventory.json"), "playbooks/site.yml", *arguments],
@@ -99,8 +99,8 @@ class Site:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout + done.stderr
 
     def status(self) -> dict[str, str]:
         site = json.loads((self.report / "site.json").read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ def test_check_mode_writes_nothing(site: Site) -> None:
 
 
 def test_hosts_are_read_and_the_missing_one_is_named(site: Site) -> None:
-    site.run()
+    site.run(rc=2)  # the report is written, and the run says that it is not whole
     assert site.status() == {"node-a": "probed", "node-b": "probed", "gone": "unreachable"}
     facts = json.loads((site.report / "nodes" / "node-a.json").read_text(encoding="utf-8"))["facts"]
     assert facts["system"]["kernel"] == os.uname().release
@@ -127,7 +127,7 @@ def test_hosts_are_read_and_the_missing_one_is_named(site: Site) -> None:
 
 def test_second_run_changes_nothing(site: Site) -> None:
     before = _files(site.report)
-    assert "changed=1" not in site.run()
+    assert "changed=1" not in site.run(rc=2)
     assert _files(site.report) == before
 
 
@@ -138,3 +138,23 @@ def test_limit_keeps_the_others(site: Site) -> None:
     after = _files(site.report)
     assert {name for name in before if name.startswith("nodes/")} <= set(after)
     assert after["nodes/node-a.json"] == before["nodes/node-a.json"]
+
+
+def test_node_whose_probe_fails_is_named_though_it_is_the_only_one(site: Site) -> None:
+    output = site.run("--limit", "node-b", "-e", "topology_root=/nonexistent", rc=2)
+    assert "holds no folder 'sys'" in output
+    assert site.status()["node-b"] == "failed"
+    assert (site.report / "nodes" / "node-b.json").exists()
+
+
+def test_part_of_the_facts_does_not_replace_the_whole(site: Site) -> None:
+    before = _files(site.report)
+    output = site.run("--limit", "node-a", "-e", '{"topology_subset": ["system"]}')
+    assert "node-a: its facts lack" in " ".join(output.split())
+    assert _files(site.report)["nodes/node-a.json"] == before["nodes/node-a.json"]
+
+
+def test_folder_with_another_page_is_refused(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine", encoding="utf-8")
+    site.run("--limit", "node-a", "-e", f"site_report_dest={tmp_path}", rc=2)
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == "mine"

@@ -100,6 +100,21 @@ class Proximity:
         self._functions = topology.functions
         self._data_direct = {nic.address: nic.data_direct for nic in topology.nics if nic.data_direct}
         self._distances = {node.id: node.distances for node in topology.numa_nodes}
+        self.undecided = self._near_unpaired_data_direct()
+
+    def _near_unpaired_data_direct(self) -> set[str]:
+        """GPUs near a data-direct function of which no NIC is known, for want of readable VPD: their NIC is unknown."""
+        known = set(self._data_direct.values())
+        directs = [one for one in self._functions.values() if one.kind == "data_direct"]
+        if all(one.address in known for one in directs):
+            return set()
+        undecided = set()
+        for gpu in self._functions.values():
+            if gpu.kind == "gpu":
+                near = [one.address for one in directs if RANK[level(gpu, one)] <= RANK["PXB"]]
+                if near and not known.intersection(near):
+                    undecided.add(gpu.address)
+        return undecided
 
     def _places(self, address: str) -> list[PciFunction]:
         """Where a device is reached: its own function and, for a NIC that has one, its DMA function."""
@@ -111,6 +126,8 @@ class Proximity:
     def gpu_to_nic(self, gpu: str, nic: str) -> tuple[str, str]:
         """The level, and the function of the NIC that it holds for: the NIC itself or its DMA function."""
         best = ("UNKNOWN", nic)
+        if gpu in self.undecided:
+            return best
         for place in self._places(nic):
             near = level(self._functions[gpu], place)
             if RANK[near] < RANK[best[0]]:
@@ -160,6 +177,8 @@ class Proximity:
 
     def nearest(self, address: str, among: Neighbours) -> Nearest:
         """The nearest of the indexed devices. C(via) maps a NIC to the DMA function that makes it near."""
+        if address in self.undecided:
+            return Nearest()
         found, ends = among.nearest(self._places(address))
         if found == "SYS":
             ends = self._closest_nodes(ends)
@@ -238,7 +257,7 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
     """Give every GPU its nearest NICs and every NIC its nearest GPUs. VFs are left out: their PF speaks for them."""
     physical = [nic for nic in nics if nic.physfn is None]
     near_nics = proximity.neighbours(nic.address for nic in physical)
-    near_gpus = proximity.neighbours(gpu.address for gpu in gpus)
+    near_gpus = proximity.neighbours(gpu.address for gpu in gpus if gpu.address not in proximity.undecided)
     for gpu in gpus:
         gpu.nearest_nics = proximity.nearest(gpu.address, near_nics)
     for nic in physical:
@@ -263,7 +282,7 @@ def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[
     """
     fabric = [nic.address for nic in fabric_nics(nics)]
     near_nics = proximity.neighbours(fabric)
-    near_gpus = proximity.neighbours(gpu.address for gpu in gpus)
+    near_gpus = proximity.neighbours(gpu.address for gpu in gpus if gpu.address not in proximity.undecided)
     served = {address: proximity.nearest(address, near_gpus) for address in fabric}
     groups: dict[int, Group] = {}  # by identity
     group_of: dict[str, Group] = {}  # NIC -> group

@@ -198,6 +198,7 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
     }
     far = [gpu for gpu in topology.gpus if gpu.address in nearest and nearest[gpu.address].devices]
     unknown = [gpu for gpu in topology.gpus if gpu.address in nearest and not nearest[gpu.address].devices]
+    hidden = bool(proximity.undecided)
     across = {
         address
         for group in topology.groups
@@ -240,7 +241,9 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
                 id="gpu-nic-locality-unknown",
                 severity="warning",
                 summary=f"For {len(unknown)} GPU(s) the machine does not say which NIC is near",
-                action="State the locality in the inventory (topology_locality_overrides) if the provider tells it.",
+                action="Run the probe as root (become): the VPD of NICs and data-direct functions pairs them."
+                if hidden
+                else "State the locality in the inventory (topology_locality_overrides) if the provider tells it.",
                 devices=[gpu.address for gpu in unknown],
                 evidence=[f"{gpu.address}: NUMA node {gpu.numa_node}" for gpu in unknown[:8]],
             )

@@ -35,7 +35,9 @@ def check_overrides(overrides: list[dict[str, t.Any]]) -> None:
             raise OverrideError(f"{where}: give either 'address' or 'slot'")
         address = entry.get("address")
         if address is not None and not (isinstance(address, str) and ADDRESS.match(address)):
-            raise OverrideError(f"{where}.address: {address!r} is not of the form 0000:1b:00.0 (lower case)")
+            raise OverrideError(
+                f"{where}.address: {address!r} is not of the form 0000:1b:00.0 (lower case, quoted in YAML)"
+            )
         if all(entry.get(key) is None for key in ("numa_node", "switch", "rail")):
             raise OverrideError(f"{where}: nothing to set; give 'numa_node', 'switch' or 'rail'")
         for key in ("numa_node", "rail"):

@@ -346,7 +346,11 @@ def test_data_direct_function_that_proves_nothing(tree, uuids):
     data_direct(tree, *uuids)
     topology = tree.probe()
     assert topology.nics[0].data_direct is None
-    assert topology.gpus[0].nearest_nics.level == "SYS"
+    assert topology.gpus[0].nearest_nics.level == topology.nics[0].nearest_gpus.level == "UNKNOWN"
+    assert topology.affinity.levels[0][1] == "UNKNOWN"
+    assert topology.groups == []
+    (finding,) = [one for one in topology.findings if one.id == "gpu-nic-locality-unknown"]
+    assert "as root" in finding.action
 
 
 def test_nvme_is_in_the_matrix_and_has_its_controller(tree):
