@@ -124,6 +124,9 @@ def run(
     first = str(venv / "bin")
     rest = [part for part in values["PATH"].split(os.pathsep) if part != first and "/shims" not in part]
     values["PATH"] = os.pathsep.join([first, *rest])
+    recorded = REPOSITORY.parent / "shared" / "topologies"  # the copy is elsewhere, so that it would not find them
+    if recorded.is_dir():
+        values.setdefault("LANEWISE_TOPOLOGIES", str(recorded))
     # the tools' own caches stay below .cache
     values.update(ANSIBLE_HOME=str(WORK / "ansible"), PYTHONDONTWRITEBYTECODE="1", **variables)
     program = venv / "bin" / command[0]  # nox would look along its own PATH
