@@ -55,14 +55,20 @@ def level(one: PciFunction, other: PciFunction) -> str:
     return "NODE" if one.numa_node == other.numa_node else "SYS"
 
 
-def _within_root(one: PciFunction, other: PciFunction) -> str | None:
-    """The level of two functions below one root complex; None where the root is unknown and they share no bridge."""
-    ours, theirs = one.bridges, other.bridges
+def _shared_bridges(one: PciFunction, other: PciFunction) -> int:
+    """How many bridges two functions have in common, from the root complex down."""
     shared = 0
-    for mine, its in zip(ours, theirs):
+    for mine, its in zip(one.bridges, other.bridges):
         if mine != its:
             break
         shared += 1
+    return shared
+
+
+def _within_root(one: PciFunction, other: PciFunction) -> str | None:
+    """The level of two functions below one root complex; None where the root is unknown and they share no bridge."""
+    ours, theirs = one.bridges, other.bridges
+    shared = _shared_bridges(one, other)
     if shared == 0:
         return "PHB" if one.root_complex else None
     if one.root_complex is None:
@@ -81,11 +87,8 @@ def meeting_point(one: PciFunction, other: PciFunction) -> str | None:
     """What two functions share: the last common bridge, the root complex or C(NUMA node N); None for nothing known."""
     shared = None
     if one.root_complex == other.root_complex:
-        shared = one.root_complex
-        for mine, its in zip(one.bridges, other.bridges):
-            if mine != its:
-                break
-            shared = mine
+        depth = _shared_bridges(one, other)
+        shared = one.bridges[depth - 1] if depth else one.root_complex
     if shared is None and one.switch_label is not None and one.switch_label == other.switch_label:
         shared = one.switch_label
     if shared is None and one.numa_node is not None and one.numa_node == other.numa_node:

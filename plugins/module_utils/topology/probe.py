@@ -47,19 +47,18 @@ def probe(
         topology.system.iommu_enabled = True
     topology.nvme = _nvme(reader, topology.functions)
     models = _gpu_models(reader, topology.functions)
-    complete(topology, stated, models)
     topology.source.unreadable = reader.unreadable
     topology.source.unreadable_count = reader.unreadable_count
-    _add_findings(topology)
+    complete(topology, stated, models)
     return topology
 
 
 def complete(
     topology: Topology, stated: list[dict[str, t.Any]] | None = None, gpu_models: dict[str, str] | None = None
 ) -> None:
-    """Derive from functions, interfaces and RDMA devices all that follows from them but the findings of the rules."""
+    """Derive from functions, interfaces and RDMA devices all that follows from them, the findings last."""
     stated = stated or []
-    topology.findings = overrides.apply_locality(stated, topology.functions)
+    applied = overrides.apply_locality(stated, topology.functions)
     topology.gpus = _gpus(topology.functions, gpu_models or {})
     topology.nics = _nics(topology.functions, topology.interfaces, topology.rdma_devices)
     overrides.apply_rails(stated, topology.functions, topology.nics)
@@ -72,6 +71,7 @@ def complete(
         [gpu.address for gpu in topology.gpus], physical + [nvme.address for nvme in topology.nvme], set(physical)
     )
     topology.fingerprint = fingerprint.fingerprint(topology)
+    topology.findings = findings.find(topology, proximity) + applied
 
 
 def keep_relevant(topology: Topology) -> None:
@@ -82,10 +82,6 @@ def keep_relevant(topology: Topology) -> None:
             kept.add(function.address)
             kept.update(function.bridges)
     topology.functions = {address: one for address, one in topology.functions.items() if address in kept}
-
-
-def _add_findings(topology: Topology) -> None:
-    topology.findings = findings.find(topology, affinity.Proximity(topology)) + topology.findings
 
 
 def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, str]:

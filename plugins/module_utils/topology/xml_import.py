@@ -15,7 +15,7 @@ import re
 import typing as t
 from xml.parsers import expat
 
-from . import affinity, cpu, cpuset, findings, ids, overrides, pci, probe
+from . import cpu, cpuset, ids, overrides, pci, probe
 from .model import (
     Finding,
     Gid,
@@ -133,8 +133,6 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[
         _Nccl(topology).read(root, stated)
     else:
         _Hwloc(topology).read(root, stated)
-    # no import has vital product data, hence no data-direct partners
-    topology.findings = findings.find(topology, affinity.Proximity(topology)) + topology.findings
     return topology
 
 
