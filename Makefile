@@ -6,10 +6,11 @@
 PYTHON ?= python3
 RUN := $(PYTHON) tools/environment.py
 ONLY ?=
+K8S ?=
 NOX := $(RUN) runner nox --envdir .cache/nox
 
 .DEFAULT_GOAL := help
-.PHONY: help try test lint docs bench setup lock clean python
+.PHONY: help try test lint docs bench cluster setup lock clean python
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +29,9 @@ docs: python ## check the plugin documentation and build the site in .cache/docs
 
 bench: python ## measure, and write docs/bench/latest.jsonl
 	@$(RUN) core python -m tests.bench
+
+cluster: python ## run a Kubernetes control plane on loopback until Ctrl-C; K8S=1.34 runs an older one
+	@$(RUN) core python -m tests.cluster $(if $(K8S),--kubernetes $(K8S))
 
 setup: python ## link this checkout as lanewise.dra for your own playbooks run from here
 	@$(RUN) core sh -c 'ansible-galaxy collection list lanewise.dra && \

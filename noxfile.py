@@ -26,6 +26,7 @@ from pathlib import Path
 import nox
 
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
+import cluster as kubernetes
 from environment import CACHE, COLLECTION, REPOSITORY, WORK, Missing, ensure, ensure_package, environment, lock_file
 
 nox.needs_version = ">=2026.10.20"
@@ -285,8 +286,18 @@ def tests(session: nox.Session) -> None:
             if os.environ.get("CI"):
                 session.error(str(missing))
             session.warn(str(missing))
-    folders = sorted({str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")})
-    run(session, venv, "python", "-m", "pytest", *folders)
+    folders = {str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")}
+    run(session, venv, "python", "-m", "pytest", *sorted(folders - {"tests/cluster"}))
+
+
+@nox.session
+@check
+def cluster(session: nox.Session) -> None:
+    """Real API servers and schedulers of each pinned Kubernetes, on loopback; docs/cluster.md tells what they cost."""
+    venv = prepare()
+    for minor in kubernetes.minors():
+        kubernetes.programs(minor)
+    run(session, venv, "python", "-m", "pytest", "tests/cluster")
 
 
 @nox.session

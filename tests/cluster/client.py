@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Raw requests to an API server: no client library between a test and what the server says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import typing as t
+from pathlib import Path
+
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+
+
+class Client:
+    """One user of one server on 127.0.0.1. Each thread has its own connection, which is kept for the next request.
+
+    C(certificate) holds certificate and key; without one the user is anonymous.
+    """
+
+    def __init__(self, port: int, authority: Path, certificate: Path | None = None, timeout: float = 60) -> None:
+        self._address = ("127.0.0.1", port, timeout)
+        self._tls = ssl.create_default_context(cafile=str(authority))
+        if certificate:
+            self._tls.load_cert_chain(certificate)
+        self._thread = threading.local()
+
+    def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes, str]:
+        connection = self._thread.connection
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.headers.get_content_type()
+
+    def request(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> tuple[int, t.Any]:
+        """The status and what came back: the parsed JSON, else the text.
+
+        C(body) is sent as JSON unless it is bytes. A PATCH is a merge patch unless C(content_type) says otherwise.
+        Raises OSError or http.client.HTTPException where there is no answer.
+        """
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Accept": "application/json"}
+        if content is not None:
+            headers["Content-Type"] = content_type or (MERGE_PATCH if method == "PATCH" else "application/json")
+        kept = getattr(self._thread, "connection", None)
+        if kept is None:
+            host, port, timeout = self._address
+            self._thread.connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+        try:
+            try:
+                status, answer, kind = self._send(method, path, content, headers)
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                if kept is None:
+                    raise
+                # the server closed the kept connection meanwhile, before it took the request
+                self._thread.connection.close()
+                status, answer, kind = self._send(method, path, content, headers)
+        except BaseException:
+            self._thread.connection.close()
+            self._thread.connection = None
+            raise
+        return status, json.loads(answer) if kind == "application/json" and answer else answer.decode()
+
+    def openapi(self, group_version: str) -> dict[str, t.Any]:
+        """The OpenAPI v3 document of C(v1) or of a group's version, as C(resource.k8s.io/v1)."""
+        top = "apis" if "/" in group_version else "api"
+        status, document = self.request("GET", f"/openapi/v3/{top}/{group_version}")
+        if status != 200:
+            raise LookupError(f"the server has no OpenAPI document for {group_version}: {document}")
+        return t.cast("dict[str, t.Any]", document)
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        if getattr(self._thread, "connection", None):
+            self._thread.connection.close()
+            self._thread.connection = None

@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Control planes for the tests of a run: each is started when the first test asks for it, and shared from then on."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tools.cluster import minors
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+Planes = t.Callable[[str], ControlPlane]
+STARTED = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STARTED] = []
+
+
+def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> None:
+    if config.stash[STARTED]:
+        terminalreporter.section("control planes")
+        for line in config.stash[STARTED]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def planes(request: pytest.FixtureRequest) -> t.Iterator[Planes]:
+    """Gives the shared control plane of a version. Skips where its programs are not there."""
+    running: dict[str, ControlPlane] = {}
+
+    def get(minor: str) -> ControlPlane:
+        if minor not in running:
+            try:
+                running[minor] = ControlPlane(minor)
+            except Missing as missing:
+                pytest.skip(str(missing))
+            plane = running[minor]
+            request.config.stash[STARTED].append(f"Kubernetes {plane.version}: ready in {plane.seconds:.1f} s")
+        return running[minor]
+
+    yield get
+    for plane in running.values():
+        plane.close()
+
+
+@pytest.fixture(scope="session")
+def newest(planes: Planes) -> ControlPlane:
+    """The newest Kubernetes that is pinned."""
+    return planes(minors()[0])
+
+
+@pytest.fixture(scope="session")
+def oldest(planes: Planes) -> ControlPlane:
+    """The oldest Kubernetes that is supported, the first with resource.k8s.io/v1."""
+    return planes(minors()[-1])
+
+
+@pytest.fixture(scope="session", params=minors())
+def control_plane(planes: Planes, request: pytest.FixtureRequest) -> ControlPlane:
+    """Every pinned Kubernetes in turn."""
+    return planes(request.param)

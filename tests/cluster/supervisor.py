@@ -1,0 +1,83 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Holds the processes of one control plane, ends them and removes their folder when its own standard input ends.
+
+    python3 supervisor.py FOLDER
+
+The pipe to standard input closes when the owner closes it and also when the owner dies, of whatever: a process cannot
+clean up after its own kill -9, so this one does. Should it be killed itself, the kernel kills its children (Linux).
+
+Commands and answers are JSON, one a line: C({"start": NAME, "command": [...], "log": PATH}) is answered with C({"pid":
+N}), C({"stop": NAME}) and C({"poll": NAME}) with C({"status": N or null}), the exit status.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import typing as t
+from types import FrameType
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None  # looked up here: not in a child before its exec
+
+
+def die_with_parent() -> None:
+    if PRCTL:
+        PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def leave(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(1)
+
+
+def answer(command: dict[str, t.Any], children: dict[str, subprocess.Popen[bytes]]) -> dict[str, t.Any]:
+    if "start" in command:
+        with open(command["log"], "ab") as log:
+            child = subprocess.Popen(
+                command["command"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=sys.argv[1],
+                preexec_fn=die_with_parent,  # safe: this process has one thread
+            )
+        children[command["start"]] = child
+        return {"pid": child.pid}
+    if "stop" in command:
+        child = children.pop(command["stop"])
+        child.kill()
+        return {"status": child.wait()}
+    return {"status": children[command["poll"]].poll()}
+
+
+def main() -> None:
+    os.setsid()  # the terminal's Ctrl-C is for the owner
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGHUP, leave)
+    children: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for line in sys.stdin:
+            try:
+                result = answer(json.loads(line), children)
+            except OSError as error:
+                result = {"error": str(error)}
+            print(json.dumps(result), flush=True)
+    finally:
+        # nothing is kept, so that there is nothing to end in good order
+        for child in children.values():
+            child.kill()
+        for child in children.values():
+            child.wait()
+        shutil.rmtree(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The control plane that the other tests rely on: it is real, it schedules devices, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import RESOURCE_VERSIONS, ControlPlane, Failed
+from ansible_collections.lanewise.dra.tools.cluster import given, minors, module, programs
+from environment import Missing
+
+RESOURCE = "/apis/resource.k8s.io/v1"
+DEFAULT = f"{RESOURCE}/namespaces/default"
+PODS = "/api/v1/namespaces/default/pods"
+KEEPER = """
+import json, sys, time
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+with ControlPlane(scheduler=False, controller_manager=False) as plane:
+    pids = {**plane.pids, "supervisor": plane._supervisor.pid}
+    print(json.dumps({"folder": str(plane.folder), "ports": list(plane.ports.values()), "pids": pids}), flush=True)
+    time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def bare() -> None:
+    """Skip where the newest Kubernetes is not there."""
+    try:
+        programs(minors()[0], build=False)
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def test_version(control_plane: ControlPlane) -> None:
+    status, version = control_plane.request("GET", "/version")
+    assert status == 200
+    assert f"{version['major']}.{version['minor']}" == control_plane.minor
+    if not given():
+        assert version["gitVersion"] == f"v{module('kube-apiserver', control_plane.minor).version}"
+
+
+def test_serves_every_version_of_the_resource_api(control_plane: ControlPlane) -> None:
+    groups = control_plane.expect("GET", "/apis")["groups"]
+    group = next(group for group in groups if group["name"] == "resource.k8s.io")
+    assert {one["version"] for one in group["versions"]} == set(RESOURCE_VERSIONS)
+    assert group["preferredVersion"]["version"] == "v1"
+    for version in ("v1", "v1beta2", "v1beta1"):
+        kinds = {one["kind"] for one in control_plane.expect("GET", f"/apis/resource.k8s.io/{version}")["resources"]}
+        assert kinds >= {"DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"}
+    kinds = {one["kind"] for one in control_plane.expect("GET", "/apis/resource.k8s.io/v1alpha3")["resources"]}
+    assert "DeviceTaintRule" in kinds
+
+
+def test_openapi(control_plane: ControlPlane) -> None:
+    schemas = control_plane.openapi("resource.k8s.io/v1")["components"]["schemas"]
+    assert "deviceClassName" in schemas["io.k8s.api.resource.v1.ExactDeviceRequest"]["properties"]
+    assert "io.k8s.api.core.v1.Pod" in control_plane.openapi("v1")["components"]["schemas"]
+    with pytest.raises(LookupError):
+        control_plane.openapi("resource.k8s.io/v9")
+
+
+def test_rbac_decides(control_plane: ControlPlane) -> None:
+    anonymous = control_plane.anonymous()
+    assert anonymous.request("GET", "/healthz")[0] == 200  # a public path
+    status, answer = anonymous.request("GET", f"{RESOURCE}/deviceclasses")
+    assert status == 403 and "system:anonymous" in answer["message"]
+
+    alice = control_plane.client("alice", "readers")
+    assert alice.request("GET", f"{RESOURCE}/deviceclasses")[0] == 403
+    rbac, group = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["list"]}
+    role = {"metadata": {"name": "readers"}, "rules": [rule]}
+    binding = {
+        "metadata": {"name": "readers"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "readers"},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": "readers"}],
+    }
+    control_plane.expect("POST", f"{rbac}/clusterroles", role)
+    control_plane.expect("POST", f"{rbac}/clusterrolebindings", binding)
+    control_plane.wait_for(lambda: alice.request("GET", f"{RESOURCE}/deviceclasses")[0] == 200, "the binding")
+    assert alice.request("DELETE", f"{RESOURCE}/deviceclasses/none")[0] == 403
+
+
+def test_device_class_round_trip(control_plane: ControlPlane) -> None:
+    spec = {"selectors": [{"cel": {"expression": "device.driver == 'round-trip.example.com'"}}]}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "round-trip"}, "spec": spec}
+    control_plane.expect("POST", f"{RESOURCE}/deviceclasses", body)
+    for version in ("v1", "v1beta2", "v1beta1"):
+        found = control_plane.expect("GET", f"/apis/resource.k8s.io/{version}/deviceclasses/round-trip")
+        assert (found["apiVersion"], found["spec"]) == (f"resource.k8s.io/{version}", spec)
+    patch = {"metadata": {"labels": {"seen": "yes"}}}
+    assert control_plane.expect("PATCH", f"{RESOURCE}/deviceclasses/round-trip", patch)["metadata"]["labels"] == {
+        "seen": "yes"
+    }
+    broken = {
+        **body,
+        "metadata": {"name": "broken"},
+        "spec": {"selectors": [{"cel": {"expression": "device.nothing"}}]},
+    }
+    status, answer = control_plane.request("POST", f"{RESOURCE}/deviceclasses", broken)
+    assert status == 422 and "undefined field 'nothing'" in answer["message"]
+    control_plane.expect("DELETE", f"{RESOURCE}/deviceclasses/round-trip")
+    assert control_plane.request("GET", f"{RESOURCE}/deviceclasses/round-trip")[0] == 404
+
+
+def test_the_scheduler_allocates(control_plane: ControlPlane) -> None:
+    """Two nodes take pods, one publishes one device: the first pod goes there, the second finds none."""
+    driver, name = "schedule.example.com", "schedule"
+    for node in ("schedule-empty", "schedule-device"):
+        control_plane.add_node(node, labels={"for": "schedule"})
+    device_class = {
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]},
+    }
+    device = {"name": "pci-0000-8a-00-0", "attributes": {f"{driver}/rail": {"int": 3}}}
+    pool = {"name": "schedule-device", "generation": 1, "resourceSliceCount": 1}
+    slice_spec = {"driver": driver, "nodeName": "schedule-device", "pool": pool, "devices": [device]}
+    control_plane.expect("POST", f"{RESOURCE}/deviceclasses", device_class)
+    control_plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": name}, "spec": slice_spec})
+
+    selector = {"cel": {"expression": f"device.attributes['{driver}'].rail == 3"}}
+    request = {"name": "nic", "exactly": {"deviceClassName": name, "selectors": [selector]}}
+    for number in ("first", "second"):
+        claim = {"metadata": {"name": f"schedule-{number}"}, "spec": {"devices": {"requests": [request]}}}
+        pod = {
+            "metadata": {"name": f"schedule-{number}"},
+            "spec": {
+                "nodeSelector": {"for": "schedule"},
+                "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "nic"}]}}],
+                "resourceClaims": [{"name": "nic", "resourceClaimName": f"schedule-{number}"}],
+            },
+        }
+        control_plane.expect("POST", f"{DEFAULT}/resourceclaims", claim)
+        control_plane.expect("POST", PODS, pod)
+        if number == "first":
+            control_plane.wait_for(
+                lambda: control_plane.expect("GET", f"{PODS}/schedule-first")["spec"].get("nodeName"), "the scheduler"
+            )
+    assert control_plane.expect("GET", f"{PODS}/schedule-first")["spec"]["nodeName"] == "schedule-device"
+    status = control_plane.expect("GET", f"{DEFAULT}/resourceclaims/schedule-first")["status"]
+    result = {"request": "nic", "driver": driver, "pool": "schedule-device", "device": "pci-0000-8a-00-0"}
+    assert status["allocation"]["devices"]["results"] == [result]
+    assert [consumer["name"] for consumer in status["reservedFor"]] == ["schedule-first"]
+
+    def refusal() -> str:
+        conditions = control_plane.expect("GET", f"{PODS}/schedule-second")["status"].get("conditions", [])
+        return str(next((one["message"] for one in conditions if one["type"] == "PodScheduled"), ""))
+
+    assert "cannot allocate all claims" in control_plane.wait_for(refusal, "the scheduler's verdict")
+    assert "allocation" not in control_plane.expect("GET", f"{DEFAULT}/resourceclaims/schedule-second").get(
+        "status", {}
+    )
+
+
+def test_a_template_becomes_a_claim(control_plane: ControlPlane) -> None:
+    """The controller manager makes the claim, the scheduler allocates it, in a namespace of its own."""
+    driver, name = "template.example.com", "template"
+    control_plane.add_node("template-node", labels={"for": "template"})
+    control_plane.add_namespace(name)
+    pool = {"name": "template-node", "generation": 1, "resourceSliceCount": 1}
+    slice_spec = {"driver": driver, "nodeName": "template-node", "pool": pool, "devices": [{"name": "nic-0"}]}
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    control_plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": name}, "spec": slice_spec})
+    control_plane.expect(
+        "POST", f"{RESOURCE}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": [selector]}}
+    )
+    body = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": name}}]}}
+    template = {"metadata": {"name": name}, "spec": {"spec": body}}
+    control_plane.expect("POST", f"{RESOURCE}/namespaces/{name}/resourceclaimtemplates", template)
+    pod = {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "nic"}]}}],
+            "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": name}],
+        },
+    }
+    control_plane.expect("POST", f"/api/v1/namespaces/{name}/pods", pod)
+    path = f"/api/v1/namespaces/{name}/pods/{name}"
+    control_plane.wait_for(lambda: control_plane.expect("GET", path)["spec"].get("nodeName"), "the scheduler")
+    claims = control_plane.expect("GET", f"{RESOURCE}/namespaces/{name}/resourceclaims")["items"]
+    assert [claim["status"]["allocation"]["devices"]["results"][0]["device"] for claim in claims] == ["nic-0"]
+
+
+def test_kubectl_reads_the_kubeconfig(control_plane: ControlPlane) -> None:
+    command = [str(control_plane.programs["kubectl"]), "--kubeconfig", str(control_plane.kubeconfig)]
+    answer = subprocess.run([*command, "auth", "whoami", "-o", "json"], capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout)["status"]["userInfo"]["username"] == "lanewise-admin"
+    assert control_plane.kubeconfig.stat().st_mode & 0o077 == 0
+
+
+def test_gates_flags_and_stop(bare: None, tmp_path: Path) -> None:
+    """One with settings of its own: a gate on, an API off, a program's flag, a folder; and it is gone afterwards."""
+    folder = tmp_path / "own"
+    plane = ControlPlane(
+        gates={"DRAListTypeAttributes": True},
+        runtime_config={"resource.k8s.io/v1beta1": False},
+        controller_manager=False,
+        flags={"kube-scheduler": ["--v=3"]},
+        folder=folder,
+    )
+    with plane:
+        metrics = plane.request("GET", "/metrics")[1]
+        assert re.search(r'kubernetes_feature_enabled\{name="DRAListTypeAttributes",.*\} 1', metrics)
+        assert 'FLAG: --v="3"' in plane.log("kube-scheduler").read_text()
+        assert plane.request("GET", "/apis/resource.k8s.io/v1beta1")[0] == 404
+        # without a controller manager no service account is made, and a pod does not need one
+        pod = {"metadata": {"name": "alone"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
+        plane.add_node("alone")
+        plane.expect("POST", PODS, pod)
+        plane.wait_for(lambda: plane.expect("GET", f"{PODS}/alone")["spec"].get("nodeName"), "the scheduler")
+
+        plane.stop("kube-scheduler")
+        plane.expect("POST", PODS, {**pod, "metadata": {"name": "later"}})
+        plane.start("kube-scheduler")
+        plane.wait_for(lambda: plane.expect("GET", f"{PODS}/later")["spec"].get("nodeName"), "the new scheduler")
+
+        pids = [*plane.pids.values(), plane._supervisor.pid]
+        ports = [plane.ports[name] for name in ("etcd", "etcd-peers", "kube-apiserver", "kube-scheduler")]
+        assert all(alive(pid) for pid in pids) and all(listening(port) for port in ports)
+    assert not any(alive(pid) for pid in pids) and not any(listening(port) for port in ports)
+    assert not folder.exists()
+    plane.close()  # once more does no harm
+
+
+def test_a_failed_start_shows_the_log_and_leaves_nothing(bare: None, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="unknown flag: --no-such-flag"):
+        ControlPlane(flags={"kube-apiserver": ["--no-such-flag"]}, folder=tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("owner", signal.SIGINT),
+        ("owner", signal.SIGTERM),
+        ("owner", signal.SIGKILL),
+        pytest.param(
+            "supervisor",
+            signal.SIGKILL,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills the children of the dead"),
+        ),
+    ],
+)
+def test_nothing_outlives_its_owner(bare: None, victim: str, number: signal.Signals) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert owner.stdout
+    found: dict[str, t.Any] = {}
+    try:
+        found = json.loads(owner.stdout.readline())
+        # only processes that this test has started are signalled
+        os.kill(owner.pid if victim == "owner" else found["pids"]["supervisor"], number)
+        if victim == "owner":
+            owner.wait(timeout=30)
+        waited = [pid for name, pid in found["pids"].items() if victim == "owner" or name != "supervisor"]
+        deadline = time.monotonic() + 30
+        while any(alive(pid) for pid in waited) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(alive(pid) for pid in waited)
+        assert not any(listening(port) for port in found["ports"])
+        if victim == "supervisor":  # then the folder is the owner's to remove
+            owner.send_signal(signal.SIGINT)
+            owner.wait(timeout=30)
+        assert not Path(found["folder"]).exists()
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+        if found:
+            shutil.rmtree(found["folder"], ignore_errors=True)

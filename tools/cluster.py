@@ -1,0 +1,204 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Get the programs of a Kubernetes control plane: build them from the pinned Go modules once, or take ready ones.
+
+    python3 tools/cluster.py [--kubernetes 1.34] [PROGRAM ...]
+
+Prints the path of each program. The modules lie in tests/cluster/kubernetes/MINOR and tests/cluster/etcd; what is built
+lies in the user's cache directory under the hash of its module, so checkouts share it. C(LANEWISE_KUBE_BIN) or
+C(KUBEBUILDER_ASSETS) name folders with ready programs, etcd among them: one is used where its kube-apiserver is of the
+wanted minor version. See docs/cluster.md. Uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from environment import CACHE, REPOSITORY, Missing, say
+
+MODULES = REPOSITORY / "tests" / "cluster"
+VARIABLES = ("LANEWISE_KUBE_BIN", "KUBEBUILDER_ASSETS")
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
+#: What a build with empty caches took on two cores; docs/cluster.md has the figures of each version.
+SECONDS = {"etcd": 45, "kube-apiserver": 330, "kube-scheduler": 55, "kube-controller-manager": 70, "kubectl": 30}
+TAGS = "selinux,notest,grpcnotrace"  # those of the release's own build
+
+
+@dataclass(frozen=True)
+class Module:
+    """A pinned Go module: where its go.mod lies and the version of what it builds."""
+
+    folder: Path
+    source: str  # the module path that the version belongs to
+    version: str  # without the v
+
+    @property
+    def cache(self) -> Path:
+        digest = hashlib.sha256(" ".join(self.build("")).encode())
+        for name in ("go.mod", "go.sum"):
+            digest.update((self.folder / name).read_bytes())
+        kind = "etcd" if "etcd" in self.source else "kubernetes"
+        return CACHE / kind / f"{self.version}-{digest.hexdigest()[:12]}"
+
+    def package(self, program: str) -> str:
+        return self.source if program == "etcd" else f"{self.source}/cmd/{program}"
+
+    def build(self, program: str) -> list[str]:
+        """The go command that builds a program, short of its -o. Without the linker's values it calls itself v0.0.0."""
+        flags = ["-s", "-w"]
+        if "kubernetes" in self.source:
+            major, minor = self.version.split(".")[:2]
+            values = {"gitVersion": f"v{self.version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+            for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+                flags += [f"-X {package}.{name}={value}" for name, value in values.items()]
+        tags = ["-tags", TAGS] if "kubernetes" in self.source else []
+        return ["go", "build", "-trimpath", *tags, "-ldflags", " ".join(flags), self.package(program)]
+
+
+def minors() -> list[str]:
+    """The Kubernetes versions that are pinned, as 1.37, newest first."""
+    names = [path.parent.name for path in MODULES.glob("kubernetes/*/go.mod")]
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")], reverse=True)
+
+
+def _module(folder: Path, source: str) -> Module:
+    pin = re.search(rf"^\s*(?:require )?{re.escape(source)} v(\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
+    if pin is None:
+        raise ValueError(f"{folder / 'go.mod'} does not require {source}")
+    return Module(folder, source, pin[1])
+
+
+def module(program: str, minor: str) -> Module:
+    """The module that builds a program. Raises Missing for a version that is not pinned."""
+    if program == "etcd":
+        return _module(MODULES / "etcd", "go.etcd.io/etcd/server/v3")
+    if minor not in minors():
+        raise Missing(f"Kubernetes {minor} is not pinned in tests/cluster/kubernetes, only {', '.join(minors())}")
+    return _module(MODULES / "kubernetes" / minor, "k8s.io/kubernetes")
+
+
+@functools.lru_cache(None)
+def reported(apiserver: Path) -> str:
+    """What a kube-apiserver calls itself, as 1.37.1; empty where it does not run."""
+    try:
+        answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+    found = re.match(r"Kubernetes v(\S+)", answer)
+    return found[1] if found else ""
+
+
+def given() -> dict[str, Path]:
+    """The folders that the variables name, by the minor version of the kube-apiserver in them."""
+    folders: dict[str, Path] = {}
+    for variable in VARIABLES:
+        for name in filter(None, os.environ.get(variable, "").split(os.pathsep)):
+            found = reported(Path(name) / "kube-apiserver")
+            if not found:
+                raise Missing(f"{variable} names {name}, which holds no kube-apiserver that runs here")
+            folders.setdefault(".".join(found.split(".")[:2]), Path(name))
+    return folders
+
+
+def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
+    """The paths of a version's programs, built where that is allowed and they are missing.
+
+    Raises Missing, whose text says what to do, and subprocess.CalledProcessError for a build that fails.
+    """
+    names = names or CONTROL_PLANE
+    folder = given().get(minor)
+    if folder:
+        lacking = [name for name in names if not os.access(folder / name, os.X_OK)]
+        if lacking:
+            raise Missing(f"{folder} lacks {', '.join(lacking)}; unset {' and '.join(VARIABLES)} to build Kubernetes")
+        return {name: folder / name for name in names}
+    paths = {name: module(name, minor).cache / name for name in names}
+    lacking = [name for name in names if not paths[name].exists()]
+    if lacking and not build:
+        minutes = sum(SECONDS.get(name, 60) for name in lacking) / 60
+        raise Missing(
+            f"{', '.join(lacking)} of Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor}' "
+            f"does it, in {minutes:.0f} minutes or less on two cores"
+        )
+    for number, name in enumerate(lacking, 1):
+        _build(module(name, minor), name, f"{number} of {len(lacking)}")
+    return paths
+
+
+def _go(source: Module) -> dict[str, str]:
+    """The variables to build a module with. Raises Missing where Go lacks or is too old for it."""
+    variables = dict(os.environ, CGO_ENABLED="0", GOWORK="off")
+    if not shutil.which("go"):
+        raise Missing(
+            f"needs Go to build {source.source} {source.version} (https://go.dev/dl), or the programs in a folder that "
+            "LANEWISE_KUBE_BIN names"
+        )
+    answer = subprocess.run(
+        ["go", "list", "-m"], cwd=source.folder, env=variables, capture_output=True, text=True, check=False
+    )
+    if answer.returncode:  # it reads the go line of go.mod before all else
+        raise Missing(f"Go cannot build {source.source} {source.version}: {answer.stderr.strip()}")
+    return variables
+
+
+def _build(source: Module, program: str, turn: str) -> None:
+    source.cache.mkdir(parents=True, exist_ok=True)
+    with open(f"{source.cache}.lock", "w") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another build of {source.cache}")
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        if (source.cache / program).exists():
+            return
+        variables = _go(source)
+        start = time.monotonic()
+        minutes = SECONDS.get(program, 60) / 60
+        say(
+            f"{turn}: building {program} of {source.source} {source.version}; the first time this takes "
+            f"{minutes:.1f} minutes on two cores"
+        )
+        with tempfile.TemporaryDirectory(dir=source.cache, prefix=".building-") as made:
+            command = source.build(program)
+            made_program = Path(made) / program
+            subprocess.run(
+                [*command[:2], "-o", str(made_program), *command[2:]], cwd=source.folder, env=variables, check=True
+            )
+            made_program.rename(source.cache / program)
+        say(f"{program}: {time.monotonic() - start:.0f} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kubernetes", metavar="MINOR", action="append", help=f"one of {', '.join(minors())}")
+    parser.add_argument("programs", metavar="PROGRAM", nargs="*", help=f"without any: {', '.join(CONTROL_PLANE)}")
+    arguments = parser.parse_args()
+    try:
+        for minor in arguments.kubernetes or minors():
+            for path in programs(minor, *arguments.programs).values():
+                print(path)
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
