@@ -1,0 +1,37 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What is wrong with what a site wrote, told all at once."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake.
+
+    C(path) says where, as the user wrote it: C(dra_claims_templates[0].devices[1].where.min_speed) for inventory,
+    C(spec.devices.requests[0].name) for an object. C(rule) is a short constant name for programs; C(fix) tells the way
+    out, where there is one that C(message) does not make plain.
+    """
+
+    path: str
+    message: str
+    rule: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" + (f" ({self.fix})" if self.fix else "")
+
+
+class Problems(ValueError):
+    """All the mistakes found; C(problems) is never empty."""
+
+    def __init__(self, problems: t.Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Kubernetes quantities (k8s.io/apimachinery/pkg/api/resource/quantity.go) as exact fractions."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import typing as t
+from fractions import Fraction
+from functools import lru_cache
+
+from . import limits
+
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+# The parser asks for no digit at all: ".", "-" and "k" are zeros to it.
+_FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*(?:[-+]?[0-9]*))", re.ASCII)
+_EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
+_NANO = Fraction(1, 10**9)
+# No exponent that a device needs comes near; beyond it powers of ten would only eat memory.
+_EXPONENT_MAX = 4096
+
+DECIMAL_SI, DECIMAL_EXPONENT, BINARY_SI = "DecimalSI", "DecimalExponent", "BinarySI"
+
+
+class QuantityError(ValueError):
+    """The text is no quantity."""
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> tuple[Fraction, str]:
+    if not text:
+        raise QuantityError("must not be empty")
+    if not text.strip("+-0") and not text[1:].strip("0"):
+        return Fraction(0), DECIMAL_SI
+    match = _FORM.fullmatch(text)
+    if not match:
+        raise QuantityError(f"{text!r} is not a number with an optional suffix")
+    sign, whole, rest, suffix = match.group(1), match.group(2), match.group(3) or "", match.group(4)
+    number = Fraction(int((whole + rest) or "0"), 10 ** len(rest))
+    if suffix in _BINARY:
+        form = BINARY_SI
+        number = min(_up(number * 2 ** _BINARY[suffix]), Fraction(limits.INT64_MAX))
+        if 0 < number < 1:
+            form = DECIMAL_SI
+    else:
+        exponent = _EXPONENT.fullmatch(suffix)
+        if suffix in _DECIMAL:
+            form, power = DECIMAL_SI, _DECIMAL[suffix]
+        elif exponent and limits.INT64_MIN <= int(exponent.group(1)) <= limits.INT64_MAX:
+            form, power = DECIMAL_EXPONENT, int(exponent.group(1))
+        else:
+            raise QuantityError(f"{text!r} has the unknown suffix {suffix!r}")
+        number = _up(number * Fraction(10) ** max(-_EXPONENT_MAX, min(_EXPONENT_MAX, power)))
+    return (-number if sign == "-" else number), form
+
+
+def _up(number: Fraction) -> Fraction:
+    """Away from zero to a whole nano, the smallest unit that a quantity can hold."""
+    return Fraction(math.ceil(number / _NANO)) * _NANO
+
+
+def _text(value: t.Any) -> str:
+    if isinstance(value, str):
+        return value.strip(" ")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return json.dumps(value)
+    raise QuantityError("must be a string or a number")
+
+
+def parse(value: t.Any) -> Fraction:
+    """The exact value of a quantity, given as a string or as a JSON number.
+
+    Accepts what the API accepts: a sign, digits with one point, and C(n u m k M G T P E), C(Ki) to C(Ei) or an exponent
+    (C(1e3), C(2E-3)). What is finer than a nano is rounded away from zero; a binary suffix is capped at 2^63-1.
+    Raises QuantityError.
+    """
+    return _parse(_text(value))[0]
+
+
+def suffix_form(value: t.Any) -> str:
+    """C(DecimalSI), C(DecimalExponent) or C(BinarySI): the form in which the API writes this quantity back."""
+    return _parse(_text(value))[1]
+
+
+def compare(left: t.Any, right: t.Any) -> int:
+    """-1, 0 or 1 as C(left) is less than, equal to or greater than C(right)."""
+    a, b = parse(left), parse(right)
+    return (a > b) - (a < b)
+
+
+def integer(number: Fraction) -> int:
+    """What Go's C(Quantity.Value()) returns: rounded away from zero; zero where it does not fit in 64 bits."""
+    whole = math.ceil(number) if number > 0 else math.floor(number)
+    return whole if limits.INT64_MIN <= whole <= limits.INT64_MAX else 0
+
+
+def milli(number: Fraction) -> int:
+    """What Go's C(Quantity.MilliValue()) returns: thousandths, rounded as M(integer) rounds."""
+    return integer(number * 1000)
+
+
+def canonical(number: Fraction, form: str = DECIMAL_SI) -> str:
+    """The text that the API writes for a value: the largest suffix that leaves no fraction.
+
+    Raises QuantityError where the value is finer than a nano.
+    """
+    if number % _NANO:
+        raise QuantityError("finer than a nano")
+    if not number:
+        return "0"
+    if form == BINARY_SI and abs(number) >= 1024 and number.denominator == 1:
+        whole = number.numerator
+        suffix = max((s for s, power in _BINARY.items() if whole % 2**power == 0), key=lambda s: _BINARY[s], default="")
+        return f"{whole // 2 ** _BINARY[suffix]}{suffix}" if suffix else str(whole)
+    powers = [power for power in range(-9, 19, 3) if (number / Fraction(10) ** power).denominator == 1]
+    power = max(powers)
+    mantissa = (number / Fraction(10) ** power).numerator
+    if form == DECIMAL_EXPONENT:
+        while mantissa % 1000 == 0:
+            mantissa, power = mantissa // 1000, power + 3
+        return f"{mantissa}e{power}" if power else str(mantissa)
+    return f"{mantissa}{next(s for s, p in _DECIMAL.items() if p == power)}"

@@ -1,0 +1,716 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Every rule once. That the rules are the server's own is shown by tests/cluster/test_validation.py."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import schema, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from hypothesis import given
+from hypothesis import strategies as st
+
+MINORS = ["1.34", "1.35", "1.36", "1.37"]
+ALL_ON = {gate: True for gate in versions.FEATURES}
+GONE = object()
+
+CLASS = {
+    "apiVersion": schema.V1,
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu"},
+    "spec": {
+        "selectors": [{"cel": {"expression": 'device.driver == "gpu.nvidia.com"'}}],
+        "config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {"a": 1}}}],
+        "extendedResourceName": "example.com/gpu",
+    },
+}
+CLAIM = {
+    "apiVersion": schema.V1,
+    "kind": "ResourceClaim",
+    "metadata": {"name": "pair", "namespace": "training"},
+    "spec": {
+        "devices": {
+            "requests": [
+                {"name": "gpu", "exactly": {"deviceClassName": "gpu"}},
+                {
+                    "name": "nic",
+                    "firstAvailable": [
+                        {"name": "fast", "deviceClassName": "rdma", "count": 2},
+                        {"name": "any", "deviceClassName": "nic", "allocationMode": "All"},
+                    ],
+                },
+            ],
+            "constraints": [{"requests": ["gpu", "nic/fast"], "matchAttribute": "resource.kubernetes.io/pcieRoot"}],
+            "config": [{"requests": ["nic"], "opaque": {"driver": "lanewise.dev", "parameters": {}}}],
+        }
+    },
+}
+TEMPLATE = {
+    **CLAIM,
+    "kind": "ResourceClaimTemplate",
+    "spec": {"metadata": {"labels": {"a": "b"}}, "spec": CLAIM["spec"]},
+}
+SLICE = {
+    "apiVersion": schema.V1,
+    "kind": "ResourceSlice",
+    "metadata": {"name": "node-1-nics"},
+    "spec": {
+        "driver": "lanewise.dev",
+        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
+        "nodeName": "node-1",
+        "devices": [
+            {
+                "name": "nic",
+                "attributes": {"model": {"string": "x"}, "lanewise.dev/fw": {"version": "1.2.3"}},
+                "capacity": {
+                    "bandwidth": {"value": "16", "requestPolicy": {"default": "4", "validValues": ["2", "4"]}}
+                },
+                "allowMultipleAllocations": True,
+            },
+            {"name": "gpu", "attributes": {"numa": {"int": 0}}},
+        ],
+    },
+}
+RULE = {
+    "apiVersion": schema.V1,
+    "kind": "DeviceTaintRule",
+    "metadata": {"name": "broken"},
+    "spec": {
+        "deviceSelector": {"driver": "lanewise.dev", "pool": "node-1", "device": "nic"},
+        "taint": {"key": "example.com/broken", "value": "yes", "effect": "NoExecute"},
+    },
+}
+COUNTERS = copy.deepcopy(SLICE)
+COUNTERS["spec"]["devices"] = [
+    {"name": "part", "consumesCounters": [{"counterSet": "board", "counters": {"memory": {"value": "4Gi"}}}]}
+]
+SHARED = {**SLICE, "spec": {name: value for name, value in SLICE["spec"].items() if name != "devices"}}
+SHARED["spec"]["sharedCounters"] = [{"name": "board", "counters": {"memory": {"value": "80Gi"}}}]
+TOGETHER = {**COUNTERS, "spec": {**COUNTERS["spec"], **SHARED["spec"]}}
+PER_DEVICE = copy.deepcopy(SLICE)
+del PER_DEVICE["spec"]["nodeName"]
+PER_DEVICE["spec"]["perDeviceNodeSelection"] = True
+for one in PER_DEVICE["spec"]["devices"]:
+    one["nodeName"] = "node-1"
+
+
+def change(obj, *edits):
+    """A copy of C(obj) with (path, value) pairs written into it; GONE takes the field away."""
+    obj = copy.deepcopy(obj)
+    for path, value in edits:
+        steps = [int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
+        holder = obj
+        for step in steps[:-1]:
+            holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
+        if value is GONE:
+            del holder[steps[-1]]
+        else:
+            holder[steps[-1]] = value
+    return obj
+
+
+def told(obj, kubernetes="1.37", gates=None):
+    return {(problem.path, problem.rule) for problem in validate(obj, kubernetes, gates)}
+
+
+@pytest.mark.parametrize("obj", [CLASS, CLAIM, TEMPLATE, SLICE, RULE], ids=lambda obj: obj["kind"])
+def test_right_objects(obj):
+    for kubernetes in MINORS:
+        for version, kind in schema.SERVED:
+            if kind == obj["kind"] and schema.SERVED[version, kind] <= versions.minor_of(kubernetes):
+                for gates in ({}, ALL_ON):
+                    assert validate(versions.convert(obj, version), kubernetes, gates) == [], (kubernetes, version)
+
+
+REQUEST = "spec.devices.requests[0].exactly"
+MANY = 40
+RULES = [
+    # what is changed, to what, and where and by which rule that is told
+    (CLASS, "spec.selectors", [{"cel": {"expression": "true"}}] * 33, "spec.selectors", "too-many"),
+    (CLASS, "spec.selectors[0].cel", GONE, "spec.selectors[0].cel", "required"),
+    (CLASS, "spec.selectors[0].cel.expression", "", "spec.selectors[0].cel.expression", "required"),
+    (CLASS, "spec.selectors[0].cel.expression", "t" * 10241, "spec.selectors[0].cel.expression", "too-long"),
+    (CLASS, "spec.config", [{"opaque": {"driver": "a", "parameters": {}}}] * 33, "spec.config", "too-many"),
+    (CLASS, "spec.config[0].opaque", GONE, "spec.config[0].opaque", "required"),
+    (CLASS, "spec.config[0].opaque.driver", "", "spec.config[0].opaque.driver", "required"),
+    (CLASS, "spec.config[0].opaque.driver", "a_b", "spec.config[0].opaque.driver", "name"),
+    (CLASS, "spec.config[0].opaque.parameters", None, "spec.config[0].opaque.parameters", "required"),
+    (CLASS, "spec.config[0].opaque.parameters", [], "spec.config[0].opaque.parameters", "type"),
+    (CLASS, "spec.config[0].opaque.parameters", {"a": "x" * 10233}, "spec.config[0].opaque.parameters", "too-long"),
+    (CLASS, "metadata.name", GONE, "metadata.name", "required"),
+    (CLASS, "metadata.name", "A", "metadata.name", "name"),
+    (CLASS, "metadata.labels", {"a/b/c": "x"}, "metadata.labels", "label"),
+    (CLASS, "metadata.labels", {"a": "-"}, "metadata.labels", "label"),
+    (CLASS, "metadata.annotations", {"a b": "x"}, "metadata.annotations", "label"),
+    (CLASS, "metadata.annotations", {"a": "x" * 262144}, "metadata.annotations", "too-long"),
+    (CLASS, "metadata.finalizers", ["a b/c"], "metadata.finalizers", "name"),
+    (CLASS, "metadata.finalizers", ["keep"], "metadata.finalizers[0]", "name"),
+    (CLASS, "metadata.finalizers", ["orphan", "foregroundDeletion"], "metadata.finalizers", "exactly-one"),
+    (CLASS, "spec.surprise", 1, "spec.surprise", "unknown-field"),
+    (CLASS, "spec.selectors", {}, "spec.selectors", "type"),
+    (CLAIM, "metadata.generateName", "A", "metadata.generateName", "name"),
+    (CLAIM, "metadata.namespace", "a.b", "metadata.namespace", "name"),
+    (CLAIM, "spec.devices.requests[0].name", "", "spec.devices.requests[0].name", "required"),
+    (CLAIM, "spec.devices.requests[0].name", "G", "spec.devices.requests[0].name", "name"),
+    (CLAIM, "spec.devices.requests[0].exactly", GONE, "spec.devices.requests[0]", "exactly-one"),
+    (CLAIM, "spec.devices.requests[1].exactly", {"deviceClassName": "a"}, "spec.devices.requests[1]", "exactly-one"),
+    (CLAIM, f"{REQUEST}.deviceClassName", "", f"{REQUEST}.deviceClassName", "required"),
+    (CLAIM, f"{REQUEST}.deviceClassName", "a_b", f"{REQUEST}.deviceClassName", "name"),
+    (CLAIM, f"{REQUEST}.allocationMode", "Some", f"{REQUEST}.allocationMode", "value"),
+    (CLAIM, f"{REQUEST}.count", -1, f"{REQUEST}.count", "value"),
+    (CLAIM, f"{REQUEST}.count", "1", f"{REQUEST}.count", "type"),
+    (CLAIM, f"{REQUEST}.selectors", [{}], f"{REQUEST}.selectors[0].cel", "required"),
+    (CLAIM, f"{REQUEST}.tolerations", [{"key": "a b"}], f"{REQUEST}.tolerations[0].key", "name"),
+    (CLAIM, f"{REQUEST}.tolerations", [{"operator": "In"}], f"{REQUEST}.tolerations[0].operator", "value"),
+    (
+        CLAIM,
+        f"{REQUEST}.tolerations",
+        [{"operator": "Exists", "value": "a"}],
+        f"{REQUEST}.tolerations[0].value",
+        "forbidden",
+    ),
+    (CLAIM, f"{REQUEST}.tolerations", [{"value": "-"}], f"{REQUEST}.tolerations[0].value", "label"),
+    (CLAIM, f"{REQUEST}.tolerations", [{"effect": "Never"}], f"{REQUEST}.tolerations[0].effect", "value"),
+    (CLAIM, f"{REQUEST}.capacity", {"requests": {"a": "x"}}, f"{REQUEST}.capacity.requests[a]", "quantity"),
+    (
+        CLAIM,
+        "spec.devices.requests[1].firstAvailable[1].count",
+        1,
+        "spec.devices.requests[1].firstAvailable[1].count",
+        "forbidden",
+    ),
+    (
+        CLAIM,
+        "spec.devices.requests[1].firstAvailable[1].name",
+        "a/b",
+        "spec.devices.requests[1].firstAvailable[1].name",
+        "name",
+    ),
+    (
+        CLAIM,
+        "spec.devices.requests[1].firstAvailable[1].adminAccess",
+        True,
+        "spec.devices.requests[1].firstAvailable[1].adminAccess",
+        "unknown-field",
+    ),
+    (CLAIM, "spec.devices.constraints[0].matchAttribute", GONE, "spec.devices.constraints[0]", "required"),
+    (CLAIM, "spec.devices.constraints[0].matchAttribute", "rail", "spec.devices.constraints[0].matchAttribute", "name"),
+    (
+        CLAIM,
+        "spec.devices.constraints[0].requests[0]",
+        "cpu",
+        "spec.devices.constraints[0].requests[0]",
+        "unknown-reference",
+    ),
+    (
+        CLAIM,
+        "spec.devices.constraints[0].requests[1]",
+        "nic/slow",
+        "spec.devices.constraints[0].requests[1]",
+        "unknown-reference",
+    ),
+    (CLAIM, "spec.devices.constraints[0].requests[1]", "gpu", "spec.devices.constraints[0].requests[1]", "duplicate"),
+    (CLAIM, "spec.devices.constraints", [{"matchAttribute": "a/b"}] * 33, "spec.devices.constraints", "too-many"),
+    (CLAIM, "spec.devices.config[0].requests[0]", "a/b/c", "spec.devices.config[0].requests[0]", "unknown-reference"),
+    (
+        CLAIM,
+        "spec.devices.config[0].requests",
+        [f"r{n}" for n in range(33)],
+        "spec.devices.config[0].requests",
+        "too-many",
+    ),
+    (TEMPLATE, "spec.metadata.name", "a", "spec.metadata.name", "forbidden"),
+    (TEMPLATE, "spec.metadata.finalizers", [], "spec.metadata.finalizers", "forbidden"),
+    (TEMPLATE, "spec.metadata.labels", {"a": "-"}, "spec.metadata.labels", "label"),
+    (TEMPLATE, "spec.spec.devices.requests[0].name", "G", "spec.spec.devices.requests[0].name", "name"),
+    (SLICE, "spec.driver", "", "spec.driver", "required"),
+    (SLICE, "spec.pool.name", "a//b", "spec.pool.name", "name"),
+    (SLICE, "spec.pool.resourceSliceCount", 0, "spec.pool.resourceSliceCount", "value"),
+    (SLICE, "spec.pool.generation", -1, "spec.pool.generation", "value"),
+    (SLICE, "spec.nodeName", GONE, "spec", "exactly-one"),
+    (SLICE, "spec.allNodes", True, "spec", "exactly-one"),
+    (SLICE, "spec.allNodes", False, "spec.allNodes", "value"),
+    (SLICE, "spec.nodeName", "", "spec.nodeName", "value"),
+    (SLICE, "spec.nodeName", "A", "spec.nodeName", "name"),
+    (SLICE, "spec.nodeSelector", {"nodeSelectorTerms": [{}]}, "spec", "exactly-one"),
+    (SLICE, "spec.devices", [{"name": f"d{n}"} for n in range(129)], "spec.devices", "too-many"),
+    (SLICE, "spec.devices[0].name", "A", "spec.devices[0].name", "name"),
+    (SLICE, "spec.devices[0].attributes", {f"a{n}": {"int": n} for n in range(MANY)}, "spec.devices[0]", "too-many"),
+    (SLICE, "spec.devices[0].attributes.model", {}, "spec.devices[0].attributes[model]", "exactly-one"),
+    (
+        SLICE,
+        "spec.devices[0].attributes.model",
+        {"int": 1, "bool": True},
+        "spec.devices[0].attributes[model]",
+        "exactly-one",
+    ),
+    (
+        SLICE,
+        "spec.devices[0].attributes.model",
+        {"string": "x" * 65},
+        "spec.devices[0].attributes[model].string",
+        "too-long",
+    ),
+    (
+        SLICE,
+        "spec.devices[0].attributes.model",
+        {"version": "1"},
+        "spec.devices[0].attributes[model].version",
+        "version",
+    ),
+    (SLICE, "spec.devices[1].nodeName", "a", "spec.devices[1]", "forbidden"),
+    (PER_DEVICE, "spec.devices[1].nodeName", GONE, "spec.devices[1]", "exactly-one"),
+    (PER_DEVICE, "spec.devices[1].nodeName", "", "spec.devices[1].nodeName", "value"),
+    (PER_DEVICE, "spec.devices[1].allNodes", True, "spec.devices[1]", "exactly-one"),
+    (SLICE, "spec.devices[1].bindingConditions", ["a"], "spec.devices[1].bindingFailureConditions", "required"),
+    (SLICE, "spec.devices[1].bindingFailureConditions", ["a"], "spec.devices[1].bindingConditions", "required"),
+    (SLICE, "spec.devices[1].bindingConditions", list("abcde"), "spec.devices[1].bindingConditions", "too-many"),
+    (SLICE, "spec.devices[1].taints", [{"key": "a"}], "spec.devices[1].taints[0].effect", "required"),
+    (SLICE, "spec.devices[1].taints", [{"effect": "NoExecute"}], "spec.devices[1].taints[0].key", "required"),
+    (SLICE, "spec.devices[1].taints", [{"key": "a", "effect": "NoExecute"}] * 17, "spec.devices[1].taints", "too-many"),
+    (RULE, "spec.taint.key", "a b", "spec.taint.key", "name"),
+    (RULE, "spec.taint.value", "-", "spec.taint.value", "label"),
+    (RULE, "spec.taint.effect", "PreferNoSchedule", "spec.taint.effect", "value"),
+    (RULE, "spec.taint", GONE, "spec.taint.key", "required"),
+    (RULE, "spec.deviceSelector.driver", "", "spec.deviceSelector.driver", "required"),
+    (RULE, "spec.deviceSelector.pool", "a//b", "spec.deviceSelector.pool", "name"),
+    (RULE, "spec.deviceSelector.device", "a.b", "spec.deviceSelector.device", "name"),
+    (CLASS, "spec.extendedResourceName", "gpu", "spec.extendedResourceName", "name"),
+]
+
+
+@pytest.mark.parametrize("obj, path, value, where, rule", RULES)
+def test_rules(obj, path, value, where, rule):
+    wrong = change(obj, (path, value))
+    for kubernetes in MINORS:
+        if schema.SERVED[obj["apiVersion"], obj["kind"]] <= versions.minor_of(kubernetes):
+            assert (where, rule) in told(wrong, kubernetes, ALL_ON), kubernetes
+
+
+@pytest.mark.parametrize(
+    "path, count",
+    [("spec.devices.requests", 32), ("spec.devices.constraints", 32), ("spec.devices.config", 32)],
+)
+def test_limits_are_reached_not_passed(path, count):
+    model = {
+        "requests": [{"name": f"r{n}", "exactly": {"deviceClassName": "a"}} for n in range(count + 1)],
+        "constraints": [{"matchAttribute": "a/b"}] * (count + 1),
+        "config": [{"opaque": {"driver": "a", "parameters": {}}}] * (count + 1),
+    }[path.rsplit(".", 1)[1]]
+    empty = ("spec.devices", {})
+    assert told(change(CLAIM, empty, (path, model[:count]))) == set()
+    assert told(change(CLAIM, empty, (path, model))) == {(path, "too-many")}
+
+
+def test_alternatives():
+    subs = [{"name": f"s{n}", "deviceClassName": "a"} for n in range(9)]
+    path = "spec.devices.requests[1].firstAvailable"
+    free = ("spec.devices.constraints", [])
+    assert told(change(CLAIM, free, (path, subs[:8]))) == set()
+    assert told(change(CLAIM, free, (path, subs))) == {(path, "too-many")}
+    assert told(change(CLAIM, free, (path, [subs[0], subs[0]]))) == {(f"{path}[1]", "duplicate")}
+
+
+@pytest.mark.parametrize("text, good", [("x" * 64, True), ("x" * 65, False), ("ü" * 32, True), ("ü" * 33, False)])
+def test_attribute_text_is_counted_in_bytes(text, good):
+    assert (not validate(change(SLICE, ("spec.devices[0].attributes.model.string", text)))) is good
+
+
+def test_opaque_parameters_may_have_10_kib():
+    assert told(change(CLASS, ("spec.config[0].opaque.parameters", {"a": "x" * 10232}))) == set()
+
+
+POLICY = "spec.devices[0].capacity.bandwidth.requestPolicy"
+WHERE = "spec.devices[0].capacity[bandwidth].requestPolicy"
+
+
+@pytest.mark.parametrize(
+    "policy, faults",
+    [
+        ({}, []),
+        ({"default": "3"}, []),
+        ({"default": "4", "validValues": ["2", "4", "16"]}, []),
+        ({"default": "4000m", "validValues": ["2", "4"]}, []),
+        ({"validValues": ["2"]}, [("default", "required")]),
+        ({"default": "3", "validValues": ["2", "4"]}, [("validValues", "value")]),
+        ({"default": "4", "validValues": ["4", "2"]}, [("validValues[1]", "order")]),
+        ({"default": "4", "validValues": ["4", "17"]}, [("validValues[1]", "value")]),
+        ({"default": "2", "validValues": ["2", "2"]}, [("validValues[1]", "duplicate")]),
+        ({"default": "1", "validValues": ["500m", "1"]}, [("validValues[1]", "duplicate")]),
+        ({"default": "1", "validValues": [str(n) for n in range(11)]}, [("validValues", "too-many")]),
+        ({"default": "2", "validValues": ["2"], "validRange": {"min": "1"}}, [("", "exactly-one")]),
+        ({"validRange": {"min": "1"}}, [("default", "required")]),
+        ({"default": "4", "validRange": {}}, [("validRange.min", "required")]),
+        ({"default": "4", "validRange": {"min": "2", "max": "16", "step": "2"}}, []),
+        ({"default": "1", "validRange": {"min": "2"}}, [("validRange.default", "value")]),
+        ({"default": "9", "validRange": {"min": "2", "max": "8"}}, [("validRange.default", "value")]),
+        ({"default": "4", "validRange": {"min": "2", "max": "17"}}, [("validRange.max", "value")]),
+        ({"default": "4", "validRange": {"min": "4", "max": "4", "step": "13"}}, [("validRange.step", "value")]),
+        ({"default": "4", "validRange": {"min": "2", "step": "0"}}, [("validRange.step", "value")]),
+        ({"default": "4", "validRange": {"min": "2", "step": "-2"}}, [("validRange.step", "value")]),
+        ({"default": "5", "validRange": {"min": "2", "step": "2"}}, [("validRange.step", "value")]),
+        ({"default": "4", "validRange": {"min": "2", "max": "5", "step": "2"}}, [("validRange.step", "value")]),
+        ({"default": "4", "validRange": {"min": "-2", "step": "2"}}, [("validRange.min", "value")]),
+    ],
+)
+def test_request_policies(policy, faults):
+    expected = {(f"{WHERE}.{path}".rstrip("."), rule) for path, rule in faults}
+    assert told(change(SLICE, (POLICY, policy))) == expected
+    assert told(change(SLICE, (POLICY, policy), ("spec.devices[0].allowMultipleAllocations", False))) == {
+        (WHERE, "forbidden")
+    }
+
+
+def test_fractional_policies():
+    gates = {"DRAFractionalCapacityRange": True}
+    values = change(SLICE, (POLICY, {"default": "1", "validValues": ["500m", "1"]}))
+    assert told(values, gates=gates) == set()
+    steps = {"default": "1500m", "validRange": {"min": "500m", "max": "2500m", "step": "500m"}}
+    assert told(change(SLICE, (POLICY, steps)), gates=gates) == set()
+    assert told(change(SLICE, (POLICY, {**steps, "default": "1600m"})), gates=gates) == {
+        (f"{WHERE}.validRange.step", "value")
+    }
+    assert told(change(SLICE, (POLICY, {**steps, "default": "1500001u"})), gates=gates) == {
+        (f"{WHERE}.validRange.default", "value")
+    }
+
+
+def test_a_step_of_zero_is_refused_by_every_release():
+    policy = {"default": "4", "validRange": {"min": "2", "step": "0"}}
+    for kubernetes in MINORS:
+        assert (f"{WHERE}.validRange.step", "value") in told(change(SLICE, (POLICY, policy)), kubernetes, ALL_ON)
+
+
+def test_node_selectors():
+    base = change(SLICE, ("spec.nodeName", GONE))
+
+    def terms(**term):
+        return told(change(base, ("spec.nodeSelector", {"nodeSelectorTerms": [term]})))
+
+    path = "spec.nodeSelector.nodeSelectorTerms"
+    assert terms(matchExpressions=[{"key": "a", "operator": "Exists"}]) == set()
+    assert terms(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]) == set()
+    wanted = f"{path}[0].matchExpressions[0]"
+    for requirement, fault in [
+        ({"key": "a", "operator": "In"}, (f"{wanted}.values", "required")),
+        ({"key": "a", "operator": "Exists", "values": ["x"]}, (f"{wanted}.values", "forbidden")),
+        ({"key": "a", "operator": "Gt", "values": ["1", "2"]}, (f"{wanted}.values", "required")),
+        ({"key": "a", "operator": "Is"}, (f"{wanted}.operator", "value")),
+        ({"key": "a b", "operator": "Exists"}, (f"{wanted}.key", "name")),
+        ({"key": "a", "operator": "In", "values": ["-"]}, (f"{wanted}.values[0]", "label")),
+    ]:
+        assert terms(matchExpressions=[requirement]) == {fault}
+    wanted = f"{path}[0].matchFields[0]"
+    for requirement, fault in [
+        ({"key": "metadata.name", "operator": "In", "values": ["a", "b"]}, (f"{wanted}.values", "required")),
+        ({"key": "metadata.name", "operator": "Exists"}, (f"{wanted}.operator", "value")),
+        ({"key": "spec.x", "operator": "In", "values": ["a"]}, (f"{wanted}.key", "value")),
+        ({"key": "metadata.name", "operator": "In", "values": ["A"]}, (f"{wanted}.values[0]", "name")),
+    ]:
+        assert terms(matchFields=[requirement]) == {fault}
+    assert told(change(base, ("spec.nodeSelector", {}))) == {(path, "required")}
+    two = {"nodeSelectorTerms": [{}, {}]}
+    assert told(change(base, ("spec.nodeSelector", two))) == {(path, "exactly-one")}
+    per_device = change(PER_DEVICE, ("spec.devices[0].nodeName", GONE), ("spec.devices[0].nodeSelector", two))
+    assert told(per_device) == set(), "a device may have several terms"
+
+
+def test_64_devices_with_taints_or_counters():
+    def devices(count, **more):
+        return change(SLICE, ("spec.devices", [{"name": f"d{n}", **(more if not n else {})} for n in range(count)]))
+
+    taints = [{"key": "a", "effect": "NoSchedule"}]
+    assert told(devices(128)) == set()
+    assert told(devices(64, taints=taints)) == set()
+    assert told(devices(65, taints=taints)) == {("spec.devices", "too-many")}
+    assert told(devices(128, taints=taints), "1.34", ALL_ON) == set()
+    lists = {"a": {"ints": [1]}}
+    assert told(devices(65, attributes=lists), gates=ALL_ON) == {("spec.devices", "too-many")}
+
+
+def test_counters():
+    assert told(COUNTERS) == told(SHARED) == set()
+    assert told(TOGETHER) == {("spec", "exactly-one")}
+    assert told(TOGETHER, "1.34", ALL_ON) == set()
+    consumed = "spec.devices[0].consumesCounters"
+    alone = {(f"{consumed}[0].counterSet", "unknown-reference")}
+    assert told(COUNTERS, "1.34", ALL_ON) == alone
+    other = change(TOGETHER, (f"{consumed}[0].counters", {"cores": {"value": "1"}}))
+    assert told(other, "1.34", ALL_ON) == {(f"{consumed}[0].counters", "unknown-reference")}
+    one = COUNTERS["spec"]["devices"][0]["consumesCounters"][0]
+    assert told(change(COUNTERS, (consumed, [one, one]))) == {(f"{consumed}[1]", "duplicate")}
+    three = [{**one, "counterSet": name} for name in "abc"]
+    assert told(change(COUNTERS, (consumed, three))) == {(consumed, "too-many")}
+    many = {f"c{n}": {"value": "1"} for n in range(33)}
+    assert told(change(COUNTERS, (f"{consumed}[0].counters", many))) == {(f"{consumed}[0].counters", "too-many")}
+    assert told(change(COUNTERS, (f"{consumed}[0].counters", {}))) == {(f"{consumed}[0].counters", "required")}
+    assert told(change(COUNTERS, (f"{consumed}[0].counterSet", "A"))) == {(f"{consumed}[0].counterSet", "name")}
+    shared = "spec.sharedCounters"
+    assert told(change(SHARED, (f"{shared}[0].name", "A"))) == {(f"{shared}[0].name", "name")}
+    assert told(change(SHARED, (f"{shared}[0].counters", {"A": {"value": "1"}}))) == {(f"{shared}[0].counters", "name")}
+    assert told(change(SHARED, (f"{shared}[0].counters", many))) == {(f"{shared}[0].counters", "too-many")}
+    sets = [{"name": f"s{n}", "counters": {"a": {"value": "1"}}} for n in range(9)]
+    assert told(change(SHARED, (shared, sets))) == {(shared, "too-many")}
+    assert told(change(SHARED, (shared, [sets[0], sets[0]]))) == {(f"{shared}[1]", "duplicate")}
+
+
+def test_counter_limits_of_134():
+    many = {f"c{n}": {"value": "1"} for n in range(33)}
+    wrong = told(change(TOGETHER, ("spec.sharedCounters[0].counters", many)), "1.34", ALL_ON)
+    assert ("spec.sharedCounters", "too-many") in wrong
+    consumed = ("spec.devices[0].consumesCounters[0].counters", many)
+    assert ("spec.devices[0]", "too-many") in told(change(TOGETHER, consumed), "1.34", ALL_ON)
+    counters = {f"c{n}": {"value": "1"} for n in range(32)}
+    device = {"consumesCounters": [{"counterSet": "board", "counters": counters}]}
+    edits = (
+        ("spec.sharedCounters[0].counters", counters),
+        ("spec.devices", [{"name": f"d{n}", **device} for n in range(33)]),
+    )
+    assert told(change(TOGETHER, *edits), "1.34", ALL_ON) == {("spec.devices", "too-many")}
+
+
+def test_effect_none_came_with_135():
+    rule = change(RULE, ("spec.taint.effect", "None"), ("apiVersion", schema.V1ALPHA3))
+    assert told(rule, "1.34") == {("spec.taint.effect", "value")}
+    assert told(rule, "1.35") == set()
+
+
+def test_duplicates_are_told_where_the_server_tells_them():
+    twice = change(
+        CLAIM, ("spec.devices.requests[1].name", "gpu"), ("spec.devices.constraints", []), ("spec.devices.config", [])
+    )
+    assert told(twice, "1.34") == {("spec.devices.requests[1].name", "duplicate")}
+    assert told(twice, "1.37") == {("spec.devices.requests[1]", "duplicate")}
+
+
+def test_paths_are_those_of_the_version():
+    wrong = change(CLAIM, (f"{REQUEST}.deviceClassName", "a_b"))
+    flat = versions.convert(wrong, schema.V1BETA1)
+    assert told(flat) == {("spec.devices.requests[0].deviceClassName", "name")}
+    device = versions.convert(change(SLICE, ("spec.devices[0].attributes.model", {})), schema.V1BETA1)
+    assert told(device) == {("spec.devices[0].basic.attributes[model]", "exactly-one")}
+
+
+def test_what_a_gate_hides_is_not_judged():
+    wrong = change(CLASS, ("spec.extendedResourceName", "gpu"))
+    assert told(wrong, "1.34") == set()
+    assert told(wrong, "1.34", {"DRAExtendedResource": True}) == {("spec.extendedResourceName", "name")}
+    assert told(wrong, "1.37", {"DRAExtendedResource": False}) == {("spec.extendedResourceName", "name")}
+    device = {"name": "a", "taints": [{"key": ""}], "attributes": {"a": {"ints": [1]}}}
+    assert told(change(SLICE, ("spec.devices", [device])), "1.37", {"DRADeviceTaints": False}) == {
+        ("spec.devices[0].attributes[a]", "exactly-one")
+    }
+
+
+def test_distinct_attributes():
+    path = "spec.devices.constraints"
+    assert told(change(CLAIM, (path, [{"distinctAttribute": "a/b"}]))) == set()
+    bad = [{"matchAttribute": "a/b", "distinctAttribute": "b"}]
+    assert told(change(CLAIM, (path, bad))) == {(f"{path}[0].distinctAttribute", "name")}
+    assert told(change(CLAIM, (path, bad)), "1.36") == set()
+    off = {"DRAConsumableCapacity": False}
+    assert told(change(CLAIM, (path, [{"distinctAttribute": "a/b"}])), gates=off) == {
+        (f"{path}[0].matchAttribute", "required")
+    }
+    assert told(change(CLAIM, (path, [{"distinctAttribute": "a/b"}])), "1.34") == set()
+
+
+def test_list_attributes():
+    path = "spec.devices[0].attributes.model"
+    where = "spec.devices[0].attributes[model]"
+    gates = {"DRAListTypeAttributes": True}
+    assert told(change(SLICE, (path, {"strings": ["a", "b"]})), gates=gates) == set()
+    assert told(change(SLICE, (path, {"strings": []})), gates=gates) == {(f"{where}.strings", "value")}
+    assert told(change(SLICE, (path, {"strings": ["x" * 65]})), gates=gates) == {(f"{where}.strings[0]", "too-long")}
+    assert told(change(SLICE, (path, {"versions": ["1"]})), gates=gates) == {(f"{where}.versions[0]", "version")}
+    assert told(change(SLICE, (path, {"ints": list(range(48))})), gates=gates) == {("spec.devices[0]", "too-many")}
+    assert told(change(SLICE, (path, {"ints": [1]})), "1.35", gates) >= {(f"{where}.ints", "unknown-field")}
+
+
+def test_derived_attributes():
+    gates = {"DRADerivedAttributes": True}
+    path = f"{REQUEST}.derivedAttributes"
+    good = {"name": "resource.kubernetes.io/pcieRoot", "expression": "device.driver"}
+    assert told(change(CLAIM, (path, [good])), gates=gates) == set()
+    for attribute, fault in [
+        ({**good, "name": "a/b"}, (f"{path}[0].name", "unknown-reference")),
+        ({**good, "name": "a"}, (f"{path}[0].name", "name")),
+        ({"name": good["name"]}, (f"{path}[0].expression", "required")),
+        ({**good, "expression": "x" * 10241}, (f"{path}[0].expression", "too-long")),
+    ]:
+        assert told(change(CLAIM, (path, [attribute])), gates=gates) == {fault}
+    assert told(change(CLAIM, (path, [good, good])), gates=gates) == {(f"{path}[1]", "duplicate")}
+    elsewhere = change(CLAIM, (path, [good]), ("spec.devices.constraints[0].requests", ["nic"]))
+    assert told(elsewhere, gates=gates) == {(f"{path}[0].name", "unknown-reference")}
+
+
+def test_slices_behind_alpha_gates():
+    def faults(obj, *edits):
+        return told(change(obj, *edits), gates=ALL_ON)
+
+    groups = "spec.devices[0].consumesCounters[0].compatibilityGroups"
+    assert faults(COUNTERS, (groups, ["a", "b"])) == set()
+    assert faults(COUNTERS, (groups, ["a", "b", "c"])) == {(groups, "too-many")}
+    assert faults(COUNTERS, (groups, ["a", "a"])) == {(f"{groups}[1]", "duplicate")}
+    assert faults(COUNTERS, (groups, ["A"])) == {(f"{groups}[0]", "name")}
+    skip = "spec.skipNodeOperations"
+    assert faults(SLICE, (skip, ["*"])) == faults(SLICE, (skip, ["NodeUnprepareResources"])) == set()
+    assert faults(SLICE, (skip, ["NodePrepareResources"])) == {(skip, "value")}
+    assert faults(SLICE, (skip, ["x"])) == {(f"{skip}[0]", "value")}
+    assert faults(SLICE, (skip, ["*", "*"])) == {(f"{skip}[1]", "duplicate")}
+    partition = "spec.partitionTypeAttribute"
+    assert faults(SLICE, (partition, "a.b/c")) == {(partition, "forbidden")}
+    assert faults(COUNTERS, (partition, "c")) == {(partition, "name")}
+    where = ("spec.devices[0].attributes[lanewise.dev/kind]", "required")
+    assert faults(COUNTERS, (partition, "lanewise.dev/kind")) == {where}
+    attributes = "spec.devices[0].attributes"
+    assert faults(COUNTERS, (partition, "lanewise.dev/kind"), (attributes, {"kind": {"string": "a"}})) == set()
+    assert faults(COUNTERS, (partition, "lanewise.dev/kind"), (attributes, {"kind": {"int": 1}})) == {where}
+
+
+def test_node_resources():
+    path, where = "spec.devices[0].nodeAllocatableResources", "spec.devices[0].nodeAllocatableResources[cpu]"
+
+    def faults(entry, name="cpu"):
+        return told(change(SLICE, (path, {name: entry})), gates=ALL_ON)
+
+    assert faults({"mapping": {"deviceMultiplier": "2"}}) == set()
+    assert faults({"mapping": {"capacityKey": "bandwidth", "capacityMultiplier": "2"}}) == set()
+    assert faults({"overhead": {"perPod": "1"}}, "hugepages-2Mi") == set()
+    assert faults({"overhead": {"perPod": "1"}}, "pods") == {(where.replace("cpu", "pods"), "name")}
+    assert faults({}) == {(where, "exactly-one")}
+    assert faults({"mapping": {}}) == {(f"{where}.mapping", "exactly-one")}
+    assert faults({"mapping": {"deviceMultiplier": "0"}}) == {(f"{where}.mapping.deviceMultiplier", "value")}
+    assert faults({"mapping": {"capacityKey": "bandwidth"}}) == {(f"{where}.mapping.capacityMultiplier", "required")}
+    unknown = {"capacityKey": "x", "capacityMultiplier": "1"}
+    assert faults({"mapping": unknown}) == {(f"{where}.mapping.capacityKey", "unknown-reference")}
+    assert faults({"overhead": {}}) == {(f"{where}.overhead", "exactly-one")}
+    assert faults({"overhead": {"perContainer": "-1"}}) == {(f"{where}.overhead.perContainer", "value")}
+
+
+def test_node_resources_of_136():
+    path, where = (
+        "spec.devices[0].nodeAllocatableResourceMappings",
+        "spec.devices[0].nodeAllocatableResourceMappings[cpu]",
+    )
+
+    def faults(entry, name="cpu"):
+        return told(change(SLICE, (path, {name: entry})), "1.36", ALL_ON)
+
+    assert faults({"allocationMultiplier": "2"}) == faults({"capacityKey": "bandwidth"}) == set()
+    assert faults({}) == {(where, "exactly-one")}
+    assert faults({"allocationMultiplier": "0"}) == {(f"{where}.allocationMultiplier", "value")}
+    assert faults({"capacityKey": "x"}) == {(f"{where}.capacityKey", "unknown-reference")}
+    assert faults({"allocationMultiplier": "2"}, "example.com/x") == {(where.replace("cpu", "example.com/x"), "name")}
+    assert told(change(SLICE, (path, {"cpu": {}})), "1.37", ALL_ON) == {(path, "unknown-field")}
+
+
+def test_binding_conditions():
+    device = "spec.devices[1]"
+    both = (f"{device}.bindingConditions", ["a", "b"]), (f"{device}.bindingFailureConditions", ["c"])
+    assert told(change(SLICE, *both)) == set()
+    overlap = change(SLICE, both[0], (both[1][0], ["a"]))
+    assert told(overlap) == {(f"{device}.bindingFailureConditions[0]", "duplicate")}
+    twice = change(SLICE, (both[0][0], ["a", "a"]), both[1])
+    assert told(twice) == {(f"{device}.bindingConditions[1]", "duplicate")}
+
+
+def test_generated_names():
+    def faults(prefix, kind=CLAIM, kubernetes="1.37"):
+        return {path for path, _ in told(change(kind, ("metadata", {"generateName": prefix})), kubernetes)}
+
+    assert faults("gpu-") == faults("gpu.a-") == faults("x" * 100) == set()
+    assert faults("-") == {"metadata.generateName", "metadata.name"}
+    assert faults("x" * 254) == {"metadata.generateName"}
+    assert faults("x" * 254, CLASS) == set(), "the server cuts it, and judges what comes out"
+    assert faults("x" * 254, CLASS, "1.34") == {"metadata.generateName"}
+    assert faults("a/b", CLASS) == {"metadata.generateName", "metadata.name"}
+
+
+def test_owners():
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "1", "controller": True}
+    path = "metadata.ownerReferences"
+    assert told(change(SLICE, (path, [owner]))) == set()
+    assert told(change(SLICE, (path, [owner, owner]))) == {(path, "exactly-one")}
+    for name in ("apiVersion", "kind", "name", "uid"):
+        assert told(change(SLICE, (path, [{**owner, name: ""}]))) == {(f"{path}[0].{name}", "required")}
+    assert told(change(SLICE, (path, [{**owner, "apiVersion": "a/b/c"}]))) == {(f"{path}[0].apiVersion", "value")}
+    assert told(change(SLICE, (path, [{**owner, "kind": "Event"}]))) == {(f"{path}[0]", "forbidden")}
+
+
+def test_selectors_go_through_the_engine():
+    class Engine:
+        def check(self, expression):
+            return [f"no {expression}"] if "wrong" in expression else []
+
+    wrong = change(
+        CLAIM, (f"{REQUEST}.selectors", [{"cel": {"expression": "wrong"}}, {"cel": {"expression": "right"}}])
+    )
+    assert [str(problem) for problem in validate(wrong, cel=Engine())] == [
+        f"{REQUEST}.selectors[0].cel.expression: no wrong"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Pod", "DeviceTaintRule", "", None, 5, [], {}])
+def test_kinds_that_are_not_served(kind):
+    assert told({"apiVersion": schema.V1, "kind": kind}, "1.36") == {("apiVersion", "unserved")}
+
+
+@pytest.mark.parametrize("kubernetes", ["1.33", "", "latest"])
+def test_no_release(kubernetes):
+    with pytest.raises(ValueError):
+        validate(CLAIM, kubernetes)
+
+
+def test_wrong_types_hide_the_rest():
+    wrong = change(CLAIM, ("spec.devices.requests[0].name", 5), ("spec.devices.requests[1].name", "A"))
+    assert told(wrong) == {("spec.devices.requests[0].name", "type")}
+
+
+def test_the_object_stays_as_it_is():
+    for obj in (versions.convert(SLICE, schema.V1BETA1), CLAIM, TEMPLATE):
+        before = copy.deepcopy(obj)
+        validate(obj, "1.34")
+        assert obj == before
+
+
+def test_a_thousand_templates_take_less_than_a_second():
+    start = time.process_time()
+    for _ in range(1000):
+        assert not validate(TEMPLATE)
+    assert time.process_time() - start < 1
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(sorted({n for s in schema.STRUCTS.values() for n in s})), inner, max_size=4)
+    ),
+    max_leaves=15,
+)
+
+
+@given(json, json, st.sampled_from(sorted(schema.SERVED)), st.sampled_from(MINORS), st.booleans())
+def test_any_object_gets_a_verdict(metadata, spec, served, kubernetes, on):
+    version, kind = served
+    obj = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+    for problem in validate(obj, kubernetes, ALL_ON if on else None):
+        assert problem.path and problem.message and problem.rule
+
+
+@given(st.integers(0, 40), st.integers(0, 12), st.integers(-2, 3))
+def test_counts(requests, subs, count):
+    alternatives = [{"name": f"s{n}", "deviceClassName": "a"} for n in range(subs)]
+    every = [{"name": f"r{n}", "firstAvailable": alternatives} for n in range(requests)]
+    for request in every[::2]:
+        del request["firstAvailable"]
+        request["exactly"] = {"deviceClassName": "a", "count": count}
+    right = requests <= 32 and (requests < 1 or count >= 0) and (requests < 2 or 1 <= subs <= 8)
+    assert (not validate(change(CLAIM, ("spec.devices", {"requests": every})))) is right
