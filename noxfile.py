@@ -236,7 +236,7 @@ def lint(session: nox.Session) -> None:
     commands = (
         ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
         ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
-        ("mypy", "--cache-dir", str(WORK / "mypy"), "plugins/module_utils/topology"),
+        ("mypy", "--cache-dir", str(WORK / "mypy"), "plugins/module_utils/topology", "plugins/module_utils/dra"),
         ("ansible-lint", "--profile", "production", "--offline"),
         ("antsibull-changelog", "lint"),
     )
@@ -295,6 +295,7 @@ def tests(session: nox.Session) -> None:
 def cluster(session: nox.Session) -> None:
     """Real API servers and schedulers of each pinned Kubernetes, on loopback; docs/cluster.md tells what they cost."""
     venv = prepare()
+    other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
     run(session, venv, "python", "-m", "pytest", "tests/cluster")

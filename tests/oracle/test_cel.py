@@ -1,0 +1,548 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Verdict, estimated cost and result of device selectors against Kubernetes' own compiler and evaluator.
+
+The rules of what may differ are in RULES; each hand case that needs one names it.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import re
+import shutil
+import subprocess
+import typing as t
+from pathlib import Path
+from random import Random
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, limits
+from ansible_collections.lanewise.dra.tests.oracle import trees
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import test_selectors as written
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+SOURCE = Path(__file__).resolve().parent / "cel"
+GO = shutil.which("go")
+
+try:
+    cel.Engine()
+    MISSING = ""
+except cel.EngineMissing as error:
+    MISSING = str(error)
+
+pytestmark = [
+    pytest.mark.skipif(GO is None, reason="no Go toolchain to build Kubernetes' compiler with"),
+    pytest.mark.skipif(bool(MISSING), reason=MISSING or "cel-expr-python is there"),
+]
+
+RULES = {
+    "unchecked": "The engine lacks what the expression uses, and says so: no verdict, or no result",
+    "version-as-map": "A version is a map to the engine: it has a size, may be searched with in, but cannot be a key",
+    "sum-on-the-right": "cel-go finds no overload for == where a sum or difference of quantities is on the right",
+    "whole-by-form": "Whether a quantity is an integer depends on how it is written for the server, on its value here",
+    "in-nothing": "cel-go takes membership in an empty list for false before it looks at the left side",
+    "split-of-nothing": "Empty text split at empty text is one part to the engine, none to cel-go",
+}
+
+D = 'device.attributes["d.io"]'
+DEVICE = {
+    "name": "x",
+    "attributes": {
+        "s": {"string": "a"},
+        "i": {"int": 1},
+        "b": {"bool": True},
+        "v": {"version": "1.2.3-rc.1+b"},
+        "d.io/q": {"string": "1.2.3"},
+        "o.io/z": {"string": "zz"},
+    },
+    "capacity": {"m": {"value": "5Gi"}, "o.io/n": {"value": "5000m"}},
+    "allowMultipleAllocations": True,
+}
+SUBJECTS = [
+    {"driver": "d.io", "device": DEVICE},
+    {"driver": "o.io", "device": DEVICE},
+    {"driver": "d.io", "device": {"name": "bare"}},
+]
+
+
+class Oracle:
+    """The Go program, asked line by line."""
+
+    def __init__(self, binary: Path) -> None:
+        self.process = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, expression: str, subjects: t.Any, consumable: bool = True, lists: bool = False) -> dict[str, t.Any]:
+        assert self.process.stdin and self.process.stdout
+        features = {"consumableCapacity": consumable, "listTypeAttributes": lists}
+        question = {"expression": expression, "features": features, "devices": subjects}
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def oracle() -> t.Iterator[Oracle]:
+    binary = trees.CACHE / "cel"
+    newest = max(path.stat().st_mtime for path in SOURCE.iterdir())
+    if not binary.exists() or binary.stat().st_mtime < newest:
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        command = [str(GO), "build", "-trimpath", "-o", str(binary), "."]
+        subprocess.run(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+        os.utime(binary)
+    running = Oracle(binary)
+    yield running
+    running.close()
+
+
+def result_of(engine: cel.Engine, expression: str, subject: dict[str, t.Any]) -> t.Any:
+    try:
+        return engine.matches(expression, subject["device"], subject["driver"])
+    except (cel.EvaluationError, cel.Uncheckable) as error:
+        return error
+
+
+def compare(
+    oracle: Oracle, engine: cel.Engine, expression: str, subjects: t.Any, **features: bool
+) -> collections.Counter:
+    """Fail on a difference without a rule; what was compared, and the rules that were needed."""
+    theirs = oracle.ask(expression, subjects, **features)
+    ours = engine.judge(expression)
+    seen: collections.Counter = collections.Counter(expressions=1)
+    if "error" in theirs:
+        seen["refused"] += 1
+        assert ours.cost is None, f"{expression}: {theirs['error']}"
+        assert ours.errors or ours.unchecked
+        seen["unchecked"] += bool(ours.unchecked)
+        return seen
+    if ours.cost is not None:
+        seen["costs"] += 1
+        assert ours.cost == int(theirs["cost"]), expression
+        assert bool(ours.errors) == (ours.cost > limits.CEL_COST)
+    else:
+        assert not ours.errors, f"{expression}: {ours.errors}, on the server {theirs['cost']}"
+        assert ours.unchecked
+        seen["unchecked"] += 1
+    if ours.errors:
+        seen["too complex"] += 1
+        return seen
+    for subject, expected in zip(subjects, theirs.get("results", [])):
+        result = result_of(engine, expression, subject)
+        seen["results"] += 1
+        if isinstance(result, cel.Uncheckable):
+            seen["unchecked"] += 1
+        elif isinstance(expected, str) != isinstance(result, cel.EvaluationError) or (
+            isinstance(expected, bool) and expected is not result
+        ):
+            seen[rule_for(expression, subject, expected, result)] += 1
+    return seen
+
+
+def rule_for(expression: str, subject: dict[str, t.Any], expected: t.Any, result: t.Any) -> str:
+    versions = [one for one in (subject["device"].get("attributes") or {}).values() if "version" in one]
+    if versions and any(name in expression for name in ("size", "string(", " in ")):
+        return "version-as-map"
+    if isinstance(expected, str) and "==" in expression and (".add(" in expression or ".sub(" in expression):
+        return "sum-on-the-right"
+    if "asInteger" in expression or "isInteger" in expression:
+        return "whole-by-form"
+    if " in []" in expression:
+        return "in-nothing"
+    if ".split(" in expression:
+        return "split-of-nothing"
+    raise AssertionError(f"{expression} on {subject}: {result!r}, on the server {expected!r}")
+
+
+# A loop in a loop, five deep
+LOOPS = "a + b + c + d + e < 9"
+for name in "edcba":
+    LOOPS = f"[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all({name}, {LOOPS})"
+
+# What must be the same
+SAME = f"""
+true
+false
+"true"
+1
+null
+x
+true &&
+true)
+?!
+a.b.c
+device.foo == "x"
+device["driver"] == "d.io"
+device.driver
+device.driver == "d.io"
+device.driver == 1
+device.driver == null
+device.driver in ["a", "d.io"]
+device.driver in []
+!(device.driver in ["d.io"])
+device.driver.matches("^d")
+device.driver.matches("[")
+device.driver.matches("\\\\C")
+matches(device.driver, "[")
+device.driver.matches(device.driver)
+device.driver.size() > 3
+bytes(device.driver).size() > 3
+string(bytes(device.driver)) == "a"
+strings.quote(device.driver) == "a"
+device.allowMultipleAllocations
+device.allowMultipleAllocations ? true : false
+!device.allowMultipleAllocations
+{D}.b
+{D}.s
+{D}["b"]
+{D}.nothing
+{D}.nothing == 1
+has({D}.nothing)
+has({D}.nothing.more)
+!has({D}.nothing) || {D}.nothing == 1
+{D}.s.x
+device.attributes["none"].x == 1
+has(device.attributes["none"].x)
+has(device.attributes.none)
+"none" in device.attributes
+"d.io" in device.attributes
+"none" in device.attributes || !has(device.attributes["none"].x)
+device.attributes["none"].x == 1 || "none" in device.attributes
+device.attributes[device.driver].i == 1
+device.attributes[?"none"].hasValue()
+device.attributes[?"none"].x.hasValue()
+device.attributes.?none.hasValue()
+{D}.?s.orValue("b") == "a"
+device.attributes[?"d.io"].?s.orValue("b") == "a"
+{D}.?nothing.orValue("") == ""
+size(device.attributes) == 2
+device.attributes.exists(d, device.attributes[d].s == "a")
+device.attributes.all(d, has(device.attributes[d].z))
+device.attributes.map(d, d).size() == 2
+device.attributes.exists_one(d, d == "d.io")
+{D}.exists_one(k, k == "i")
+{D}.exists(k, {D}[k] == 1)
+{D}.exists(k, v, v == 1)
+{D}.all(k, k != "")
+{D}.all(k, v, v == 1 || k == "a")
+{D} == {D}
+{D}.s.exists(x, x == 1)
+device.attributes.all(x, device.attributes.all(y, device.attributes[x].all(z, device.attributes[y].all(w, z == w))))
+cel.bind(a, {D}, a.exists(k, k == a.s))
+cel.bind(a, {D}, a.exists(k, k == a["x"] || "abcde" + k == a.s))
+cel.bind(a, {D}, [a.s, a.i].size() == a.q)
+cel.bind(a, {D}, a.i + a.i == 2)
+cel.bind(x, 1, cel.bind(x, "a", x == "a"))
+device.capacity["d.io"].exists(k, device.capacity["d.io"][k].compareTo(quantity("1")) > 0)
+device.capacity.all(d, device.capacity[d].all(k, k.startsWith("m")))
+device.capacity["d.io"].m == quantity("5368709120")
+device.capacity["o.io"].n == quantity("5")
+device.capacity["d.io"].m == "5"
+device.capacity["d.io"].m > quantity("1")
+device.capacity["d.io"].m.isGreaterThan("4")
+device.capacity["d.io"].m.isGreaterThan(quantity("1G"))
+device.capacity["none"].m.isLessThan(quantity("1G"))
+quantity("x") == quantity("1")
+quantity(" 1") == quantity("1")
+quantity("1") == 1
+quantity("1").add(1) == quantity("2")
+quantity("1").add(quantity("1")).compareTo(quantity("2")) == 0
+quantity("1").sub(2).compareTo(quantity("-1")) == 0
+quantity("1.5").asApproximateFloat() > 1.0
+isQuantity("1Gi") && !isQuantity("1gi")
+sign(quantity("-1")) == -1
+quantity("-1").sign() == -1
+{D}.v == "1.2.3"
+"1.2.3" == {D}.v
+{D}.v != "1.2.3"
+{D}.v == {D}.s
+{D}.s == {D}.v
+{D}.v in ["1.2.3"]
+{D}.v in [device.driver]
+{D}.v == semver("1.2.3-rc.1")
+semver("1.2.3-rc.1+other") == {D}.v
+semver("1.2.3") == {D}.s
+{D}.s == semver("1.2.3")
+{D}.v > "1"
+{D}.v.isLessThan(semver("1.2.3"))
+{D}.s.isGreaterThan(semver("1.0.0"))
+{D}.v.compareTo(semver("1.2.3-rc.1")) == 0
+{D}.v.major() == 1 && {D}.v.minor() == 2 && {D}.v.patch() == 3
+semver("1.2")  == semver("1.2.0")
+semver("v1", true).compareTo(semver("1.0.0")) == 0
+semver("01.02", true) == semver("1.2.0")
+semver("1.0.0-alpha").isLessThan(semver("1.0.0"))
+isSemver("1") || isSemver("v1.0", true)
+isSemver({D}.q, true)
+type({D}.i) == int
+type({D}.i) in [int]
+type({D}.v) in [type(semver("0.0.0"))]
+type({D}.v) in [string]
+dyn(true)
+{D}.s == 1
+{D}.i == 1.0
+{D}.i in [1.0]
+{D}.i < 2.5
+{D}.i < {D}.s
+{D}.s < {D}.s
+{D}.i + 1 > 1
+{D}.s + {D}.s == "aa"
+{D}.i % 2 == 1
+-{D}.i < 0
+{D}.b && {D}.i > 0 || {D}.s < "b"
+{D}.s.startsWith("a") ? true : false
+{D}.i.startsWith("a")
+{D}.s.matches({D}.s)
+{D}.s.contains("abcdefghijklmnop")
+{D}.s.lowerAscii() == "a"
+{D}.s.trim() == "b"
+{D}.s.split(",")[0] == "a"
+{D}.s.split(",").exists(x, x == "a")
+{D}.s.split(",", 2).size() < 3
+{D}.s.substring(1).contains("aaaa")
+{D}.s.replace("", "bbb").contains("aaaa")
+{D}.s.replace("a", "bbb").contains("aaaa")
+{D}.s.replace("aaa", "b").contains("aaaa")
+{D}.s.indexOf("a") == 0
+{D}.s.charAt(0) == "a"
+["abc", device.driver].map(x, x + "a").join("-") == ""
+(device.driver == "a" ? "x" : device.driver).contains("xxxxxxxxxxxx")
+string({D}.s).contains("a")
+[device.driver][0].contains("x")
+{{"a": device.driver}}["a"].contains("x")
+{{"a": device.driver}}.a.contains("x")
+[1, {D}.i].size() == 2
+["a", 1].size() == 1
+[null, 1].size() == 1
+[[], [1]].size() == 2
+[dyn(1), "a"].size() == 1
+[dyn(1), dyn("a")].size() == 2
+{{"a": 1, "b": "x"}}.size() == 1
+[?optional.of(1)].size() == 1
+{{?"a": optional.of(1)}}.size() == 1
+[].all(x, true)
+[1, 2, 3].map(x, x * 2).exists(y, y == 4)
+[1, 2, 3].filter(x, x > 1).size() == 2
+[1, 2].transformList(i, v, v + i).size() == 2
+[1, 2].exists(i, v, v == i)
+[1, 2].existsOne(i, v, v == i)
+["a"].exists(x, x.matches("a+"))
+["a", "bc"].exists(x, device.driver.startsWith(x))
+optional.of(1).optMap(y, y + 1).value() == 2
+optional.of(device.driver).orValue("x").contains("yyyyyyyyyyyy")
+optional.none().hasValue()
+true ? 1 : "x"
+1 == 1.5
+1 in [1u]
+1u == 1u
+0x10 == 16
+9223372036854775807 + 1 > 0
+1 / 0 == 1
+1 / 0 == 1 || true
+"\\ud800" == "a"
+"\\u00e9\\U0001F600" == "x"
+duration("x") == duration("1s")
+duration("1h") < duration("2h")
+timestamp("2020-01-01T00:00:00Z").getFullYear() == 2020
+timestamp("x") < timestamp("2020-01-01T00:00:00Z")
+math.abs(1) == 1
+{LOOPS}
+""".strip().splitlines()
+
+DIFFERENT = {
+    "unchecked": """
+has(device.attributes)
+device == device
+size(device) == 1
+1 < 1.5
+"a".find("a") == "a"
+[1, 2].sum() == 3
+["a", "b"].indexOf("a") == 0
+sets.contains([1], [1])
+[1, 2].distinct().size() == 1
+"%s".format([device.driver]) == "a"
+"%s %d".format(["a", 1]) == "a"
+url("https://a.io").getHost() == "a.io"
+ip("10.0.0.1").family() == 4
+[1].isSorted()
+google.protobuf.Int32Value{value: 1} == 1
+cel.bind(a, device.attributes, size(a) == 2)
+cel.bind(a, device.attributes, has(a["n"].x))
+{"a": 1}.transformMap(k, v, v + 1) == {"a": 2}
+""",
+    "version-as-map": 'device.attributes["d.io"].v.size() == 1',
+    "sum-on-the-right": 'quantity("2") == quantity("1").add(1)',
+    "whole-by-form": 'quantity("1.5Gi").asInteger() > 1',
+    "in-nothing": 'device.attributes["d.io"].nothing in []',
+    "split-of-nothing": '"".split("").size() == 1',
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> cel.Engine:
+    return cel.Engine()
+
+
+@pytest.mark.parametrize("expression", SAME)
+def test_same(expression: str, oracle: Oracle, engine: cel.Engine) -> None:
+    seen = compare(oracle, engine, expression, SUBJECTS)
+    assert not {rule for rule in RULES if seen[rule]}, "a rule was needed for a case that is told to be the same"
+
+
+@pytest.mark.parametrize(
+    ("rule", "expression"), [(rule, line) for rule, text in DIFFERENT.items() for line in text.strip().splitlines()]
+)
+def test_each_rule_is_provoked(rule: str, expression: str, oracle: Oracle, engine: cel.Engine) -> None:
+    assert compare(oracle, engine, expression, SUBJECTS)[rule]
+
+
+@pytest.mark.parametrize("consumable", [True, False])
+@pytest.mark.parametrize("lists", [True, False])
+def test_gates(consumable: bool, lists: bool, oracle: Oracle) -> None:
+    """The types that the server declares under each gate."""
+    engine = cel.Engine(consumable_capacity=consumable, list_attributes=lists)
+    values = {"l": {"ints": [1, 2]}, "t": {"strings": ["a"]}, "w": {"versions": ["1.0.0"]}, "s": {"string": "a"}}
+    subjects = [{"driver": "d.io", "device": {"name": "x", "attributes": values}}]
+    for expression in (
+        "device.allowMultipleAllocations",
+        "dyn(true)",
+        f"{D}.l.exists(x, x == 1)",
+        f"{D}.l.exists(x, x == 2 && x in {D}.l)",
+        f"1 in {D}.l",
+        f"{D}.t.all(x, x == 'a')",
+        f"{D}.w.all(x, x.isGreaterThan(semver('0.0.1')))",
+        f"{D}.s.exists(x, x == 1)",
+        f"{D}.l.includes(1)",
+        f"{D}.t",
+        f"{D}.t[0] == 'a'",
+        f"{D}.t.size() == 1",
+    ):
+        compare(oracle, engine, expression, subjects, consumable=consumable, lists=lists)
+
+
+# Expressions by a grammar of the language's types, in which a wrong type is put now and then
+
+
+MAPS = "attributes capacity".split()
+DOMAINS = '"d.io" "o.io" "none" device.driver'.split()
+GRAMMAR = {
+    "attribute": [f"device.attributes[{domain}].{name}" for domain in DOMAINS for name in "s i b v q z m none".split()],
+    "map": [f"device.{kind}[{domain}]" for kind in MAPS for domain in DOMAINS],
+    "compared": "== != < <= > >=".split(),
+    "text": """
+        "a" | "" | "zz" | "d.io" | "abcdefghijkl" | '1.2.3' | device.driver | k | x | #attribute | #text + #text
+        | #text.lowerAscii() | #text.trim() | #text.substring(1) | #text.replace(#text, #text) | #text.split(#text)[0]
+        | (#bool ? #text : #text) | #list.join(#text) | optional.of(#text).orValue(#text) | #map.?s.orValue(#text)
+        | strings.quote(#text) | string(#number)
+    """,
+    "number": """
+        0 | 1 | 2 | -1 | 9223372036854775807 | #attribute | (#number + #number) | (#number - #number)
+        | (#number * #number) | (#number / #number) | (#number % #number) | #text.size() | size(#map)
+        | #text.indexOf(#text) | #quantity.compareTo(#quantity) | #version.compareTo(#version) | #version.major()
+        | int(#text) | -#number
+    """,
+    "quantity": """
+        quantity("0") | quantity("5Gi") | quantity("5000m") | quantity("x") | quantity("1e3") | quantity(#text)
+        | device.capacity["d.io"].m | device.capacity["o.io"].n | #quantity.add(#quantity) | #quantity.sub(#number)
+    """,
+    "version": """
+        semver("1.2.3") | semver("1.2.3-rc.1") | semver("0.0.0") | semver("x") | semver(#text, true) | #attribute
+    """,
+    "list": """
+        [] | [#text] | [#text, #text, #text] | [#number, #number] | #text.split(#text) | #list.map(x, #text)
+        | #list.filter(x, #bool) | #map.map(k, #text)
+    """,
+    "any": "#attribute | #text | #number | #bool | #quantity | #version | #list",
+    "bool": """
+        true | false | device.allowMultipleAllocations | #attribute | has(#attribute) | #text #compared #text
+        | #number #compared #number | #attribute == #any | #version == #version | (#bool && #bool) | (#bool OR #bool)
+        | !(#bool) | (#bool ? #bool : #bool) | #text in #list | #text in #map | #text.startsWith(#text)
+        | #text.contains(#text) | #text.matches(#text) | #quantity.isGreaterThan(#quantity)
+        | #version.isLessThan(#version) | #map.exists(k, #bool) | #map.all(k, #bool) | #list.exists(x, #bool)
+        | #list.all(x, #bool) | #list.exists_one(x, #bool) | #map.exists(k, x, #bool) | cel.bind(x, #any, #bool)
+        | cel.bind(x, #map, x.all(k, #text == x.s OR k == x[#text])) | type(#any) in [int] | #any
+    """,
+}
+
+
+def choices(kind: str) -> list[str]:
+    rule = GRAMMAR[kind]
+    return rule if isinstance(rule, list) else [one.strip().replace("OR", "||") for one in rule.split("|")]
+
+
+CHOICES = {kind: choices(kind) for kind in GRAMMAR}
+SHORT = {kind: [one for one in of if "#" not in one] or of for kind, of in CHOICES.items()}
+
+
+def write(kind: str, random: Random, depth: int = 4) -> str:
+    """An expression of a kind, in which a part of another kind is put now and then."""
+    if kind != "compared" and random.random() < 0.02:
+        kind = "any"
+    chosen = random.choice((CHOICES if depth > 0 else SHORT)[kind])
+    return re.sub(r"#(\w+)", lambda part: write(part[1], random, depth - 1), chosen)
+
+
+def whole() -> st.SearchStrategy[str]:
+    return st.integers(0, 2**64).map(lambda seed: write("bool", Random(seed)))
+
+
+@st.composite
+def broken(draw: t.Any) -> str:
+    """One character left out, doubled or replaced."""
+    text = draw(whole())
+    at = draw(st.integers(0, len(text) - 1))
+    return text[:at] + draw(st.sampled_from(["", text[at] * 2, ".", "(", ")", '"', "1", "?", " "])) + text[at + 1 :]
+
+
+def report(name: str, seen: collections.Counter, tell: t.Callable[[t.Any], None]) -> None:
+    tell(f"cel {name}: " + ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
+
+
+def generated(name: str, expressions: st.SearchStrategy[str], count: int, oracle: Oracle, tell: t.Any) -> None:
+    engine = cel.Engine()
+    totals: collections.Counter = collections.Counter()
+
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(expressions)
+    def run(expression: str) -> None:
+        totals.update(compare(oracle, engine, expression, SUBJECTS))
+
+    run()
+    report(name, totals, tell)
+    assert totals["costs"] or name == "broken"
+
+
+def test_generated(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> None:
+    generated("generated", whole(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, tell)
+
+
+def test_broken(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> None:
+    generated("broken", broken(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, tell)
+
+
+def test_written_selectors(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> None:
+    """What selectors.py writes never fails on the server, and means the same there as in Python."""
+    counted = collections.Counter()
+
+    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        st.recursive(written.primitives(), written.joined, max_leaves=8),
+        st.lists(written.devices(), min_size=1, max_size=4),
+    )
+    def run(pair: t.Any, subjects: t.Any) -> None:
+        selector, meaning = pair
+        asked = [{"driver": driver, "device": {"name": "x", **device}} for driver, device in subjects]
+        theirs = oracle.ask(selector.text, asked)
+        assert "error" not in theirs, f"{selector.text}: {theirs}"
+        assert int(theirs["cost"]) <= limits.CEL_COST
+        assert theirs["results"] == [meaning(*subject) for subject in subjects], selector.text
+        counted.update(selectors=1, results=len(subjects))
+
+    run()
+    report("written", counted, tell)

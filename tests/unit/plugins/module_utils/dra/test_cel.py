@@ -1,0 +1,142 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The engine by hand-picked cases; that they are what a server says is proved in tests/oracle/test_cel.py."""
+
+from __future__ import annotations
+
+import builtins
+import re
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, cel_cost
+
+try:
+    ENGINE = cel.Engine()
+except cel.EngineMissing:
+    ENGINE = None
+needs_engine = pytest.mark.skipif(ENGINE is None, reason="cel-expr-python is not installed for this Python")
+
+D = 'device.attributes["d.io"]'
+DEVICE = {
+    "attributes": {"s": {"string": "a"}, "d.io/i": {"int": 3}, "v": {"version": "1.2.3"}, "o.io/b": {"bool": True}},
+    "capacity": {"memory": {"value": "80Gi"}},
+}
+
+
+def test_a_missing_package_is_told(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name.startswith("cel_expr_python"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(cel.EngineMissing, match="cel-expr-python"):
+        cel.Engine()
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("expression", "cost"),
+    [
+        ("true", 0),
+        ('device.driver == "d.io"', 3),
+        (f"{D}.b", 4),
+        (f"has({D}.i) && {D}.i >= 3", 8),
+        (f"type({D}.i) in [int]", 17),
+        ('device.capacity["d.io"].memory.compareTo(quantity("80Gi")) >= 0', 7),
+        (f'{D}.exists_one(k, k == "i")', 133),
+    ],
+)
+def test_cost(expression, cost):
+    assert ENGINE.check(expression) == []
+    assert ENGINE.cost(expression) == cost
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("true &&", "Syntax error|mismatched"),
+        ("device.driver == 1", "no matching overload"),
+        ("device.nothing", "undeclared reference"),
+        ("device.driver", "must evaluate to bool or the unknown type, not string"),
+        ("dyn(true)", "not dyn"),
+        ("[1, dyn('a')].size() == 2", "elements of different types"),
+        ("device.driver.matches('[')", "invalid matches argument"),
+        ("duration('1 day') > duration('1s')", "invalid duration argument"),
+        (f"type({D}.i) == int", "too complex"),
+        ("'" + "é" * 5120 + "' == ''", "bytes, at most 10240"),
+        ("'\ud800' == ''", "not valid Unicode"),
+    ],
+)
+def test_wrong(expression, message):
+    (error,) = ENGINE.check(expression)
+    assert re.search(message, error)
+    if "too complex" not in error:
+        with pytest.raises(ValueError):
+            ENGINE.cost(expression)
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    "expression", ["has(device.driver)", "1 < 1.5", '"a".find("a") == "a"', "sets.contains([1], [1])"]
+)
+def test_what_only_a_server_knows_is_no_mistake(expression):
+    verdict = ENGINE.judge(expression)
+    assert not verdict.errors and verdict.unchecked and verdict.cost is None
+    assert ENGINE.check(expression) == []
+    with pytest.raises(cel.Uncheckable, match="cannot be checked offline"):
+        ENGINE.cost(expression)
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        (f'{D}.s == "a" && {D}.i == 3', True),
+        ('device.attributes["o.io"].b', True),
+        ('"none" in device.attributes', False),
+        ('has(device.attributes["none"].x)', False),
+        (f'{D}.v.isGreaterThan(semver("1.2.3-rc.1"))', True),
+        ('device.capacity["d.io"].memory == quantity("85899345920")', True),
+        ("device.allowMultipleAllocations", False),
+    ],
+)
+def test_matches(expression, result):
+    assert ENGINE.matches(expression, DEVICE, "d.io") is result
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{D}.nothing == 1",
+        'device.attributes["none"].x',
+        f"{D}.s",
+        f'{D}.v == "1.2.3"',
+        f"{D}.s >= 1",
+        "device.nothing",
+    ],
+)
+def test_what_aborts_the_scheduler(expression):
+    with pytest.raises(cel.EvaluationError):
+        ENGINE.matches(expression, DEVICE, "d.io")
+
+
+@needs_engine
+def test_a_device_is_taken_as_the_api_has_it():
+    with pytest.raises(cel.EvaluationError, match="attribute v"):
+        ENGINE.matches("true", {"attributes": {"v": {"version": "1.2"}}}, "d.io")
+    with pytest.raises(cel.Uncheckable, match="NUL"):
+        ENGINE.matches("true", {"attributes": {"s": {"string": "a\0"}}}, "d.io")
+    assert ENGINE.matches("device.attributes.size() == 0", {"attributes": None}, "d.io")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x0a\x01x"])
+def test_only_expressions_are_read(data):
+    with pytest.raises(ValueError, match="no expression"):
+        cel_cost.read(data)
