@@ -31,14 +31,14 @@ def main() -> int:
         variables = environment(ensure("core"), link_collection())
         machines = str((WORK / "machines").relative_to(REPOSITORY))
         # not where a real site's report goes: that folder is the store of its nodes
-        report = ("-e", f"site_report_dest={WORK / 'report'}")
+        places = ("-e", f"site_report_dest={WORK / 'report'}", "-e", f"site_claims_dest={WORK / 'kubernetes'}")
         step(
             "step 2 of 3: building the example machines as folders with the files a node's kernel shows",
             *("python", "-m", "tests.machines", "build", "--all", "--out", machines),
         )
         step(
-            "step 3 of 3: probing them, and this machine, and writing the site report",
-            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", *report, *sys.argv[1:]),
+            "step 3 of 3: probing them, and this machine, writing the site report, and rendering the site's claims",
+            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", *places, *sys.argv[1:]),
         )
     except Missing as missing:
         say(f"cannot go on: {missing}")
@@ -46,7 +46,11 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         say(f"failed with exit status {error.returncode}: {' '.join(map(str, error.cmd))}")
         return 1
-    say(f"all done in {time.monotonic() - begin:.0f} s; the report's place stands above")
+    say(f"all done in {time.monotonic() - begin:.0f} s")
+    say(f"    the report:         {WORK / 'report' / 'index.html'}")
+    say(f"    Kubernetes objects: {WORK / 'kubernetes' / 'manifests'}")
+    say(f"    workloads:          {WORK / 'kubernetes' / 'workloads'}")
+    say("    where each claim can run stands above, under 'Show where the claims can run'")
     return 0
 
 

@@ -14,14 +14,12 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
+from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, probe_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from jinja2 import TemplateError
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "topology" / "templates" / "report"
-# variables that the role topology leaves with every host: the facts, and what the probe's task returned
-_FACTS = "topology_facts"
-_PROBE = "topology_probe"
 #: What the facts must hold for a page that is true.
 _SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
 
@@ -74,7 +72,7 @@ class ActionModule(ActionBase):
     def _request(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> Request:
         play = set(variables.get("ansible_play_hosts_all") or [])
         if options["nodes"] is None:
-            facts = {host: found for host in sorted(play) if isinstance(found := _facts_of(variables, host), dict)}
+            facts = {host: found for host in sorted(play) if isinstance(found := facts_of(variables, host), dict)}
         else:
             facts = {str(host): found for host, found in options["nodes"].items() if isinstance(found, dict)}
             play = {str(host) for host in options["nodes"]}
@@ -87,7 +85,7 @@ class ActionModule(ActionBase):
                     f"{host}: its facts lack {', '.join(missing)}, so the report keeps what it had; probe all subsets"
                 )
         probes = (
-            {} if options["nodes"] is not None else {host: _probe_of(variables, host) for host in play - facts.keys()}
+            {} if options["nodes"] is not None else {host: probe_of(variables, host) for host in play - facts.keys()}
         )
         unreachable = set(options["unreachable"] or ())
         if options["unreachable"] is None:
@@ -105,23 +103,3 @@ class ActionModule(ActionBase):
             prune=options["prune"],
             now=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
-
-
-def _facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
-    """Return a host's facts as they are held, without a pass of the templar over hundreds of functions a node."""
-    hostvars = variables["hostvars"]
-    raw = hostvars.raw_get(host)
-    if not isinstance(raw, dict):
-        return None
-    found = raw.get(_FACTS)
-    if found is None:
-        found = (raw.get("ansible_facts") or {}).get(_FACTS)
-    # A variable that refers to another one has to be templated after all.
-    return hostvars[host].get(_FACTS) if isinstance(found, str) else found
-
-
-def _probe_of(variables: dict[str, t.Any], host: str) -> dict[str, t.Any]:
-    """What the host's probe returned, where the play went on although it failed or could not connect."""
-    raw = variables["hostvars"].raw_get(host)
-    probe = raw.get(_PROBE) if isinstance(raw, dict) else None
-    return probe if isinstance(probe, dict) else {}

@@ -24,10 +24,15 @@ import time
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from environment import Missing  # the line above has put its folder on the path
 
 from tests.machines import description
 from tests.machines.builder import build, synthetic
@@ -177,8 +182,8 @@ def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     }
 
 
-def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
-    count = 1000
+def _hosts(trees: Path, count: int) -> tuple[list[dict[str, t.Any]], dict[str, dict[str, t.Any]]]:
+    """The facts of each example machine, and those of a site of such machines with GUIDs of their own."""
     facts = []
     for name in description.names():
         topology = probe(str(build(name, trees / name)))
@@ -190,6 +195,12 @@ def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         for device in copy["rdma_devices"]:
             device["node_guid"] = f"{number:04x}:{device['node_guid'] or ''}"
         hosts[f"node-{number:04d}"] = copy
+    return facts, hosts
+
+
+def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    count = 1000
+    facts, hosts = _hosts(trees, count)
     templates = str(REPOSITORY / "roles" / "topology" / "templates" / "report")
     request = Request(facts=hosts, play=set(hosts), inventory=set(hosts), now="2026-01-01T00:00:00Z")
     with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +230,71 @@ def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         }
 
 
+def claims_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
+    """Compile, check and try 1,000 templates on 1,000 nodes, against the API server's own look at the same objects."""
+    count = 1000
+    hosts = _hosts(trees, count)[1]
+    templates = [
+        {
+            "name": f"claim-{number:04d}",
+            "namespace": "bench",
+            "groups": [
+                {
+                    "count": 1 + number % 4,
+                    "align": (["pcie_root", "numa_node", "any"], ["pcie_root"], ["numa_node"])[number % 3],
+                    "devices": [
+                        {"name": "gpu", "kind": "gpu"},
+                        {"name": "nic", "kind": "rdma", "where": {"min_speed": f"{100 + number}M"}},
+                    ],
+                }
+            ],
+        }
+        for number in range(count)
+    ]
+    drivers = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
+    variables = {"dra_claims_drivers": drivers, "dra_claims_templates": templates}
+    start = time.perf_counter()
+    site = compile_site(variables, hosts)
+    whole = time.perf_counter() - start
+    start = time.perf_counter()
+    compile_site(variables)
+    alone = time.perf_counter() - start
+    engine = Engine()
+    start = time.perf_counter()
+    for item in site.objects:
+        assert not validate(item, cel=engine)
+    checks = time.perf_counter() - start
+    try:
+        plane = ControlPlane(scheduler=False, controller_manager=False)
+    except Missing as missing:
+        print(f"claims_1000_vs_server_dry_run left out: {missing}", file=sys.stderr)
+        return
+    with plane:
+        plane.add_namespace("bench")
+        start = time.perf_counter()
+        for item in site.objects:
+            where = "deviceclasses" if item["kind"] == "DeviceClass" else "namespaces/bench/resourceclaimtemplates"
+            plane.expect("POST", f"/apis/resource.k8s.io/v1/{where}?dryRun=All&fieldValidation=Strict", item)
+        server = time.perf_counter() - start
+    each = server / len(site.objects) * 1000
+    against = f"a server-side dry run of the same {len(site.objects)} objects, {each:.2f} ms each"
+    method = f"{count} different templates of 2 to 8 devices, one process, one run; the server on loopback, one client"
+    for name, seconds, what in (
+        ("claims_1000_validate", checks, "the offline check alone, with CEL"),
+        ("claims_1000_compile", alone, "compiled and checked, without nodes"),
+        ("claims_1000_compile_1000_nodes", whole, f"compiled, checked and tried on {count} nodes of 13 shapes"),
+    ):
+        yield {
+            "name": f"{name}_vs_server_dry_run",
+            "value": round(seconds / server, 3),
+            "unit": "ratio",
+            "against": f"{against} (ours {seconds / count * 1000:.2f} ms a template, {seconds:.1f} s in all)",
+            "method": f"{what}; {method}",
+        }
+
+
 BENCHMARKS = (
+    claims_of_a_large_site,
     probe_against_lstopo,
     probe_of_each_machine,
     cost_per_function,

@@ -53,7 +53,7 @@ class Client:
         try:
             try:
                 status, answer, kind = self._send(method, path, content, headers)
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
                 if kept is None:
                     raise
                 # the server closed the kept connection meanwhile, before it took the request

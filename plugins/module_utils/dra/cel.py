@@ -320,7 +320,7 @@ class Engine:
 
     def __init__(self, consumable_capacity: bool = True, list_attributes: bool = False) -> None:
         try:
-            from cel_expr_python import cel  # type: ignore[import-not-found,unused-ignore]
+            from cel_expr_python import cel  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError as error:
             raise EngineMissing(f"cel-expr-python is needed to check CEL selectors: {error}") from error
         self._cel = cel

@@ -1,0 +1,171 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Apply manifests with kubernetes.core. The documentation is in plugins/modules/dra_apply.py."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.plugin_utils import apply_set
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
+
+_SPEC: dict[str, dict[str, t.Any]] = {
+    "objects": {"type": "list", "elements": "dict", "required": True},
+    "kubeconfig": {"type": "path"},
+    "context": {"type": "str"},
+    "create_namespaces": {"type": "bool", "default": False},
+    "force_conflicts": {"type": "bool", "default": False},
+    "prune": {"type": "bool", "default": False},
+    "applyset": {"type": "str", "default": "lanewise-dra"},
+    "applyset_namespace": {"type": "str", "default": "default"},
+}
+_VERSION = "1.0.0"
+_NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
+
+
+class ActionModule(ClusterAction):
+    """Trial on the server first, then everything in one call, then the pruning of what is ours and stale."""
+
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        self._variables = task_vars or {}
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        self._options = options
+        applyset = {"name": options["applyset"], "namespace": options["applyset_namespace"]}
+        objects = options["objects"]
+
+        namespaces = self._info("v1", "Namespace")
+        plan = apply_set.plan(
+            objects,
+            [item["metadata"]["name"] for item in namespaces],
+            options["create_namespaces"],
+            applyset if options["prune"] else None,
+        )
+        if plan["missing_namespaces"]:
+            raise AnsibleActionFail(
+                f"Nothing was applied. These namespaces do not exist: {', '.join(plan['missing_namespaces'])}. "
+                "Create them, or set create_namespaces (dra_claims_create_namespaces in the role) to true."
+            )
+        trial = self._apply(plan["trial"], check=True)
+        verdict = apply_set.answer(plan["trial"], trial)
+        if verdict["problems"]:
+            listed = "\n".join(verdict["problems"])
+            raise AnsibleActionFail(f"Nothing was applied. The cluster does not take what was rendered:\n{listed}")
+        changes = _changes(plan, trial)
+        result.update(changed=bool(changes), applied=[], pruned=[], kept_in_use=[])
+        if self._task.diff:
+            result["diff"] = changes
+
+        before: list[apply_set.Object] = []
+        if options["prune"]:
+            before = self._parent(applyset, plan["objects"])
+        if result["changed"] and not self._task.check_mode:
+            done = self._apply(plan["objects"], check=False)
+            verdict = apply_set.answer(plan["objects"], done)
+            result["applied"] = verdict["landed"]
+            if verdict["problems"]:
+                landed = ", ".join(verdict["landed"]) or "nothing"
+                result.update(
+                    failed=True,
+                    msg="Not everything was applied.\nRefused:\n"
+                    + "\n".join(verdict["problems"])
+                    + f"\nLanded: {landed}\nRun again once the reason is mended.",
+                )
+                return result
+        if options["prune"]:
+            self._prune(result, applyset, plan["objects"], before)
+        return result
+
+    def _parent(self, applyset: dict[str, str], objects: list[apply_set.Object]) -> list[apply_set.Object]:
+        """Make sure, before anything lands, that the set's parent names all that it will hold."""
+        before = self._info("v1", "ConfigMap", name=applyset["name"], namespace=applyset["namespace"])
+        for known in before:
+            tooling = (known["metadata"].get("annotations") or {}).get(apply_set.TOOLING, "nobody")
+            if not tooling.startswith("lanewise.dra/"):
+                raise AnsibleActionFail(
+                    f"Nothing was applied. The ConfigMap {applyset['namespace']}/{applyset['name']} belongs to "
+                    f"{tooling}. Give the set another name (dra_claims_applyset in the role)."
+                )
+        if not self._task.check_mode:
+            self._write_parent(apply_set.parent(**applyset, objects=objects, version=_VERSION, before=before))
+        return before
+
+    def _write_parent(self, parent: apply_set.Object) -> None:
+        done = self._apply([parent], check=False)
+        if done.get("error"):
+            raise AnsibleActionFail(f"Cannot write the ApplySet's parent: {done['error'].get('msg')}")
+
+    def _prune(
+        self,
+        result: dict[str, t.Any],
+        applyset: dict[str, str],
+        objects: list[apply_set.Object],
+        before: list[apply_set.Object],
+    ) -> None:
+        whole = apply_set.parent(**applyset, objects=objects, version=_VERSION, before=before)
+        apis = self._run("kubernetes.core.k8s_cluster_info", {})["apis"]
+        label = f"applyset.kubernetes.io/part-of={apply_set.set_id(**applyset)}"
+        ours = [item for kind in apply_set.kinds(whole, apis) for item in self._info(**kind, label_selectors=[label])]
+        stale = apply_set.stale(ours, objects)
+        result["kept_in_use"] = stale["in_use"]
+        result["pruned"] = [apply_set.title(item) for item in stale["delete"]]
+        if stale["delete"]:
+            result["changed"] = True
+            if not self._task.check_mode:
+                gone = {"state": "absent", "definition": stale["delete"], "continue_on_error": True}
+                answers = apply_set.answers(stale["delete"], self._run("kubernetes.core.k8s", gone))
+                refused = [reply["error"].get("msg") for reply in answers if reply.get("error")]
+                if refused:
+                    raise AnsibleActionFail("Not everything stale was removed:\n" + "\n".join(map(str, refused)))
+        # while a claim is held back its kind must stay named
+        if not self._task.check_mode and not stale["in_use"]:
+            self._write_parent(apply_set.parent(**applyset, objects=objects, version=_VERSION))
+        if self._task.diff and stale["delete"]:
+            prepared = "".join(f"- {title}\n" for title in result["pruned"])
+            result["diff"] = [*result.get("diff", []), {"prepared": prepared}]
+
+    def _apply(self, objects: list[apply_set.Object], *, check: bool) -> dict[str, t.Any]:
+        if not objects:
+            return {"changed": False, "result": {"results": []}}
+        conflicts = {"field_manager": "lanewise.dra", "force_conflicts": self._options["force_conflicts"]}
+        arguments = {"definition": objects, "apply": True, "server_side_apply": conflicts, "continue_on_error": True}
+        return self._run("kubernetes.core.k8s", arguments, check=check)
+
+    def _run(self, name: str, arguments: dict[str, t.Any], *, check: bool = False) -> dict[str, t.Any]:
+        return self._module(name, arguments, self._options, self._variables, check=check)
+
+    def _info(self, api_version: str, kind: str, **selection: t.Any) -> list[apply_set.Object]:
+        arguments = {"api_version": api_version, "kind": kind, **selection}
+        return list(self._run("kubernetes.core.k8s_info", arguments).get("resources") or [])
+
+
+def _changes(plan: dict[str, t.Any], trial: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+    """What would change, object by object: the server's own word, but for objects that it could not try.
+
+    The server takes new notes on who wrote what at each apply of some objects. That alone is no change.
+    """
+    found = []
+    tried = dict(zip(map(apply_set.title, plan["trial"]), apply_set.answers(plan["trial"], trial)))
+    for item in plan["objects"]:
+        title = apply_set.title(item)
+        reply = tried.get(title, {"changed": True, "diff": {"before": {}, "after": item}})
+        if reply.get("changed"):
+            before, after = (_shown((reply.get("diff") or {}).get(side)) for side in ("before", "after"))
+            if before != after:
+                found.append({"before_header": title, "after_header": title, "before": before, "after": after})
+    return found
+
+
+def _shown(item: t.Any) -> t.Any:
+    """An object without what the server notes down for itself and changes at every turn."""
+    if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
+        return item or {}
+    metadata = {key: value for key, value in item["metadata"].items() if key not in _NOTED}
+    return {**item, "metadata": metadata}

@@ -1,0 +1,258 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Compile a site's claims to manifests on the controller. The documentation is in plugins/modules/dra_render.py."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import typing as t
+
+import yaml
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.template import trust_as_template
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import EngineMissing, engine_for
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import choose, convert, is_dra, unsupported
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
+
+_TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims" / "templates"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_SPEC: dict[str, dict[str, t.Any]] = {
+    "variables": {"type": "dict", "required": True},
+    "dest": {"type": "path"},
+    "nodes": {"type": "dict"},
+    "report": {"type": "path"},
+    "kubernetes_version": {"type": "str", "default": "1.37"},
+    "feature_gates": {"type": "dict", "default": {}},
+    "template_dir": {"type": "path"},
+    "kubeconfig": {"type": "path"},
+    "context": {"type": "str"},
+    "prune": {"type": "bool", "default": True},
+}
+
+
+class ActionModule(ClusterAction):
+    """Compiles, renders through templates, checks what came out, and writes. Never connects to a target."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        site_name = str(options["variables"].get("dra_claims_site") or "default")
+        kubernetes, gates = options["kubernetes_version"], options["feature_gates"]
+        served = None
+        if options["kubeconfig"]:
+            kubernetes, served = self._cluster(options, variables)
+        try:
+            engine = engine_for(kubernetes, gates)
+            site = compile_site(_plain(options["variables"]), self._nodes(options, variables), kubernetes, gates)
+            render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"]))
+            files, objects = self._render(render, _served(site.objects, served, kubernetes))
+            wrong = [
+                Problem(f"{path}: {_name(item)}: {problem.path}", problem.message, problem.rule, problem.fix)
+                for path, item in objects
+                if is_dra(item)
+                for problem in (unsupported(item, kubernetes, gates) or validate(item, kubernetes, gates, engine))
+            ]
+            if wrong:  # a template of the site has made them so: what the compiler wrote is valid
+                raise Problems(wrong)
+            workloads = self._workloads(render, options["variables"], [item for _path, item in objects])
+        except EngineMissing as error:
+            raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
+        except Problems as problems:
+            result.update(
+                failed=True,
+                msg=f"{len(problems.problems)} mistake(s) in the claims of site {site_name!r}:\n{problems}",
+                problems=[vars(problem) for problem in problems.problems],
+            )
+            return result
+
+        result.update(
+            changed=False,
+            objects=[item for _path, item in objects],
+            kubernetes_version=kubernetes,
+            reach=[vars(entry) for entry in site.reach],
+            summary=_summary(objects, workloads, site.reach),
+        )
+        if site.warnings:
+            result["warnings"] = list(site.warnings)
+        if options["dest"]:
+            dest = self._loader.path_dwim(options["dest"])
+            try:
+                self._write(result, dest, site_name, {"manifests": files, "workloads": workloads}, options["prune"])
+            except OSError as error:
+                raise AnsibleActionFail(f"Cannot write the manifests: {error}") from error
+        return result
+
+    def _cluster(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> tuple[str, list[str]]:
+        """The minor version of the cluster, and the API versions of resource.k8s.io that it serves."""
+        told = self._module("kubernetes.core.k8s_cluster_info", {"invalidate_cache": True}, options, variables)
+        version = told["version"]["server"]["kubernetes"]
+        digits = re.match("[0-9]+", version["minor"])  # some vendors append a plus sign
+        served = [api for api in told["apis"] if api.startswith("resource.k8s.io/")]
+        if not digits or not served:
+            raise AnsibleActionFail(
+                f"The cluster (Kubernetes {version['gitVersion']}) serves no version of resource.k8s.io. Dynamic "
+                "resource allocation needs Kubernetes 1.34, or the API group switched on before that."
+            )
+        return f"{version['major']}.{digits.group()}", served
+
+    def _folder(self, path: str | None) -> str | None:
+        folder = self._loader.path_dwim(path) if path else None
+        if folder and not pathlib.Path(folder).is_dir():
+            raise AnsibleActionFail(f"template_dir {folder!r} is not a folder")
+        return folder
+
+    def _nodes(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any] | None:
+        """The probed topology by host: given, or of this run's hosts and, for the others, of the site report."""
+        if options["nodes"] is not None:
+            return dict(options["nodes"])
+        found: dict[str, t.Any] = {}
+        if options["report"]:
+            report = self._loader.path_dwim(options["report"])
+            try:
+                found.update(stored_facts(report))
+            except (OSError, ValueError) as error:
+                raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from error
+        for host in variables.get("ansible_play_hosts_all") or []:
+            facts = facts_of(variables, host)
+            if isinstance(facts, dict):
+                found[host] = facts
+        return found or None
+
+    def _render(
+        self, render: _Templates, objects: list[dict[str, t.Any]]
+    ) -> tuple[dict[str, str], list[tuple[str, dict[str, t.Any]]]]:
+        """Return the text of each file, and the objects as they stand in it, with the file."""
+        texts: dict[str, list[str]] = {}
+        found: list[tuple[str, dict[str, t.Any]]] = []
+        for item in objects:
+            path = place(item)
+            source, text = render.manifest(item)
+            texts.setdefault(path, []).append(text.strip("\n"))
+            for document in _load(source, text):
+                found.append((path, document))
+        return {path: "---\n" + "\n---\n".join(parts) + "\n" for path, parts in texts.items()}, found
+
+    def _workloads(
+        self, render: _Templates, variables: dict[str, t.Any], objects: list[dict[str, t.Any]]
+    ) -> dict[str, str]:
+        files: dict[str, str] = {}
+        wrong: list[Problem] = []
+        for index, workload in enumerate(variables.get("dra_claims_workloads") or []):
+            path = f"dra_claims_workloads[{index}]"
+            mistakes = check_workload(workload, path, objects, render.workload_names())
+            if not mistakes:
+                name = f"{workload['namespace']}/{workload['name']}.yaml"
+                if name in files:
+                    mistakes = [Problem(f"{path}.name", f"{name} is already taken", "duplicate-name")]
+                else:
+                    source, text = render.workload(_plain(workload))
+                    _load(source, text)
+                    files[name] = "---\n" + text.strip("\n") + "\n"
+            wrong += mistakes
+        if wrong:
+            raise Problems(wrong)
+        return files
+
+    def _write(
+        self, result: dict[str, t.Any], dest: str, site: str, folders: dict[str, dict[str, str]], prune: bool
+    ) -> None:
+        texts = {f"{folder}/{path}": text for folder, files in folders.items() for path, text in files.items()}
+        target = ManifestFolder(dest, site, dry=self._task.check_mode)
+        stale = target.write(texts, prune=prune)
+        result.update(
+            changed=target.changed, dest=dest, files=sorted(texts), written=target.written, removed=target.removed
+        )
+        result["stale"] = stale
+        if self._task.diff and target.diff:
+            result["diff"] = target.diff
+
+
+class _Templates:
+    """The Jinja2 templates that give the manifests their form: the site's own before those of the collection."""
+
+    def __init__(self, templar: t.Any, loader: t.Any, variables: dict[str, t.Any], folder: str | None) -> None:
+        self._folders = [pathlib.Path(path) for path in (folder, _TEMPLATES) if path]
+        self._loader = loader
+        self._variables = variables
+        self._templar = templar.copy_with_new_env(searchpath=[str(path) for path in self._folders])
+        self._sources: dict[pathlib.Path, t.Any] = {}
+
+    def manifest(self, item: dict[str, t.Any]) -> tuple[str, str]:
+        return self._text((f"manifests/{item['kind']}.yaml.j2", "manifests/object.yaml.j2"), object=item)
+
+    def workload(self, workload: dict[str, t.Any]) -> tuple[str, str]:
+        return self._text((f"workloads/{workload['template']}.yaml.j2",), workload=workload)
+
+    def workload_names(self) -> list[str]:
+        found = {path.name[: -len(".yaml.j2")] for folder in self._folders for path in folder.glob("workloads/*.j2")}
+        return sorted(name for name in found if not name.startswith("_"))
+
+    def _text(self, names: tuple[str, ...], **values: t.Any) -> tuple[str, str]:
+        source = next(path for name in names for folder in self._folders if (path := folder / name).is_file())
+        if source not in self._sources:
+            self._sources[source] = trust_as_template(self._loader.get_text_file_contents(str(source)))
+        self._templar.available_variables = {**self._variables, **values}
+        try:
+            text = self._templar.template(self._sources[source], escape_backslashes=False)
+        except AnsibleError as error:
+            raise AnsibleActionFail(f"The template {source} failed: {error}") from error
+        return str(source), str(text)
+
+
+def _served(objects: list[dict[str, t.Any]], versions: list[str] | None, kubernetes: str) -> list[dict[str, t.Any]]:
+    """The objects in the newest version of resource.k8s.io that the cluster serves; as they are where none is asked."""
+    if versions is None:
+        return objects
+    return [convert(item, choose(versions, item["kind"], kubernetes)) if is_dra(item) else item for item in objects]
+
+
+def _load(source: str, text: str) -> list[dict[str, t.Any]]:
+    try:
+        documents = [item for item in yaml.load_all(text, Loader=_LOADER) if item is not None]
+    except yaml.YAMLError as error:
+        raise AnsibleActionFail(f"What the template {source} gives is not YAML: {error}") from error
+    for item in documents:
+        if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
+            raise AnsibleActionFail(f"What the template {source} gives is not a Kubernetes object: it has no kind")
+    return documents
+
+
+def _plain(value: t.Any) -> t.Any:
+    """Values without Ansible's tags and lazy containers, which the pure code below knows nothing of."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _name(item: dict[str, t.Any]) -> str:
+    metadata = item.get("metadata") or {}
+    return "/".join(str(part) for part in (item["kind"], metadata.get("namespace"), metadata.get("name")) if part)
+
+
+def _summary(objects: list[tuple[str, dict[str, t.Any]]], workloads: dict[str, str], reach: t.Any) -> list[str]:
+    """What a person wants to see: how much of each kind, and where each claim can run."""
+    kinds: dict[str, int] = {}
+    for _path, item in objects:
+        kinds[item["kind"]] = kinds.get(item["kind"], 0) + 1
+    if workloads:
+        kinds["workload example"] = len(workloads)
+    lines = ["rendered " + (", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing")]
+    return lines + [line for entry in reach for line in entry.lines()]

@@ -1,0 +1,172 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What a site's inventory says, once it is read: the data between M(language) and M(compiler)."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+PREFIX = "dra_claims_"
+KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
+ANY = "any"
+#: In the name of an interface, the number of the repetition.
+INDEX = "{index}"
+LEVELS = ("pcie_root", "numa_node", ANY)
+
+_NETWORK: dict[str, str] = {
+    "min_speed": "amount",
+    "link_layer": "link_layer",
+    "rail": "integer",
+    "numa_node": "integer",
+    "model": "string",
+    "min_firmware": "string",
+    "interface": "string",
+    "pci_address": "string",
+    "pcie_root": "string",
+    "min_mtu": "integer",
+    "rdma": "boolean",
+}
+#: The filters of each kind, with the type of their value.
+FILTERS: dict[str, dict[str, str]] = {
+    "gpu": {
+        "model": "string",
+        "min_memory": "amount",
+        "architecture": "string",
+        "min_driver_version": "string",
+        "partition": "string",
+        "numa_node": "integer",
+        "pci_address": "string",
+        "pcie_root": "string",
+        "uuid": "string",
+    },
+    "nic": _NETWORK,
+    "rdma": _NETWORK,
+    "vf": _NETWORK,
+    "cpu": {"numa_node": "integer", "socket": "integer", "min_cpus": "integer"},
+}
+LINK_LAYERS = ("ethernet", "infiniband")
+
+OWN_LABELS = ("app.kubernetes.io/managed-by", "lanewise.dev/site")
+
+
+@dataclass
+class Device:
+    """One line of a claim: a request, or one alternative of a request."""
+
+    path: str
+    name: str
+    kind: str = ""
+    class_name: str = ""
+    driver: str = ""
+    count: int = 1
+    all: bool = False
+    where: dict[str, t.Any] = field(default_factory=dict)
+    cel: list[str] = field(default_factory=list)
+    alternatives: list[Device] = field(default_factory=list)
+    admin: bool = False
+    capacity: dict[str, str] = field(default_factory=dict)
+    bandwidth: str = ""
+    tolerations: list[dict[str, t.Any]] = field(default_factory=list)
+    configs: list[dict[str, t.Any]] = field(default_factory=list)
+
+    def choices(self) -> list[Device]:
+        """The alternatives, or the device itself where there are none."""
+        return self.alternatives or [self]
+
+
+@dataclass
+class Group:
+    """Devices that are aligned with each other, C(count) times. C(align) is empty or ends where the site gives up."""
+
+    path: str
+    name: str
+    count: int
+    align: tuple[str, ...]
+    devices: list[Device]
+    align_path: str = ""
+
+
+@dataclass
+class Distinct:
+    """Devices of the claim that must differ in an attribute; no devices named: all that publish it."""
+
+    path: str
+    by: str
+    devices: list[str]
+
+
+@dataclass
+class Claim:
+    """The body of a ResourceClaimTemplate (C(template)) or of a ResourceClaim, in one or more namespaces."""
+
+    path: str
+    name: str
+    template: bool
+    namespaces: list[str]
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    groups: list[Group]
+    align: str
+    distinct: list[Distinct]
+    broken: bool = False
+
+
+@dataclass
+class Class:
+    """A DeviceClass that the site names itself."""
+
+    path: str
+    name: str
+    kind: str
+    driver: str
+    where: dict[str, t.Any]
+    cel: list[str]
+    configs: list[dict[str, t.Any]]
+    extended_resource: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    broken: bool = False
+
+
+@dataclass
+class Quota:
+    path: str
+    name: str
+    namespace: str
+    devices: dict[str, int]
+    claims: int | None
+    broken: bool = False
+
+
+@dataclass
+class Taint:
+    path: str
+    name: str
+    selector: dict[str, str]
+    taint: dict[str, str]
+    broken: bool = False
+
+
+@dataclass
+class Inventory:
+    """All that the C(dra_claims_*) variables of a site say."""
+
+    site: str
+    drivers: dict[str, dict[str, t.Any]]
+    classes: list[Class]
+    claims: list[Claim]
+    quotas: list[Quota]
+    admin_namespaces: list[str]
+    taints: list[Taint]
+    policy: bool
+    raw: list[tuple[str, dict[str, t.Any]]]
+    allow_unreachable: bool
+
+
+def request_name(device: Device, group: Group, index: int) -> str:
+    """The name of a device's request in a repetition of its group: C(gpu), or C(gpu-0) where there are several."""
+    return device.name if group.count == 1 else f"{device.name}-{index}"

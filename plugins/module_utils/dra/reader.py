@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Reading of values that people wrote: each mistake is noted with its path, and reading goes on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing as t
+
+from . import quantity
+from .problems import Problem
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def child(path: str, key: t.Any) -> str:
+    """The path of an element of a list (C(key) is an int) or of a mapping, as one would write it in Jinja."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"{path}[{key}]"
+    if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
+        return f"{path}.{key}" if path else key
+    return f"{path}[{key!r}]"
+
+
+def nearest(name: t.Any, known: t.Iterable[str]) -> str:
+    """C(did you mean 'x'?) for the known name that is nearest to C(name), or an empty string."""
+    found = difflib.get_close_matches(str(name), list(known), 1, 0.6)
+    return f"did you mean {found[0]!r}?" if found else ""
+
+
+def _shown(value: t.Any) -> str:
+    if isinstance(value, str):
+        return f"the string {value!r}" if len(value) <= 64 else "a string"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "nothing"
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    return "a list" if isinstance(value, (list, tuple)) else "a mapping" if isinstance(value, dict) else repr(value)
+
+
+class Reader:
+    """Collects problems. Every method returns a usable value, or C(None) where what was written is of no use."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def problem(self, path: str, message: str, rule: str, fix: str = "") -> None:
+        self.problems.append(Problem(path, message, rule, fix))
+
+    def wrong_type(self, value: t.Any, path: str, wanted: str, fix: str = "") -> None:
+        self.problem(path, f"must be {wanted}, not {_shown(value)}", "wrong-type", fix)
+
+    def mapping(self, value: t.Any, path: str, known: t.Iterable[str], what: str) -> dict[str, t.Any] | None:
+        """A mapping with known keys. Unknown keys are problems; keys with nothing in them are left out."""
+        if not isinstance(value, dict):
+            self.wrong_type(value, path, "a mapping")
+            return None
+        known = list(known)
+        found: dict[str, t.Any] = {}
+        for key, item in value.items():
+            if key not in known:
+                fix = nearest(key, known) or f"known are {', '.join(known)}"
+                self.problem(child(path, key), f"is not known in {what}", "unknown-key", fix)
+            elif item is not None:
+                found[key] = item
+        return found
+
+    def free_mapping(self, value: t.Any, path: str) -> dict[str, t.Any]:
+        """A mapping whose keys are any strings."""
+        if not isinstance(value, dict):
+            self.wrong_type(value, path, "a mapping")
+            return {}
+        found = {}
+        for key, item in value.items():
+            if isinstance(key, str):
+                found[key] = item
+            else:
+                self.problem(child(path, key), "the key must be a string", "wrong-type", "quote it")
+        return found
+
+    def items(self, value: t.Any, path: str) -> list[tuple[t.Any, str]]:
+        """The elements of a list, each with its path."""
+        if not isinstance(value, (list, tuple)):
+            self.wrong_type(value, path, "a list")
+            return []
+        return [(item, child(path, index)) for index, item in enumerate(value)]
+
+    def string(self, value: t.Any, path: str) -> str | None:
+        if isinstance(value, str) and value:
+            return value
+        if value == "":
+            self.problem(path, "must not be empty", "empty")
+        else:
+            quotable = isinstance(value, (int, float))
+            self.wrong_type(value, path, "a string", "put it in quotes" if quotable else "")
+        return None
+
+    def strings(self, value: t.Any, path: str) -> list[str]:
+        """A list of strings; one string stands for a list of one."""
+        if isinstance(value, str):
+            value = [value]
+        found = [self.string(item, place) for item, place in self.items(value, path)]
+        return [item for item in found if item is not None]
+
+    def name(self, value: t.Any, path: str, check: t.Callable[[str], str]) -> str | None:
+        """A string that C(check) of M(limits) finds nothing wrong with."""
+        text = self.string(value, path)
+        wrong = check(text) if text is not None else ""
+        if wrong:
+            self.problem(path, f"{text!r} {wrong}", "bad-name")
+            return None
+        return text
+
+    def boolean(self, value: t.Any, path: str) -> bool | None:
+        if isinstance(value, bool):
+            return value
+        words = ("true", "false", "yes", "no", "on", "off")
+        quoted = isinstance(value, str) and value.lower() in words
+        self.wrong_type(value, path, "true or false", "write it without quotes" if quoted else "")
+        return None
+
+    def integer(self, value: t.Any, path: str, least: int, most: int | None = None) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            quoted = isinstance(value, str) and value.strip().lstrip("-").isdigit()
+            self.wrong_type(value, path, "a whole number", "write it without quotes" if quoted else "")
+            return None
+        if value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+            self.problem(path, f"must be {bounds}, not {value}", "out-of-range")
+            return None
+        return value
+
+    def choice(self, value: t.Any, path: str, known: t.Sequence[str]) -> str | None:
+        text = self.string(value, path)
+        if text is not None and text not in known:
+            fix = nearest(text, known)
+            self.problem(path, f"{text!r} is not one of {', '.join(known)}", "unknown-value", fix)
+            return None
+        return text
+
+    def amount(self, value: t.Any, path: str) -> str | None:
+        """A Kubernetes quantity above zero, as text."""
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            self.wrong_type(value, path, "a quantity such as 100G or 80Gi")
+            return None
+        try:
+            number = quantity.parse(value)
+        except quantity.QuantityError as error:
+            self.problem(path, f"{value!r} is not a quantity such as 100G or 80Gi: {error}", "bad-quantity")
+            return None
+        if number <= 0:
+            self.problem(path, f"must be more than zero, not {value}", "out-of-range")
+            return None
+        return str(value)

@@ -1,0 +1,74 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What a CEL selector looks at, read from its text."""
+
+from __future__ import annotations
+
+import re
+
+
+def mentions(expression: str, name: str) -> bool:
+    """Whether a selector looks at a qualified attribute or capacity."""
+    domain, _slash, identifier = name.partition("/")
+    if domain not in expression and "[device.driver]" not in expression:
+        return False
+    return re.search(rf"(?<![A-Za-z0-9_]){re.escape(identifier)}(?![A-Za-z0-9_])", expression) is not None
+
+
+def conjuncts(expression: str) -> list[str]:
+    """The parts that C(&&) joins at the top of an expression; the whole one where there is none."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(expression):
+        character = expression[at]
+        if character in "\"'":
+            at = _past_string(expression, at)
+            continue
+        if character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif depth == 0 and character in "?|":
+            return [expression]  # a condition or an or at the top; its parts decide nothing alone
+        elif depth == 0 and expression.startswith("&&", at):
+            parts.append(expression[start:at].strip())
+            at += 2
+            start = at
+            continue
+        at += 1
+    parts.append(expression[start:].strip())
+    if any(part.startswith("(") and part.endswith(")") and len(conjuncts(part[1:-1])) > 1 for part in parts):
+        return [inner for part in parts for inner in _unwrapped(part)]
+    return parts
+
+
+def _unwrapped(part: str) -> list[str]:
+    if part.startswith("(") and part.endswith(")") and _closes(part) == len(part) - 1:
+        return conjuncts(part[1:-1])
+    return [part]
+
+
+def _closes(text: str) -> int:
+    """Where the bracket that opens at the beginning closes."""
+    depth, at = 0, 0
+    while at < len(text):
+        if text[at] in "\"'":
+            at = _past_string(text, at)
+            continue
+        depth += (text[at] in "([{") - (text[at] in ")]}")
+        if depth == 0:
+            return at
+        at += 1
+    return -1
+
+
+def _past_string(text: str, at: int) -> int:
+    """The position after the string literal that begins at C(at)."""
+    mark = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
+    raw = at > 0 and text[at - 1] in "rR"
+    at += len(mark)
+    while at < len(text) and not text.startswith(mark, at):
+        at += 2 if text[at] == "\\" and not raw else 1
+    return at + len(mark)

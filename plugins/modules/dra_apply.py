@@ -1,0 +1,123 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_apply
+short_description: Apply a site's DRA objects to a cluster, all or nothing where the cluster allows
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Lets the API server try all objects by a server-side dry run first. Where it refuses one, or would drop a field of
+    one (a feature gate that is off), nothing is applied.
+  - Then applies all of them by server-side apply, in one call of M(kubernetes.core.k8s). Kubernetes has no
+    transactions; where a part fails all the same, the message says what landed.
+  - With O(prune) the objects form an ApplySet (KEP-3659), and what an earlier run applied and this one does not is
+    removed. Objects that are not part of the set are never touched.
+notes:
+  - Objects in a namespace that is made in the same run cannot be tried beforehand.
+  - Claims that a pod holds and namespaces are never pruned.
+requirements:
+  - kubernetes >= 24.2.0 (Python client), where the task runs
+  - the collection kubernetes.core >= 5.0.0
+attributes:
+  action:
+    description: Has a corresponding action plugin, which calls modules of C(kubernetes.core) on the target.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  check_mode:
+    support: full
+    details:
+      - By server-side dry run.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  objects:
+    description: The objects, as RV(lanewise.dra.dra_render#module:objects) has them.
+    type: list
+    elements: dict
+    required: true
+  kubeconfig:
+    description:
+      - The kubeconfig file to use.
+      - By default C(kubernetes.core) looks for one as C(kubectl) does.
+    type: path
+  context:
+    description: The context of the kubeconfig file to use, where it is not the current one.
+    type: str
+  create_namespaces:
+    description:
+      - Whether to make namespaces that do not exist.
+      - By default nothing is applied where one is missing.
+    type: bool
+    default: false
+  force_conflicts:
+    description: Whether to take over fields that another field manager has set.
+    type: bool
+    default: false
+  prune:
+    description: Whether to remove objects of the set O(applyset) that are not among O(objects).
+    type: bool
+    default: false
+  applyset:
+    description: The name of the set, and of the ConfigMap that stands for it. One a site and cluster.
+    type: str
+    default: lanewise-dra
+  applyset_namespace:
+    description: The namespace of that ConfigMap.
+    type: str
+    default: default
+seealso:
+  - module: lanewise.dra.dra_render
+  - module: kubernetes.core.k8s
+"""
+
+EXAMPLES = r"""
+- name: Show what would change on the cluster
+  lanewise.dra.dra_apply:
+    objects: "{{ rendered.objects }}"
+    kubeconfig: ~/.kube/config
+  check_mode: true
+  diff: true
+  delegate_to: localhost
+  run_once: true
+
+- name: Apply, and remove what is no longer in the inventory
+  lanewise.dra.dra_apply:
+    objects: "{{ rendered.objects }}"
+    kubeconfig: ~/.kube/config
+    prune: true
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+applied:
+  description: The objects that were applied. Empty where nothing differed, and in check mode.
+  returned: always
+  type: list
+  elements: str
+  sample: [DeviceClass gpu, ResourceClaimTemplate training/gpu-with-nic]
+pruned:
+  description: The objects that were removed, or would be in check mode.
+  returned: always
+  type: list
+  elements: str
+kept_in_use:
+  description: Stale claims that a pod still holds. A later run removes them.
+  returned: always
+  type: list
+  elements: str
+"""

@@ -1,0 +1,273 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_manifests
+short_description: Check Kubernetes DRA manifests without a cluster
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Checks DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices and DeviceTaintRules as the API server
+    would, whoever wrote them, against every limit of the API and the type checker and cost limit of CEL.
+  - With O(nodes), tells which nodes can satisfy each claim, and why the others cannot.
+  - Objects of other API groups than C(resource.k8s.io) are counted, and not checked.
+  - Never changes anything.
+requirements:
+  - PyYAML, where O(paths) is used
+  - cel-expr-python >= 0.1.3, unless O(cel=false)
+notes:
+  - Runs where its libraries are, most often with C(delegate_to=localhost).
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  paths:
+    description:
+      - Files with manifests in YAML or JSON, of one or several documents, and folders of such files (C(.yaml), C(.yml),
+        C(.json), at any depth).
+      - Give this or O(definitions) or both.
+    type: list
+    elements: path
+    default: []
+  definitions:
+    description: Objects.
+    type: list
+    elements: dict
+    default: []
+  kubernetes_version:
+    description: The minor version of Kubernetes. Fields that it would drop are mistakes.
+    type: str
+    default: "1.37"
+  feature_gates:
+    description: Feature gates of the cluster that differ from the default of its version, by name.
+    type: dict
+    default: {}
+  cel:
+    description: Whether to parse, type and cost CEL expressions.
+    type: bool
+    default: true
+  nodes:
+    description: Facts of nodes, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology).
+    type: dict
+  drivers:
+    description:
+      - The DRA drivers that the nodes run, by name, each with its C(version), as in the variable C(dra_claims_drivers)
+        of the role P(lanewise.dra.dra_claims#role). Needed for O(nodes).
+    type: dict
+    default: {}
+  fail:
+    description: Whether mistakes fail the task. If not, they are only returned.
+    type: bool
+    default: true
+seealso:
+  - module: lanewise.dra.dra_render
+"""
+
+EXAMPLES = r"""
+- name: Check what other teams have written
+  lanewise.dra.dra_manifests:
+    paths:
+      - kubernetes/claims
+  delegate_to: localhost
+  run_once: true
+
+- name: See which nodes can satisfy the claims of a file
+  lanewise.dra.dra_manifests:
+    paths: [claims.yaml]
+    nodes: "{{ {'h100-01': hostvars['h100-01'].topology_facts} }}"
+    drivers:
+      gpu.nvidia.com: {version: 0.5.0}
+      lanewise.dev: {version: 1.0.0}
+  register: checked
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+checked:
+  description: How many objects were checked, by kind.
+  returned: always
+  type: dict
+  sample: {DeviceClass: 3, ResourceClaimTemplate: 12}
+unchecked:
+  description: How many objects of other kinds were found, by kind.
+  returned: always
+  type: dict
+  sample: {Pod: 1}
+problems:
+  description: The mistakes.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: File, object and field.
+      type: str
+      sample: "claims.yaml: ResourceClaim ml/pair: spec.devices.requests[0].name"
+    message:
+      description: What is wrong.
+      type: str
+    rule:
+      description: A constant name of the rule, for programs.
+      type: str
+    fix:
+      description: The way out, or empty.
+      type: str
+notes:
+  description: What could not be checked here, such as CEL functions that only the server knows.
+  returned: always
+  type: list
+  elements: str
+reach:
+  description: Which nodes can satisfy each claim.
+  returned: O(nodes) is given
+  type: list
+  elements: dict
+  contains:
+    claim:
+      description: Namespace and name of the claim or template.
+      type: str
+      sample: training/gpu-with-nic
+    nodes:
+      description: The nodes that can satisfy it.
+      type: list
+      elements: str
+    refused:
+      description: For each node that cannot, the reason.
+      type: dict
+"""
+
+import pathlib
+import traceback
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from ..module_utils.dra.cel import Engine, EngineMissing, engine_for
+from ..module_utils.dra.problems import Problem, Problems
+from ..module_utils.dra.reach import reach_of
+from ..module_utils.dra.validate import validate
+from ..module_utils.dra.versions import is_dra, unsupported
+
+try:
+    import yaml
+
+    YAML_ERROR = None
+except ImportError:
+    YAML_ERROR = traceback.format_exc()
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def files_of(module: AnsibleModule) -> list[pathlib.Path]:
+    found = []
+    for name in module.params["paths"]:
+        path = pathlib.Path(name)
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
+            if not inside:
+                module.fail_json(msg=f"The folder {name} holds no file that ends in {', '.join(_SUFFIXES)}")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            module.fail_json(msg=f"There is no file or folder {name}")
+    return found
+
+
+def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
+    """The objects, each with the place that it came from. Lists (kind: List) are taken apart."""
+    found = [(f"definitions[{index}]", item) for index, item in enumerate(module.params["definitions"])]
+    if module.params["paths"] and YAML_ERROR:
+        module.fail_json(msg=missing_required_lib("PyYAML"), exception=YAML_ERROR)
+    for path in files_of(module):
+        try:
+            with path.open(encoding="utf-8") as stream:
+                documents = list(yaml.load_all(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            module.fail_json(msg=f"Cannot read {path}: {error}")
+        found += [(str(path), item) for item in documents if item is not None]
+    flat = []
+    for place, item in found:
+        if isinstance(item, dict) and item.get("kind") == "List" and isinstance(item.get("items"), list):
+            flat += [(place, inner) for inner in item["items"]]
+        else:
+            flat.append((place, item))
+    return flat
+
+
+def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
+    """CEL expressions anywhere in an object of which the engine cannot tell what a server would."""
+    if isinstance(item, dict):
+        text = item.get("expression")
+        found = [(text, why) for why in engine.judge(text).unchecked] if isinstance(text, str) else []
+        return found + [pair for value in item.values() for pair in unchecked_of(value, engine)]
+    if isinstance(item, list):
+        return [pair for value in item for pair in unchecked_of(value, engine)]
+    return []
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "paths": {"type": "list", "elements": "path", "default": []},
+            "definitions": {"type": "list", "elements": "dict", "default": []},
+            "kubernetes_version": {"type": "str", "default": "1.37"},
+            "feature_gates": {"type": "dict", "default": {}},
+            "cel": {"type": "bool", "default": True},
+            "nodes": {"type": "dict"},
+            "drivers": {"type": "dict", "default": {}},
+            "fail": {"type": "bool", "default": True},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    engine = None
+    if params["cel"] or params["nodes"] is not None:
+        try:
+            engine = engine_for(params["kubernetes_version"], params["feature_gates"])
+        except (EngineMissing, ValueError) as error:
+            module.fail_json(msg=str(error))
+
+    result = {"changed": False, "checked": {}, "unchecked": {}, "problems": [], "notes": []}
+    problems, known, notes = [], [], []
+    for place, item in objects_of(module):
+        kind = item.get("kind") if isinstance(item, dict) else None
+        if not isinstance(kind, str):
+            problems.append(Problem(place, "is not a Kubernetes object: it has no kind", "no-kind"))
+            continue
+        metadata = item.get("metadata") if isinstance(item.get("metadata"), dict) else {}
+        name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
+        counts = result["checked" if is_dra(item) else "unchecked"]
+        counts[kind] = counts.get(kind, 0) + 1
+        if not is_dra(item):
+            continue
+        target = (params["kubernetes_version"], params["feature_gates"])
+        wrong = list(dict.fromkeys(unsupported(item, *target) + validate(item, *target, engine)))
+        if params["cel"]:
+            notes += [f"{place}: {kind} {name}: {text}: {why}" for text, why in unchecked_of(item, engine)]
+        problems += [Problem(f"{place}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in wrong]
+        if not wrong:
+            known.append(item)
+    if params["nodes"] is not None:
+        try:
+            reach = reach_of(known, params["nodes"], params["drivers"], engine)
+            result["reach"] = [vars(entry) for entry in reach]
+        except Problems as error:
+            problems += error.problems
+    result["notes"] = notes
+    result["problems"] = [vars(problem) for problem in problems]
+    if problems and params["fail"]:
+        lines = "\n".join(str(problem) for problem in problems)
+        module.fail_json(msg=f"{len(problems)} mistake(s):\n{lines}", **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

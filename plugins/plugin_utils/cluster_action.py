@@ -1,0 +1,40 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What action plugins that speak to a cluster share: they leave the speaking to modules of kubernetes.core."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ClusterAction(ActionBase):
+    """Runs modules of kubernetes.core where the task runs, with the kubeconfig and context of the task's options."""
+
+    def _module(
+        self,
+        name: str,
+        arguments: dict[str, t.Any],
+        options: dict[str, t.Any],
+        variables: dict[str, t.Any],
+        *,
+        check: bool = False,
+    ) -> dict[str, t.Any]:
+        """Run a module and return its result. With C(check) it asks the server for a dry run.
+
+        Raises AnsibleActionFail where the module fails, with its message.
+        """
+        where = {key: options[key] for key in ("kubeconfig", "context") if options[key]}
+        mode, diff = self._task.check_mode, self._task.diff
+        self._task.check_mode, self._task.diff = mode or check, True
+        try:
+            done = self._execute_module(module_name=name, module_args={**arguments, **where}, task_vars=variables)
+        finally:
+            self._task.check_mode, self._task.diff = mode, diff
+        if done.get("failed"):
+            raise AnsibleActionFail(f"{name}: {done.get('msg') or done.get('module_stderr') or 'failed'}")
+        return dict(done)

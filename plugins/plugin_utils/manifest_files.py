@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A folder of manifests that belongs to one site: what is rendered is written, what no longer is gets removed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import tempfile
+import typing as t
+
+_MARK = "# Rendered by lanewise.dra for site {site}. Edit the inventory, not this file."
+_MARKED = re.compile(r"^# Rendered by lanewise\.dra for site ([^\n]+)\. Edit the inventory, not this file\.\n")
+
+Object = dict[str, t.Any]
+
+
+def place(manifest: Object) -> str:
+    """Return the path of an object's file below the folder: one file a kind, in a folder a namespace.
+
+    Namespaces and cluster-wide kinds stand in C(cluster/), so that no namespace of that name can mix with them: a
+    namespace's folder is C(namespaces/NAME/).
+    """
+    namespace = (manifest.get("metadata") or {}).get("namespace")
+    kind = str(manifest["kind"]).lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("s") else f"{kind}s"
+    return f"namespaces/{namespace}/{plural}.yaml" if namespace else f"cluster/{plural}.yaml"
+
+
+class ManifestFolder:
+    """The files that a site's manifests are in.
+
+    C(written) and C(removed) hold the paths that changed, or would in a dry run, C(diff) what Ansible shows for them.
+    Files without the mark of the same site in their first line are never touched: C(write) raises FileExistsError for
+    one that stands in the way.
+    """
+
+    def __init__(self, dest: str, site: str, *, dry: bool) -> None:
+        self._dest = pathlib.Path(dest)
+        self._site = site
+        self._dry = dry
+        self.written: list[str] = []
+        self.removed: list[str] = []
+        self.diff: list[dict[str, str]] = []
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.written or self.removed)
+
+    def write(self, files: dict[str, str], *, prune: bool) -> list[str]:
+        """Bring the folder to the given state. Returns the files of earlier runs that are stale and stay.
+
+        C(files) maps a path below the folder to its text. Every file is replaced in one step.
+        """
+        for path in files:  # all of them before the first is written
+            target = self._dest / path
+            if target.exists() and self._owner(target) != self._site:
+                raise FileExistsError(
+                    f"{target} is not a file rendered for site {self._site!r}; move it, or choose another folder"
+                )
+        for path, text in sorted(files.items()):
+            self._replace(path, f"{_MARK.format(site=self._site)}\n{text}")
+        stale = [path for path in self._own() if path not in files]
+        if not prune:
+            return stale
+        for path in stale:
+            self._remove(path)
+        return []
+
+    def _own(self) -> list[str]:
+        found = (path for path in sorted(self._dest.rglob("*.yaml")) if path.is_file() and not path.is_symlink())
+        return [str(path.relative_to(self._dest)) for path in found if self._owner(path) == self._site]
+
+    def _owner(self, path: pathlib.Path) -> str | None:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            match = _MARKED.match(file.readline(1000))
+        return match.group(1) if match else None
+
+    def _replace(self, path: str, text: str) -> None:
+        target = self._dest / path
+        before = target.read_text(encoding="utf-8") if target.exists() else None
+        if before == text:
+            return
+        self.written.append(path)
+        self._note(path, before or "", text)
+        if self._dry:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)  # mkstemp gives 0600; a folder for GitOps is shared
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+    def _remove(self, path: str) -> None:
+        target = self._dest / path
+        self.removed.append(path)
+        self._note(path, target.read_text(encoding="utf-8"), "")
+        if self._dry:
+            return
+        target.unlink()
+        if not os.listdir(target.parent):
+            target.parent.rmdir()
+
+    def _note(self, path: str, before: str, after: str) -> None:
+        header = str(self._dest / path)
+        self.diff.append({"before_header": header, "after_header": header, "before": before, "after": after})

@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Checks of dra_claims_workloads: what every template of a workload may rely on."""
+
+from __future__ import annotations
+
+import difflib
+import typing as t
+from collections.abc import Sequence
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.limits import dns_label
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem
+
+_KINDS = {"template": "ResourceClaimTemplate", "claim": "ResourceClaim"}
+
+
+def check_workload(
+    workload: t.Any, path: str, objects: Sequence[dict[str, t.Any]], templates: Sequence[str]
+) -> list[Problem]:
+    """What is wrong with one entry: names, the template of the workload, and claims that the site does not render.
+
+    C(objects) are the rendered ones, C(templates) the names of the workload templates at hand.
+    """
+    if not isinstance(workload, dict):
+        return [Problem(path, "is not a dictionary", "wrong-type")]
+    found = []
+    for key in ("name", "namespace", "template", "image"):
+        value = workload.get(key)
+        if not isinstance(value, str) or not value:
+            found.append(Problem(f"{path}.{key}", "is required, and is text", "required"))
+        elif key in ("name", "namespace") and dns_label(value):
+            found.append(Problem(f"{path}.{key}", dns_label(value), "bad-name"))
+        elif key == "template" and value not in templates:
+            known = ", ".join(templates)
+            found.append(Problem(f"{path}.template", f"there is no template {value!r}; there are {known}", "unknown"))
+    claims = workload.get("claims")
+    if not isinstance(claims, list) or not claims:
+        return [*found, Problem(f"{path}.claims", "is required: a list of at least one claim", "required")]
+    for index, claim in enumerate(claims):
+        found += _check_claim(claim, f"{path}.claims[{index}]", workload.get("namespace"), objects)
+    names = [claim.get("name") for claim in claims if isinstance(claim, dict)]
+    for name in sorted({str(name) for name in names if names.count(name) > 1}):
+        found.append(Problem(f"{path}.claims", f"the name {name!r} is used twice", "duplicate-name"))
+    return found
+
+
+def _check_claim(claim: t.Any, path: str, namespace: t.Any, objects: Sequence[dict[str, t.Any]]) -> list[Problem]:
+    if not isinstance(claim, dict):
+        return [Problem(path, "is not a dictionary", "wrong-type")]
+    found = []
+    if dns_label(str(claim.get("name") or "")):
+        found.append(Problem(f"{path}.name", dns_label(str(claim.get("name") or "")), "bad-name"))
+    given = [key for key in _KINDS if claim.get(key)]
+    if len(given) != 1:
+        return [*found, Problem(path, "needs either template or claim", "contradiction")]
+    wanted = str(claim[given[0]])
+    known = [
+        item["metadata"]["name"]
+        for item in objects
+        if item["kind"] == _KINDS[given[0]] and item["metadata"].get("namespace") == namespace
+    ]
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"namespace {namespace!r} has {', '.join(known) or 'none'}"
+        message = f"the site renders no {_KINDS[given[0]]} {wanted!r} in namespace {namespace!r}"
+        found.append(Problem(f"{path}.{given[0]}", message, "unknown-claim", hint))
+    return found

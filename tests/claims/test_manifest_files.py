@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The folder of manifests: what is ours is kept as the inventory says, what is not is never touched."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+
+
+def write(folder: pathlib.Path, files: dict[str, str], *, site: str = "a", dry: bool = False, prune: bool = True):
+    target = ManifestFolder(str(folder), site, dry=dry)
+    return target, target.write(files, prune=prune)
+
+
+def test_a_second_run_changes_nothing_and_a_third_removes_what_is_gone(tmp_path):
+    folder, _stale = write(tmp_path, {"cluster/x.yaml": "a: 1\n", "namespaces/n/y.yaml": "b: 2\n"})
+    assert folder.written == ["cluster/x.yaml", "namespaces/n/y.yaml"]
+    assert not write(tmp_path, {"cluster/x.yaml": "a: 1\n", "namespaces/n/y.yaml": "b: 2\n"})[0].changed
+    folder, stale = write(tmp_path, {"cluster/x.yaml": "a: 1\n"})
+    assert (folder.removed, stale) == (["namespaces/n/y.yaml"], [])
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["cluster", "namespaces", "x.yaml"]
+
+
+def test_a_dry_run_tells_the_same_and_writes_nothing(tmp_path):
+    write(tmp_path, {"x.yaml": "old\n", "y.yaml": "gone\n"})
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*.yaml")}
+    folder, _stale = write(tmp_path, {"x.yaml": "new\n"}, dry=True)
+    assert (folder.written, folder.removed) == (["x.yaml"], ["y.yaml"])
+    assert [part["after"].endswith("new\n") for part in folder.diff] == [True, False]
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*.yaml")} == before
+
+
+def test_files_of_others_are_never_touched(tmp_path):
+    (tmp_path / "mine.yaml").write_text("kind: Mine\n")
+    write(tmp_path, {"b.yaml": "b\n"}, site="b")
+    folder, _stale = write(tmp_path, {"a.yaml": "a\n"}, site="a")
+    assert folder.removed == []
+    for name in ("mine.yaml", "b.yaml"):
+        with pytest.raises(FileExistsError, match=name):
+            write(tmp_path, {"a.yaml": "changed\n", name: "x\n"}, site="a")
+    assert "changed" not in (tmp_path / "a.yaml").read_text()  # refused before the first file was written
+
+
+def test_without_prune_stale_files_are_named(tmp_path):
+    write(tmp_path, {"x.yaml": "x\n", "y.yaml": "y\n"})
+    folder, stale = write(tmp_path, {"x.yaml": "x\n"}, prune=False)
+    assert stale == ["y.yaml"] and not folder.changed and (tmp_path / "y.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "path"),
+    [
+        ("DeviceClass", None, "cluster/deviceclasses.yaml"),
+        ("ValidatingAdmissionPolicy", None, "cluster/validatingadmissionpolicies.yaml"),
+        ("ResourceClaim", "cluster", "namespaces/cluster/resourceclaims.yaml"),
+    ],
+)
+def test_one_file_a_kind_and_namespace(kind, namespace, path):
+    metadata = {"name": "x", **({"namespace": namespace} if namespace else {})}
+    assert place({"kind": kind, "metadata": metadata}) == path

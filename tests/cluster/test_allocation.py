@@ -1,0 +1,341 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Compiled claims on a real scheduler: it allocates what the offline allocator says, and nothing that is not aligned.
+
+Every example machine is a node whose slices hold what its drivers would publish.
+"""
+
+from __future__ import annotations
+
+import random
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import (
+    Allocation,
+    Refusal,
+    Result,
+    allocate,
+    attribute,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers, slices
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+cel = pytest.importorskip("ansible_collections.lanewise.dra.plugins.module_utils.dra.cel")
+
+Object = dict[str, t.Any]
+RESOURCE = "/apis/resource.k8s.io/v1"
+NAMESPACE = "allocation"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+
+#: What the scheduler says of a pod, by the kind of refusal that is predicted.
+NO_DEVICES = "cannot allocate all claims"
+#: A search that fails may also be too long: the filter gives up after ten seconds.
+TOO_LONG = "timed out trying to allocate devices"
+WORDS = {
+    **dict.fromkeys(("absent", "selector", "capacity", "taint", "used"), (NO_DEVICES,)),
+    **dict.fromkeys(("count", "constraint", "budget"), (NO_DEVICES, TOO_LONG)),
+    "class": ("device class no-such-class does not exist",),
+    "error": ("cel runtime error",),
+}
+
+
+def _template(name: str, *groups: Object, **more: t.Any) -> Object:
+    return {"name": name, "namespace": NAMESPACE, "groups": list(groups), **more}
+
+
+def _pairs(count: int, *levels: str, **where: t.Any) -> Object:
+    nic = {"name": "nic", "kind": "rdma", "where": where}
+    return {"count": count, "align": list(levels), "devices": [{"name": "gpu", "kind": "gpu"}, nic]}
+
+
+TEMPLATES = [
+    _template("one-pair", _pairs(1, "pcie_root")),
+    _template("two-pairs", _pairs(2, "pcie_root")),
+    _template("four-pairs", _pairs(4, "pcie_root")),
+    _template("eight-pairs", _pairs(8, "pcie_root")),
+    _template("two-near-pairs", _pairs(2, "pcie_root", "numa_node", "any")),
+    _template("eight-near-pairs", _pairs(8, "pcie_root", "numa_node", "any")),
+    _template("fast-pair", _pairs(1, "pcie_root", "any", min_speed="400G")),
+    _template("too-fast", {"devices": [{"name": "nic", "kind": "rdma", "where": {"min_speed": "1600G"}}]}),
+    _template("wide", {"devices": [{"name": "nic", "kind": "rdma", "bandwidth": "200G"}]}),
+    _template("gpus", {"devices": [{"name": "gpu", "kind": "gpu", "count": 5}]}),
+    _template("all-gpus", {"devices": [{"name": "gpu", "kind": "gpu", "all": True}]}),
+    _template("vfs", {"devices": [{"name": "vf", "kind": "vf", "count": 3}]}),
+    _template("nic-or-vf", {"devices": [{"name": "net", "first_of": [
+        {"name": "vf", "kind": "vf", "count": 2}, {"name": "nic", "kind": "nic"}]}]}),
+    _template("cpus", {"align": ["numa_node"], "devices": [
+        {"name": "cpu", "kind": "cpu", "capacity": {"dra.cpu/cpu": "4"}}, {"name": "nic", "kind": "nic"}]}),
+    _template("rails", {"devices": [{"name": "nic", "kind": "rdma", "count": 3}]}, distinct=["rail"]),
+]  # fmt: skip
+
+
+def _exactly(name: str, device_class: str, *expressions: str) -> Object:
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
+    return {
+        "devices": {"requests": [{"name": name, "exactly": {"deviceClassName": device_class, "selectors": selectors}}]}
+    }
+
+
+#: Claims that the language does not write.
+RAW = {
+    "no-class": _exactly("x", "no-such-class"),
+    "unguarded": _exactly("x", "nic-lanewise", 'device.attributes["other.example.com"].nothing == "x"'),
+    "together": {
+        "devices": {
+            "requests": [
+                {"name": "a", "exactly": {"deviceClassName": "nic-lanewise", "count": 2}},
+                {"name": "b", "exactly": {"deviceClassName": "nic-lanewise", "count": 2}},
+            ],
+            "constraints": [
+                {"matchAttribute": NUMA_NODE, "requests": ["a"]},
+                {"matchAttribute": NUMA_NODE, "requests": ["b"]},
+                {"distinctAttribute": "resource.kubernetes.io/pciBusID"},
+            ],
+        }
+    },
+}
+RAW_CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "nic-lanewise"},
+    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "lanewise.dev"'}}]},
+}
+
+
+class Site:
+    """The drivers of one vendor's machines with what the compiler made for them."""
+
+    def __init__(self, gpu: str, version: str) -> None:
+        self.drivers: Object = {gpu: {"version": version}, "lanewise.dev": {}, "dra.cpu": {"version": "main"}}
+        self.vendor = gpu.split(".")[1]
+        made = compile_site(
+            {
+                "dra_claims_drivers": self.drivers,
+                "dra_claims_templates": [
+                    template for template in TEMPLATES if gpu != "gpu.amd.com" or "near" not in template["name"]
+                ],
+            }
+        ).objects
+        self.classes: dict[str, Object] = {"nic-lanewise": RAW_CLASS}
+        self.claims: dict[str, Object] = dict(RAW)
+        for one in made:
+            if one["kind"] == "DeviceClass":
+                self.classes[one["metadata"]["name"]] = one
+            elif one["kind"] == "ResourceClaimTemplate":
+                self.claims[one["metadata"]["name"]] = one["spec"]["spec"]
+        self._rename()
+
+    def _rename(self) -> None:
+        """Give the classes names of their own: both sites are in one cluster."""
+        new = {name: f"{self.vendor}-{name}" for name in self.classes if name != "nic-lanewise"}
+        self.classes = {
+            new.get(name, name): {**one, "metadata": {**one["metadata"], "name": new.get(name, name)}}
+            for name, one in self.classes.items()
+        }
+        for spec in self.claims.values():
+            for request in spec["devices"]["requests"]:
+                for body in [request["exactly"]] if "exactly" in request else request["firstAvailable"]:
+                    body["deviceClassName"] = new.get(body["deviceClassName"], body["deviceClassName"])
+
+
+@pytest.fixture(scope="module")
+def sites() -> dict[str, Site]:
+    return {"nvidia": Site("gpu.nvidia.com", "0.5.0"), "amd": Site("gpu.amd.com", "1.0.0")}
+
+
+@pytest.fixture(scope="module")
+def engine() -> t.Any:
+    try:
+        return cel.Engine()
+    except cel.EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def plane(newest: ControlPlane, sites: dict[str, Site]) -> ControlPlane:
+    newest.add_namespace(NAMESPACE)
+    classes = {name: one for site in sites.values() for name, one in site.classes.items()}
+    for one in classes.values():
+        newest.expect("POST", f"{RESOURCE}/deviceclasses", one)
+    return newest
+
+
+def publish(plane: ControlPlane, node: str, given: list[Offer]) -> None:
+    plane.add_node(node)
+    for one in slices(given):
+        plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+
+def start(plane: ControlPlane, name: str, spec: Object, node: str) -> None:
+    """A claim, and a pod for it that may run on one node only."""
+    plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    pod = {
+        "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}],
+            "resourceClaims": [{"name": "d", "resourceClaimName": name}],
+        },
+    }
+    plane.expect("POST", PODS, pod)
+
+
+def outcome(plane: ControlPlane, name: str, seconds: float = 90) -> tuple[list[Object], str]:
+    """What the scheduler decided: the claim's results, or the words with which it left the pod pending."""
+
+    def decided() -> t.Any:
+        pod = plane.expect("GET", f"{PODS}/{name}")
+        if pod["spec"].get("nodeName"):
+            claim = plane.expect("GET", f"{CLAIMS}/{name}")
+            return claim["status"]["allocation"]["devices"]["results"], ""
+        for condition in pod.get("status", {}).get("conditions", ()):
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return [], condition["message"]
+        return None
+
+    return t.cast("tuple[list[Object], str]", plane.wait_for(decided, f"the scheduler's word on {name}", seconds))
+
+
+def stop(plane: ControlPlane, name: str) -> None:
+    plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+    plane.wait_for(lambda: plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the end of pod {name}")
+    plane.expect("DELETE", f"{CLAIMS}/{name}")
+    plane.wait_for(lambda: plane.request("GET", f"{CLAIMS}/{name}")[0] == 404, f"the end of claim {name}")
+
+
+def listed(allocation: Allocation) -> list[tuple[str, str, str]]:
+    return [(one.request, one.offer.driver, one.offer.device["name"]) for one in allocation.results]
+
+
+def broken_rules(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[str]:
+    """Constraints of a claim that its devices do not satisfy, judged apart from the allocator."""
+    found = []
+    for entry in spec["devices"].get("constraints", ()):
+        name = entry.get("matchAttribute") or entry["distinctAttribute"]
+        covered = [
+            offer
+            for request, offer in results
+            if not entry.get("requests") or {request, request.partition("/")[0]} & set(entry["requests"])
+        ]
+        values = [str(attribute(offer, name)) for offer in covered]
+        distinct = len(set(values))
+        if "None" in values or (distinct > 1 if entry.get("matchAttribute") else distinct < len(values)):
+            found.append(f"{name} of {entry.get('requests')}: {values}")
+    return found
+
+
+def test_the_scheduler_does_what_was_told(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+    """Every claim on a fresh copy of every machine: the same devices, or none for a reason of the same kind."""
+    told: dict[str, tuple[Allocation | Refusal, Object, dict[tuple[str, str], Offer]]] = {}
+    for machine in names():
+        probed = facts(machine)
+        site = sites["amd" if any(gpu["vendor"] == "AMD" for gpu in probed["gpus"]) else "nvidia"]
+        for claim, spec in site.claims.items():
+            if claim == "eight-near-pairs" and len(probed["gpus"]) < 8 and machine != "gb200":
+                continue  # one is enough of what keeps the scheduler busy for ten seconds
+            node = f"{machine}-{claim}"
+            given = offers(node, probed, site.drivers)
+            publish(plane, node, given)
+            answer = allocate([spec], site.classes, given, engine)
+            by_name = {(o.driver, o.device["name"]): o for o in given if not o.possible}
+            told[node] = (answer, spec, by_name)
+            start(plane, node, spec, node)
+    differences: list[str] = []
+    kinds: dict[str, int] = {}
+    for node, (answer, spec, by_name) in told.items():
+        results, words = outcome(plane, node, 300)
+        got = [(one["request"], one["driver"], one["device"]) for one in results]
+        if isinstance(answer, Allocation):
+            kinds["allocated"] = kinds.get("allocated", 0) + 1
+            if got != listed(answer):
+                differences.append(f"{node}: told {listed(answer)}, got {got} {words}")
+            differences += broken_rules(spec, [(r, by_name[driver, device]) for r, driver, device in got])
+        else:
+            kinds[answer.kind] = kinds.get(answer.kind, 0) + 1
+            if got or not any(word in words.lower() for word in WORDS[answer.kind]):
+                differences.append(f"{node}: told {answer.kind} ({answer.reason}), got {got} {words}")
+    print(len(told), "claims:", kinds)
+    assert not differences, "\n".join(differences)
+    assert set(kinds) >= {"allocated", "absent", "selector", "capacity", "count", "constraint", "class", "error"}
+
+
+def test_falls_back_level_by_level(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+    """Where the node has no aligned pair left, the next level is taken, and only then."""
+    site = sites["nvidia"]
+    probed = facts("missing-nic")
+    node = "fallback"
+    given = offers(node, probed, site.drivers)
+    publish(plane, node, given)
+    by_name = {(o.driver, o.device["name"]): o for o in given if not o.possible}
+    levels: list[str] = []
+    held: list[Result] = []
+    for number in range(4):  # two pairs each: a node with eight GPUs, of which seven have a NIC of their own
+        name = f"fallback-{number}"
+        answer = allocate([site.claims["two-near-pairs"]], site.classes, given, engine, held=held)
+        assert isinstance(answer, Allocation), answer
+        start(plane, name, site.claims["two-near-pairs"], node)
+        results, words = outcome(plane, name)
+        assert [(r["request"], r["driver"], r["device"]) for r in results] == listed(answer), words
+        pairs = [(r["request"], by_name[r["driver"], r["device"]]) for r in results]
+        assert not broken_rules(site.claims["two-near-pairs"], pairs)
+        levels += [r["request"].partition("/")[2] for r in results if "/" in r["request"]]
+        held += answer.results
+    assert levels.count("pcie-root") == 7 and len(levels) == 8, levels
+    assert levels[-1] in ("numa-node", "any")
+    for number in range(4):
+        stop(plane, f"fallback-{number}")
+
+
+def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+    """Pairs come and go among pods that take GPUs and NICs alone: every pair that is given is aligned."""
+    site = sites["nvidia"]
+    node = "churn"
+    given = offers(node, facts("hgx-h100"), site.drivers)
+    publish(plane, node, given)
+    by_name = {(o.driver, o.device["name"]): o for o in given if not o.possible}
+    single = {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "nvidia-gpu"}}]}}
+    nic = {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "nvidia-rdma"}}]}}
+    chance = random.Random(2026)
+    live: dict[str, list[Result]] = {}
+    aligned = refused = 0
+    for number in range(1000):
+        if aligned == 100:
+            break
+        if len(live) > 8 or (live and chance.random() < 0.35):
+            gone = chance.choice(sorted(live))
+            stop(plane, gone)
+            del live[gone]
+        kind, spec = chance.choice([("gpu", single), ("nic", nic), *[("pair", site.claims["one-pair"])] * 4])
+        name = f"churn-{number}"
+        held = [result for results in live.values() for result in results]
+        answer = allocate([spec], site.classes, given, engine, held=held)
+        start(plane, name, spec, node)
+        results, words = outcome(plane, name)
+        assert bool(results) == isinstance(answer, Allocation), (name, answer, results, words)
+        found = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
+        assert not {one.id for one in found} & {one.id for one in held}
+        if not results:
+            assert isinstance(answer, Refusal) and NO_DEVICES in words
+            refused += 1
+            stop(plane, name)
+            continue
+        live[name] = found
+        if kind == "pair":
+            roots = {str(attribute(one.offer, PCIE_ROOT)) for one in found}
+            assert len(found) == 2 and len(roots) == 1, results
+            assert not broken_rules(spec, [(one.request, one.offer) for one in found])
+            aligned += 1
+    print(f"{aligned} pairs aligned, {refused} claims refused as told, {number} claims in all")
+    for name in live:
+        stop(plane, name)
+    assert aligned == 100 and refused > 0

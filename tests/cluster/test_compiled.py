@@ -1,0 +1,197 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the compiler writes, before real API servers.
+
+Sites are generated over all that an inventory can say. Every object must be accepted as it is, by a server that is told
+to be strict, and come back whole. LANEWISE_COMPILED_SITES and LANEWISE_COMPILED_CONFIGS set how many are tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import (
+    interface_config,
+    interface_policy,
+    schema,
+    versions,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Engine, EngineMissing
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+SITES = int(os.environ.get("LANEWISE_COMPILED_SITES", "60"))
+CONFIGS = int(os.environ.get("LANEWISE_COMPILED_CONFIGS", "300"))
+SEED = 20261121
+
+Object = dict[str, t.Any]
+
+_PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+
+def _generated(number: int) -> t.Callable[[t.Any], t.Any]:
+    """The same examples in every run, none kept, and no time limit: servers are slow at times."""
+    plain = settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda test: seed(SEED)(plain(test))
+
+
+def _place(item: Object) -> str:
+    kind = item["kind"]
+    namespace = item["metadata"].get("namespace")
+    if kind in _PLACES:
+        return _PLACES[kind].format(namespace)
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{item['apiVersion']}{where}/{schema.PLURALS[kind]}"
+
+
+def _refused(plane: ControlPlane, item: Object) -> str:
+    """What the server says against an object, or which fields it does not keep; empty where it takes it whole."""
+    query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
+    # namespaces are there already, so that claims can be tried in them
+    if item["kind"] == "Namespace":
+        place = f"{_place(item)}/{item['metadata']['name']}?{query}&force=true"
+        status, answer = plane.request("PATCH", place, item, "application/apply-patch+yaml")
+    else:
+        status, answer = plane.request("POST", f"{_place(item)}?{query}", item)
+    if status not in (200, 201):
+        return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
+    lost = versions.dropped(item, answer)
+    return f"not kept: {', '.join(lost)}" if lost else ""
+
+
+def _prepare(plane: ControlPlane) -> None:
+    for name in claims_strategies.NAMESPACES:
+        labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
+        with contextlib.suppress(Exception):  # an earlier test has made it
+            plane.add_namespace(name, labels)
+        status, _answer = plane.request("GET", f"/api/v1/namespaces/{name}")
+        assert status == 200
+
+
+def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
+    try:
+        Engine()
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+    _prepare(plane)
+    kinds: dict[str, int] = {}
+    known: set[str] = set()
+
+    @_generated(SITES)
+    @given(claims_strategies.sites(modern))
+    def accepted(values: Object) -> None:
+        for item in claims_strategies.compiled(values, kubernetes).objects:
+            text = json.dumps(item, sort_keys=True)
+            if text in known:
+                continue
+            assert not (said := _refused(plane, item)), f"{said}\n{json.dumps(item, indent=1)}"
+            known.add(text)
+            kinds[item["kind"]] = kinds.get(item["kind"], 0) + 1
+
+    accepted()
+    wanted = {"Namespace", "DeviceClass", "ResourceClaimTemplate", "ResourceClaim", "ResourceQuota"}
+    wanted |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    wanted |= {"DeviceTaintRule"} if modern else set()
+    assert set(kinds) == wanted
+    assert kinds["ResourceClaimTemplate"] > SITES // 3, kinds
+
+
+def test_newest_server_takes_all_as_it_is(newest: ControlPlane) -> None:
+    _all_accepted(newest, "1.37", modern=True)
+
+
+def test_oldest_server_takes_all_as_it_is(oldest: ControlPlane) -> None:
+    _all_accepted(oldest, "1.34", modern=False)
+
+
+@pytest.fixture
+def guarded(control_plane: ControlPlane) -> t.Iterator[ControlPlane]:
+    """A server on which the policy is in force."""
+    _prepare(control_plane)
+    made = interface_policy.objects({})
+    for item in made:
+        control_plane.expect("POST", _place(item), item)
+    wrong = _carrier({**_head(), "mtu": 1}, "ResourceClaim")
+    try:
+        control_plane.wait_for(lambda: "mtu must be" in _refused(control_plane, wrong), "the policy to be in force")
+        yield control_plane
+    finally:
+        for item in reversed(made):
+            control_plane.expect("DELETE", f"{_place(item)}/{item['metadata']['name']}")
+
+
+def _head() -> Object:
+    return {"apiVersion": interface_config.API_VERSION, "kind": interface_config.KIND}
+
+
+def _carrier(parameters: t.Any, kind: str) -> Object:
+    """An object of the kind with a configuration for our driver, after one for another."""
+    config: list[Object] = [
+        {"opaque": {"driver": "dra.net", "parameters": {"interface": {"mtu": "any"}}}},
+        {"opaque": {"driver": interface_config.DRIVER, "parameters": parameters}},
+    ]
+    metadata = {"name": "tried"} if kind == "DeviceClass" else {"name": "tried", "namespace": "ml"}
+    devices = {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}], "config": config}
+    spec: Object = {
+        "DeviceClass": {"config": config},
+        "ResourceClaim": {"devices": devices},
+        "ResourceClaimTemplate": {"spec": {"devices": devices}},
+    }[kind]
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def test_policy_says_what_validate_says(guarded: ControlPlane) -> None:
+    verdicts: list[bool] = []
+
+    @_generated(CONFIGS)
+    @given(claims_strategies.configs())
+    def agree(config: Object) -> None:
+        problems = interface_config.validate(config, "config")
+        kinds = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
+        said = _refused(guarded, _carrier(config, kinds[len(verdicts) % 3]))
+        shown = "\n".join(map(str, problems))
+        assert bool(said) == bool(problems), f"server: {said}\nours: {shown}\n{json.dumps(config, indent=1)}"
+        assert not said or interface_policy.NAME in said, said
+        verdicts.append(not problems)
+
+    agree()
+    # both verdicts are common, or the comparison would show little
+    assert len(verdicts) // 5 < sum(verdicts) < len(verdicts) * 4 // 5, (sum(verdicts), len(verdicts))
+
+
+def test_policy_leaves_others_alone(guarded: ControlPlane) -> None:
+    for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
+        item = _carrier({"anything": 1}, kind)
+        place = item["spec"] if kind == "DeviceClass" else item["spec"].get("spec", item["spec"])["devices"]
+        assert "has an unknown field" in _refused(guarded, item)
+        place["config"].pop()
+        assert not _refused(guarded, item)
+        del place["config"]
+        assert not _refused(guarded, item)
+
+
+def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
+    """A request in another version is converted before the policy sees it."""
+    for version in ("v1beta1", "v1beta2"):
+        for mtu, wanted in ((1, "mtu must be"), (1500, "")):
+            item = _carrier({**_head(), "mtu": mtu}, "ResourceClaim")
+            said = _refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
+            assert wanted in said and bool(wanted) == bool(said), said

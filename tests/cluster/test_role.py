@@ -1,0 +1,295 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The role dra_claims under a real ansible-playbook, against a real API server."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLE = REPOSITORY / "inventories/example/group_vars/all/claims.yml"
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+PLAY = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Claims
+      ansible.builtin.import_role:
+        name: lanewise.dra.dra_claims
+    - name: Hand the results over
+      ansible.builtin.copy:
+        content: "{{ {'rendered': dra_claims_rendered, 'applied': dra_claims_applied} | to_json }}"
+        dest: "{{ result_file }}"
+        mode: "0600"
+      check_mode: false
+      diff: false
+      changed_when: false
+"""
+APPLY = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Apply
+      lanewise.dra.dra_apply: "{{ options }}"
+"""
+SITE: dict[str, t.Any] = {
+    "dra_claims_drivers": {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}},
+    "dra_claims_templates": [
+        {
+            "name": name,
+            "namespace": "training",
+            "align": ["pcie_root", "any"],
+            "devices": [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}],
+        }
+        for name in ("one", "two")
+    ],
+    "dra_claims_create_namespaces": True,
+}
+
+
+class Controller:
+    """A controller with a site of its own that plays against one cluster."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        self.dest = folder / "kubernetes"
+        (folder / "role.yml").write_text(PLAY)
+        (folder / "apply.yml").write_text(APPLY)
+
+    def play(
+        self, name: str, variables: dict[str, t.Any], *arguments: str, rc: int = 0
+    ) -> tuple[dict[str, t.Any], str]:
+        result = self.folder / "result.json"
+        result.unlink(missing_ok=True)
+        given = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "result_file": str(result),
+            **variables,
+        }
+        (self.folder / "variables.json").write_text(json.dumps(given))
+        command = [str(PROGRAM), "-i", "localhost,", f"{name}.yml", "-e", "@variables.json", *arguments]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        kept["ANSIBLE_HOME"] = str(self.folder / "home")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=kept)
+        output = done.stdout + done.stderr
+        assert done.returncode == rc, output
+        return (json.loads(result.read_text()) if result.exists() else {}), output
+
+    def role(self, variables: dict[str, t.Any], *arguments: str, rc: int = 0) -> tuple[dict[str, t.Any], str]:
+        where = {"dra_claims_kubeconfig": str(self.plane.kubeconfig), "dra_claims_dest": str(self.dest)}
+        return self.play("role", {**where, **variables}, *arguments, rc=rc)
+
+    def apply(self, objects: list[dict[str, t.Any]], rc: int = 0, **options: t.Any) -> str:
+        given = {"objects": objects, "kubeconfig": str(self.plane.kubeconfig), **options}
+        return self.play("apply", {"options": given}, rc=rc)[1]
+
+    def names(self, resource: str, namespace: str = "") -> list[str]:
+        where = f"/namespaces/{namespace}" if namespace else ""
+        found = self.plane.expect("GET", f"/apis/resource.k8s.io/v1{where}/{resource}")
+        return sorted(item["metadata"]["name"] for item in found["items"])
+
+
+@pytest.fixture
+def controller(request: pytest.FixtureRequest, tmp_path: Path) -> t.Iterator[Controller]:
+    """A controller for the newest server, or the one that the test names."""
+    made = Controller(request.getfixturevalue(getattr(request, "param", "newest")), tmp_path)
+    yield made
+    for namespace in ("training", "alone"):
+        made.plane.request("DELETE", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates")
+        made.plane.request("DELETE", f"/api/v1/namespaces/{namespace}/resourcequotas")
+    made.plane.request("DELETE", "/apis/resource.k8s.io/v1/deviceclasses")
+    made.plane.request("DELETE", "/api/v1/namespaces/default/configmaps/lanewise-dra")
+
+
+def template(name: str, namespace: str = "alone") -> dict[str, t.Any]:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+@pytest.mark.parametrize("controller", ["newest", "oldest"], indirect=True)
+def test_check_mode_writes_nothing_and_a_second_run_changes_nothing(controller: Controller) -> None:
+    result, output = controller.role(SITE, "--check", "--diff")
+    assert result["applied"]["changed"] and "matchAttribute" in output
+    assert not controller.dest.exists() and controller.names("deviceclasses") == []
+    assert controller.plane.request("GET", "/api/v1/namespaces/training")[0] in (200, 404)
+
+    result, _output = controller.role(SITE)
+    assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
+    assert "ResourceClaimTemplate training/one" in result["applied"]["applied"]
+    result, output = controller.role(SITE)
+    assert "changed=0" in output and not result["applied"]["applied"], output
+    assert "changed=0" in controller.role(SITE, "--check", "--diff")[1]
+
+
+def test_what_is_in_the_files_is_what_is_on_the_cluster(controller: Controller) -> None:
+    controller.role(SITE)
+    for path in controller.dest.rglob("*.yaml"):
+        for item in yaml.safe_load_all(path.read_text()):
+            if item["kind"] == "ResourceClaimTemplate":
+                where = (
+                    f"/apis/resource.k8s.io/v1/namespaces/training/resourceclaimtemplates/{item['metadata']['name']}"
+                )
+                assert controller.plane.expect("GET", where)["spec"] == item["spec"]
+
+
+def test_prune_removes_what_was_ours_and_nothing_else(controller: Controller) -> None:
+    pruned = {**SITE, "dra_claims_prune": True}
+    controller.role(pruned)
+    controller.plane.expect(
+        "POST",
+        "/apis/resource.k8s.io/v1/namespaces/training/resourceclaimtemplates",
+        template("theirs", "training"),
+    )
+    fewer = {**pruned, "dra_claims_templates": pruned["dra_claims_templates"][:1]}
+    result, output = controller.role(fewer, "--check", "--diff")
+    assert result["applied"]["pruned"] == ["ResourceClaimTemplate training/two"] and "- ResourceClaim" in output
+    assert controller.names("resourceclaimtemplates", "training") == ["one", "theirs", "two"]
+    controller.role(fewer)
+    assert controller.names("resourceclaimtemplates", "training") == ["one", "theirs"]
+    result, output = controller.role(fewer)
+    assert "changed=0" in output
+    # kubectl knows the set for an ApplySet, and that it is not its own to prune
+    kubectl = [str(controller.plane.programs["kubectl"]), "--kubeconfig", str(controller.plane.kubeconfig)]
+    (controller.folder / "one.json").write_text(json.dumps(template("kubectls", "training")))
+    theirs = ["apply", "--prune", "--applyset=configmap/lanewise-dra", "--namespace=default", "-f", "one.json"]
+    done = subprocess.run(
+        [*kubectl, *theirs],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=controller.folder,
+        env={**os.environ, "KUBECTL_APPLYSET": "true", "HOME": str(controller.folder)},
+    )
+    assert done.returncode and "managed by tooling" in done.stderr, done.stderr
+
+
+def test_a_namespace_that_is_missing_stops_everything(controller: Controller) -> None:
+    _result, output = controller.role(
+        {
+            **SITE,
+            "dra_claims_create_namespaces": False,
+            "dra_claims_templates": [{**SITE["dra_claims_templates"][0], "namespace": "nowhere"}],
+        },
+        rc=2,
+    )
+    assert "Nothing was applied" in output and "nowhere" in output
+    assert controller.names("deviceclasses") == []
+
+
+def test_one_object_that_is_refused_stops_everything(controller: Controller) -> None:
+    wrong = copy.deepcopy(template("wrong"))
+    wrong["spec"]["spec"]["devices"]["requests"][0]["name"] = "not_a_label"
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
+    controller.plane.request("POST", "/api/v1/namespaces", namespace)
+    output = controller.apply([template("right"), wrong], rc=2)
+    assert "Nothing was applied" in output and "requests[0].name" in output
+    assert controller.names("resourceclaimtemplates", "alone") == []
+
+
+@pytest.mark.parametrize("controller", ["newest", "oldest"], indirect=True)
+def test_a_field_that_the_server_would_drop_stops_everything(controller: Controller) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
+    controller.plane.request("POST", "/api/v1/namespaces", namespace)
+    gated = template("gated")
+    gated["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"memory": "1Gi"}}
+    if controller.plane.minor == "1.34":  # DRAConsumableCapacity is off there
+        output = controller.apply([gated], rc=2)
+        assert "Nothing was applied" in output and "capacity" in output and "does not keep" in output
+        assert controller.names("resourceclaimtemplates", "alone") == []
+    else:
+        controller.apply([gated])
+        assert controller.names("resourceclaimtemplates", "alone") == ["gated"]
+
+
+def test_what_landed_is_told_where_the_rest_did_not(controller: Controller) -> None:
+    """A dry run spends no quota, so that the second template passes it and is refused for good."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
+    controller.plane.request("POST", "/api/v1/namespaces", namespace)
+    hard = {"count/resourceclaimtemplates.resource.k8s.io": "1"}
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "one", "namespace": "alone"},
+        "spec": {"hard": hard},
+    }
+    controller.plane.expect("POST", "/api/v1/namespaces/alone/resourcequotas", quota)
+    where = "/api/v1/namespaces/alone/resourcequotas/one/status"
+    controller.plane.expect("PATCH", where, {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
+    output = controller.apply([template("first"), template("second")], rc=2)
+    assert "Not everything was applied" in output and "exceeded quota" in output
+    assert "Landed: ResourceClaimTemplate alone/first" in output
+    assert controller.names("resourceclaimtemplates", "alone") == ["first"]
+
+
+def test_a_cluster_that_does_not_answer(controller: Controller) -> None:
+    kubeconfig = json.loads(controller.plane.kubeconfig.read_text())
+    kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    nobody = controller.folder / "nobody.json"
+    nobody.write_text(json.dumps(kubeconfig))
+    _result, output = controller.role({**SITE, "dra_claims_kubeconfig": str(nobody)}, rc=2)
+    assert "Connection refused" in output and "Traceback" not in output
+    assert not controller.dest.exists()
+
+
+def test_older_api_versions_are_written_where_the_cluster_has_no_newer(tmp_path: Path) -> None:
+    for version in ("v1beta2", "v1beta1"):  # where v1 is switched off
+        switched = {f"resource.k8s.io/{name}": name == version for name in ("v1", "v1beta2", "v1beta1")}
+        (tmp_path / version).mkdir()
+        with ControlPlane("1.34", runtime_config=switched, scheduler=False, controller_manager=False) as plane:
+            controller = Controller(plane, tmp_path / version)
+            controller.role(SITE)
+            found = plane.expect(
+                "GET", f"/apis/resource.k8s.io/{version}/namespaces/training/resourceclaimtemplates/one"
+            )
+            assert len(found["spec"]["spec"]["devices"]["requests"]) == 2
+            assert "changed=0" in controller.role(SITE)[1]
+
+
+def test_the_example_site_and_its_workloads(controller: Controller) -> None:
+    """Everything that the example inventory says, and each workload whose kind the server knows."""
+    example = yaml.safe_load(EXAMPLE.read_text())
+    controller.role({**example, "dra_claims_create_namespaces": True})
+    kinds = {}
+    for path in sorted((controller.dest / "workloads").rglob("*.yaml")):
+        for item in yaml.safe_load_all(path.read_text()):
+            kinds[item["kind"]] = item
+            group = item["apiVersion"]
+            if group.partition("/")[0] in ("jobset.x-k8s.io", "kubeflow.org"):
+                continue  # custom resources, whose definitions are not on a bare server; their pods are tried below
+            base = f"/apis/{group}" if "/" in group else f"/api/{group}"
+            where = f"{base}/namespaces/{item['metadata']['namespace']}/{item['kind'].lower()}s"
+            controller.plane.expect("POST", f"{where}?dryRun=All&fieldValidation=Strict", item)
+    assert set(kinds) >= {"Pod", "Job", "JobSet", "MPIJob", "Deployment", "StatefulSet", "Service"}
+    pods = [
+        kinds["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"],
+        *(replica["template"] for replica in kinds["MPIJob"]["spec"]["mpiReplicaSpecs"].values()),
+    ]
+    for index, pod in enumerate(pods):
+        made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{index}"}, "spec": pod["spec"]}
+        controller.plane.expect("POST", "/api/v1/namespaces/training/pods?dryRun=All&fieldValidation=Strict", made)

@@ -1,0 +1,515 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The scheduler's search, offline: what it finds, and what it says where it finds nothing."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import (
+    Allocation,
+    Refusal,
+    Result,
+    allocate,
+    attribute,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.search import alike_groups
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.selector_text import conjuncts
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Object = dict[str, t.Any]
+ROOT = "resource.kubernetes.io/pcieRoot"
+NUMA = "resource.kubernetes.io/numaNode"
+
+
+@pytest.fixture(scope="module")
+def engine() -> cel.Engine:
+    return made_engine()
+
+
+@functools.lru_cache(None)
+def made_engine() -> cel.Engine:
+    try:
+        return cel.Engine()
+    except cel.EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+def selectors(*expressions: str) -> list[Object]:
+    return [{"cel": {"expression": expression}} for expression in expressions]
+
+
+def one(name: str, device_class: str, *expressions: str, **more: t.Any) -> Object:
+    body = {"deviceClassName": device_class, "selectors": selectors(*expressions), **more}
+    return {"name": name, "exactly": body}
+
+
+def spec(*requests: Object, constraints: t.Sequence[Object] = ()) -> Object:
+    return {"devices": {"requests": list(requests), "constraints": list(constraints)}}
+
+
+def same(name: str, *requests: str) -> Object:
+    return {"matchAttribute": name, "requests": list(requests)}
+
+
+def device(name: str, driver: str = "a.example.com", **more: t.Any) -> Offer:
+    attributes = {key: {type(value).__name__.replace("str", "string"): value} for key, value in more.items()}
+    attributes = {key.replace("ROOT", ROOT).replace("NUMA", NUMA): value for key, value in attributes.items()}
+    return Offer(driver, "node", "node", {"name": name, "attributes": attributes})
+
+
+def with_body(offer: Offer, **body: t.Any) -> Offer:
+    return Offer(offer.driver, offer.pool, offer.node, {**offer.device, **body})
+
+
+CLASSES = {
+    driver[0]: {"spec": {"selectors": selectors(f'device.driver == "{driver}"')}}
+    for driver in ("a.example.com", "b.example.com")
+}
+
+
+def got(answer: Allocation | Refusal) -> list[tuple[str, str]]:
+    assert isinstance(answer, Allocation), answer
+    return [(result.request, result.offer.device["name"]) for result in answer.results]
+
+
+def refused(answer: Allocation | Refusal) -> Refusal:
+    assert isinstance(answer, Refusal), answer
+    return answer
+
+
+def test_the_first_fit_in_order_of_drivers_and_devices(engine: cel.Engine) -> None:
+    node = [device("z", "b.example.com"), device("y"), device("x")]
+    claim = spec(one("first", "b"), one("second", "a", count=2))
+    assert got(allocate([claim], CLASSES, node, engine)) == [("first", "z"), ("second", "y"), ("second", "x")]
+
+
+def test_an_anchor_is_given_up_before_a_carriers_level(engine: cel.Engine) -> None:
+    """The carrier stands first: no level is given up while another device of either side could keep it."""
+    node = [device("n0", "b.example.com", ROOT="r9"), device("n1", "b.example.com", ROOT="r1"), device("g", ROOT="r1")]
+    levels = [{"name": level, "deviceClassName": "b"} for level in ("aligned", "any")]
+    claim = spec(
+        {"name": "nic", "firstAvailable": levels}, one("gpu", "a"), constraints=[same(ROOT, "nic/aligned", "gpu")]
+    )
+    assert got(allocate([claim], CLASSES, node, engine)) == [("nic/aligned", "n1"), ("gpu", "g")]
+    assert got(allocate([claim], CLASSES, [node[0], node[2]], engine)) == [("nic/any", "n0"), ("gpu", "g")]
+
+
+def test_a_missing_attribute_never_matches(engine: cel.Engine) -> None:
+    claim = spec(one("x", "a", count=2), constraints=[same(ROOT)])
+    answer = refused(allocate([claim], CLASSES, [device("d0"), device("d1")], engine))
+    assert (answer.kind, answer.path) == ("constraint", "claims[0].spec.devices.constraints[0]")
+    assert answer.reason == f"request x: no device of a.example.com has the attribute {ROOT}"
+
+
+def test_types_are_compared(engine: cel.Engine) -> None:
+    node = [device("d0", ROOT=1), device("d1", ROOT="1")]
+    claim = spec(one("x", "a", count=2), constraints=[same(ROOT)])
+    assert refused(allocate([claim], CLASSES, node, engine)).kind == "constraint"
+
+
+def test_a_bare_name_belongs_to_the_driver(engine: cel.Engine) -> None:
+    node = [device("d0", rail=1), device("d1", **{"a.example.com/rail": 1}), device("d2", "b.example.com", rail=1)]
+    assert [attribute(offer, "a.example.com/rail") for offer in node] == [{"int": 1}, {"int": 1}, None]
+    claim = spec(one("x", "a", count=2), constraints=[same("a.example.com/rail")])
+    assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0"), ("x", "d1")]
+
+
+def test_distinct(engine: cel.Engine) -> None:
+    node = [device("d0", rail=1), device("d1", rail=1), device("d2", rail=2)]
+    rule = {"distinctAttribute": "a.example.com/rail"}
+    claim = spec(one("x", "a", count=2), constraints=[rule])
+    assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0"), ("x", "d2")]
+    answer = refused(allocate([spec(one("x", "a", count=3), constraints=[rule])], CLASSES, node, engine))
+    assert answer.kind == "constraint" and "not enough different values" in answer.reason
+
+
+def test_all(engine: cel.Engine) -> None:
+    node = [device("d0"), device("d1")]
+    claim = spec(one("x", "a", allocationMode="All"))
+    first = allocate([claim], CLASSES, node, engine)
+    assert got(first) == [("x", "d0"), ("x", "d1")]
+    assert isinstance(first, Allocation)
+    assert refused(allocate([claim], CLASSES, node, engine, held=first.results[:1])).kind == "used"
+    assert refused(allocate([claim], CLASSES, [], engine)).kind == "absent"
+
+
+def test_admin_access_sees_devices_in_use(engine: cel.Engine) -> None:
+    node = [device("d0")]
+    held = [Result(0, "other", node[0])]
+    assert refused(allocate([spec(one("x", "a"))], CLASSES, node, engine, held=held)).kind == "used"
+    admin = allocate([spec(one("x", "a", adminAccess=True))], CLASSES, node, engine, held=held)
+    assert got(admin) == [("x", "d0")] and isinstance(admin, Allocation) and admin.results[0].admin
+    # and takes nothing from others
+    assert got(allocate([spec(one("y", "a"))], CLASSES, node, engine, held=admin.results)) == [("y", "d0")]
+
+
+def test_taints(engine: cel.Engine) -> None:
+    taint = {"key": "down", "value": "link", "effect": "NoSchedule"}
+    node = [with_body(device("d0"), taints=[taint, {"key": "note", "effect": "None"}])]
+    answer = refused(allocate([spec(one("x", "a"))], CLASSES, node, engine))
+    assert answer.kind == "taint" and "down:NoSchedule" in answer.reason
+    for toleration, fits in [
+        ({"operator": "Exists"}, True),
+        ({"key": "down", "operator": "Exists"}, True),
+        ({"key": "down", "value": "link"}, True),
+        ({"key": "down", "value": "else"}, False),
+        ({"key": "up", "operator": "Exists"}, False),
+        ({"key": "down", "operator": "Exists", "effect": "NoExecute"}, False),
+    ]:
+        answer_2 = allocate([spec(one("x", "a", tolerations=[toleration]))], CLASSES, node, engine)
+        assert isinstance(answer_2, Allocation) == fits, toleration
+
+
+def test_a_pf_excludes_its_vfs(engine: cel.Engine) -> None:
+    total = {"name": "pf", "counters": {"functions": {"value": "2"}}}
+
+    def part(name: str, amount: str) -> Offer:
+        used = [{"counterSet": "pf", "counters": {"functions": {"value": amount}}}]
+        body = {"name": name, "consumesCounters": used}
+        return Offer("a.example.com", "node", "node", body, counter_sets=(total,))
+
+    node = [part("pf", "2"), part("vf0", "1"), part("vf1", "1")]
+    assert got(allocate([spec(one("x", "a", count=2))], CLASSES, node, engine)) == [("x", "vf0"), ("x", "vf1")]
+    assert refused(allocate([spec(one("x", "a", count=3))], CLASSES, node, engine)).kind == "count"
+    held = [Result(0, "other", node[1])]
+    assert got(allocate([spec(one("x", "a"))], CLASSES, node, engine, held=held)) == [("x", "vf1")]
+    held = [Result(0, "other", node[0])]
+    assert refused(allocate([spec(one("x", "a"))], CLASSES, node, engine, held=held)).kind == "used"
+
+
+POLICY = {"default": "1", "validRange": {"min": "2", "max": "8", "step": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "taken"),
+    [
+        (None, None, "10"),
+        ("3", None, "3"),
+        ("11", None, None),
+        (None, POLICY, "1"),
+        ("1", POLICY, "2"),
+        ("3", POLICY, "4"),
+        ("9", POLICY, None),
+        ("2", {"default": "1", "validValues": ["1", "4"]}, "4"),
+        ("5", {"default": "1", "validValues": ["1", "4"]}, None),
+    ],
+)
+def test_shared_capacity(asked: str | None, policy: Object | None, taken: str | None, engine: cel.Engine) -> None:
+    entry = {"value": "10", **({"requestPolicy": policy} if policy else {})}
+    node = [with_body(device("d0"), capacity={"bandwidth": entry}, allowMultipleAllocations=True)]
+    more = {"capacity": {"requests": {"bandwidth": asked}}} if asked else {}
+    held: list[Result] = []
+    for _share in range(20):
+        answer = allocate([spec(one("x", "a", **more))], CLASSES, node, engine, held=held)
+        if isinstance(answer, Refusal):
+            assert answer.kind in ("capacity", "used")
+            break
+        assert answer.results[0].consumed == {"bandwidth": taken}
+        held += answer.results
+    used = sum(quantity.parse(result.consumed["bandwidth"]) for result in held)
+    assert len(held) == (0 if taken is None else 10 // int(taken)) and used <= 10
+
+
+def test_capacity_of_a_device_that_is_not_shared_is_a_filter(engine: cel.Engine) -> None:
+    node = [with_body(device(f"d{g}"), capacity={"bandwidth": {"value": f"{g}G"}}) for g in (100, 400)]
+    claim = spec(one("x", "a", capacity={"requests": {"bandwidth": "200G"}}))
+    assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d400")]
+    claim = spec(one("x", "a", capacity={"requests": {"bandwidth": "800G"}}))
+    answer = refused(allocate([claim], CLASSES, node, engine))
+    assert answer.kind == "capacity" and "the most is 400G" in answer.reason
+    claim = spec(one("x", "a", capacity={"requests": {"a.example.com/bandwidth": "1G"}}))  # not as published
+    assert refused(allocate([claim], CLASSES, node, engine)).kind == "capacity"
+
+
+def test_several_claims_of_a_pod(engine: cel.Engine) -> None:
+    node = [device("d0"), device("d1")]
+    answer = allocate([spec(one("x", "a")), spec(one("y", "a"))], CLASSES, node, engine)
+    assert got(answer) == [("x", "d0"), ("y", "d1")]
+    answer = allocate([spec(one("x", "a")), spec(one("y", "a", count=2))], CLASSES, node, engine)
+    assert refused(answer).reason == "requests x, y together need 3 devices, and 2 on this node fit"
+
+
+def test_more_than_a_claim_can_get(engine: cel.Engine) -> None:
+    node = [device(f"d{number}") for number in range(40)]
+    assert refused(allocate([spec(one("x", "a", count=33))], CLASSES, node, engine)).kind == "limit"
+    many = {"name": "many", "deviceClassName": "a", "count": 20}
+    few = {"name": "few", "deviceClassName": "a", "count": 2}
+    claim = spec({"name": "x", "firstAvailable": [many, few]}, one("y", "a", count=15))
+    names = [request for request, _device in got(allocate([claim], CLASSES, node, engine))]
+    assert names == ["x/few"] * 2 + ["y"] * 15
+
+
+def test_a_selector_that_fails_ends_it(engine: cel.Engine) -> None:
+    claim = spec(one("x", "a", 'device.attributes["a.example.com"].rail == 1'))
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.requests[0].exactly.selectors[0]")
+    # the scheduler does not look further than the device that it takes
+    node = [device("d0", rail=1), device("d1")]
+    assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0")]
+
+
+def test_reasons(engine: cel.Engine) -> None:
+    node = [device("d0", rail=0), device("d1", rail=1)]
+    ask = 'has(device.attributes["a.example.com"].rail) && device.attributes["a.example.com"].rail == 7'
+    for claim, kind, path, words in [
+        (spec(one("x", "none")), "class", "requests[0].exactly.deviceClassName", "no DeviceClass 'none'"),
+        (spec(one("x", "b")), "absent", "requests[0].exactly", "b.example.com publishes none on this node"),
+        (spec(one("x", "a", count=3)), "count", "requests[0].exactly", "needs 3 devices: a.example.com publishes 2"),
+        (spec(one("x", "a", ask)), "selector", "requests[0].exactly.selectors[0]", "its selector matches 0 of 2"),
+    ]:
+        answer = refused(allocate([claim], CLASSES, node, engine))
+        assert (answer.kind, answer.path) == (kind, f"claims[0].spec.devices.{path}")
+        assert words in answer.reason and not answer.unknown
+
+
+# --- what the probe does not know
+
+
+UNKNOWN = frozenset({"a.example.com/memory"})
+MEMORY = (
+    'has(device.capacity["a.example.com"].memory) && '
+    'device.capacity["a.example.com"].memory.compareTo(quantity("80Gi")) >= 0'
+)
+
+
+def test_what_is_unknown_is_no_refusal(engine: cel.Engine) -> None:
+    node = [
+        Offer("a.example.com", "n", "n", {"name": "d0", "attributes": {"type": {"string": "gpu"}}}, unknown=UNKNOWN)
+    ]
+    answer = refused(allocate([spec(one("x", "a", MEMORY))], CLASSES, node, engine))
+    assert answer.unknown and answer.kind == "unknown" and "a.example.com/memory" in answer.reason
+    assert answer.path == "claims[0].spec.devices.requests[0].exactly.selectors[0]"
+    # what does not depend on it decides, in another selector or in the same one
+    no = '"mig" == device.attributes["a.example.com"].type'
+    assert refused(allocate([spec(one("x", "a", MEMORY, no))], CLASSES, node, engine)).kind == "selector"
+    assert refused(allocate([spec(one("x", "a", f"{MEMORY} && {no}"))], CLASSES, node, engine)).kind == "selector"
+    assert refused(allocate([spec(one("x", "a", MEMORY, count=2))], CLASSES, node, engine)).kind == "count"
+    # a device of which it is known comes first
+    known = with_body(device("d1"), capacity={"memory": {"value": "96Gi"}})
+    assert got(allocate([spec(one("x", "a", MEMORY))], CLASSES, [*node, known], engine)) == [("x", "d1")]
+
+
+def test_an_assumed_value_counts_if_it_matches(engine: cel.Engine) -> None:
+    body = {"name": "d0", "attributes": {"model": {"string": "NVIDIA H100"}}}
+    node = [Offer("a.example.com", "n", "n", body, assumed=frozenset({"a.example.com/model"}))]
+    model = 'device.attributes["a.example.com"].model.contains("{}")'
+    answer = allocate([spec(one("x", "a", model.format("H100")))], CLASSES, node, engine)
+    assert isinstance(answer, Allocation) and answer.assumed == ("a.example.com/model",)
+    assert refused(allocate([spec(one("x", "a", model.format("HBM3")))], CLASSES, node, engine)).kind == "unknown"
+
+
+def test_partitions_are_possible(engine: cel.Engine) -> None:
+    node = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}})
+    gpu = 'device.attributes["gpu.nvidia.com"]'
+    classes = {"mig": {"spec": {"selectors": selectors('device.driver == "gpu.nvidia.com"', f'{gpu}.type == "mig"')}}}
+    profile = f'has({gpu}.profile) && {gpu}.profile == "1g.10gb"'
+    assert refused(allocate([spec(one("x", "mig", profile, count=3))], classes, node, engine)).kind == "unknown"
+    assert refused(allocate([spec(one("x", "mig"))], classes, node, engine)).kind == "unknown"
+
+
+def test_drivers_that_nothing_is_known_of(engine: cel.Engine) -> None:
+    answer = refused(allocate([spec(one("x", "b"))], CLASSES, [device("d0")], engine, blind=["b.example.com"]))
+    assert answer.kind == "unknown" and "b.example.com" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("expression", "parts"),
+    [
+        ("a && b", ["a", "b"]),
+        ('x == "a && b" && (c || d)', ['x == "a && b"', "(c || d)"]),
+        ("a || b && c", ["a || b && c"]),
+        ("a ? b : c && d", ["a ? b : c && d"]),
+        ("f(a && b) && [x && y][0]", ["f(a && b)", "[x && y][0]"]),
+        ("(a && b) && c", ["a", "b", "c"]),
+        ("(a) && (b && c) == d", ["(a)", "(b && c) == d"]),
+        (r"""'it\'s && so' == a && b""", [r"""'it\'s && so' == a""", "b"]),
+    ],
+)
+def test_conjuncts(expression: str, parts: list[str]) -> None:
+    assert conjuncts(expression) == parts
+
+
+# --- big claims
+
+
+def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: cel.Engine) -> None:
+    """Eight pairs where one GPU has no NIC: too many ways to fail for the scheduler, not for an ordered search."""
+    node = offers("n", facts("missing-nic"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
+    own = 'device.attributes["lanewise.dev"]'
+    classes = {
+        "gpu": {"spec": {"selectors": selectors('device.driver == "gpu.nvidia.com"')}},
+        "rdma": {"spec": {"selectors": selectors('device.driver == "lanewise.dev"', f"has({own}.rdma) && {own}.rdma")}},
+    }
+    classes["gpu"]["spec"]["selectors"] += selectors('device.attributes["gpu.nvidia.com"].type == "gpu"')
+
+    def pairs(count: int) -> Object:
+        requests = [request for i in range(count) for request in (one(f"nic{i}", "rdma"), one(f"gpu{i}", "gpu"))]
+        return spec(*requests, constraints=[same(ROOT, f"nic{i}", f"gpu{i}") for i in range(count)])
+
+    assert len(got(allocate([pairs(7)], classes, node, engine))) == 14
+    answer = refused(allocate([pairs(8)], classes, node, engine))
+    assert answer.kind == "constraint" and not answer.unknown
+    assert answer.reason.startswith("7 of 8 groups like nic0 + gpu0 can be satisfied at the same time; ")
+    assert "pci0000:c5 has 0 for nic0 and 1 for gpu0" in answer.reason
+
+
+def test_a_budget_ends_the_search(engine: cel.Engine) -> None:
+    node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
+    requests = [one(f"x{i}", "a", f'device.driver != "{i}"') for i in range(12)]  # no two are alike
+    rules = [same(ROOT, "x10", "x11")]
+    answer = refused(allocate([spec(*requests, constraints=rules)], CLASSES, node, engine, budget=2000))
+    assert answer.kind == "budget" and answer.unknown and "not decided after 2000 steps" in answer.reason
+
+
+def test_repetitions_are_found() -> None:
+    requests = [one(f"{name}{i}", name) for i in range(3) for name in ("n", "g")]
+    rules = [same(ROOT, f"n{i}", f"g{i}") for i in range(3)]
+    claim = spec(*requests, constraints=[*rules, same(NUMA)])
+    assert alike_groups(claim) == [[[0, 1], [2, 3], [4, 5]]]
+    rules[1] = same(NUMA, "n1", "g1")
+    assert alike_groups(spec(*requests, constraints=rules)) == [[[0, 1], [4, 5]]]
+
+
+# --- any claim on any node
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> list[Offer]:
+    found = []
+    for number in range(draw(st.integers(1, 6))):
+        driver = draw(st.sampled_from(["a.example.com", "b.example.com"]))
+        attributes: Object = {}
+        for name, values in ((ROOT, ("r0", "r1")), (NUMA, (0, 1)), ("kind", ("x", "y"))):
+            value = draw(st.sampled_from([None, *values]))
+            if value is not None:
+                attributes[name] = {"int" if isinstance(value, int) else "string": value}
+        body: Object = {"name": f"d{number}", "attributes": attributes}
+        if draw(st.integers(0, 4)) == 0:
+            body["taints"] = [{"key": "t", "effect": "NoSchedule"}]
+        sets: tuple[Object, ...] = ()
+        if draw(st.integers(0, 3)) == 0:
+            amount = str(draw(st.integers(1, 2)))
+            body["consumesCounters"] = [{"counterSet": "s", "counters": {"c": {"value": amount}}}]
+            sets = ({"name": "s", "counters": {"c": {"value": "2"}}},)
+        found.append(Offer(driver, "p", "n", body, counter_sets=sets))
+    return found
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> Object:
+    requests = []
+    for number in range(draw(st.integers(1, 3))):
+
+        def body() -> Object:
+            more: Object = {"deviceClassName": draw(st.sampled_from("ab")), "count": draw(st.integers(1, 2))}
+            if draw(st.booleans()):
+                domain = more["deviceClassName"] + ".example.com"
+                name = f'device.attributes["{domain}"].kind'
+                more["selectors"] = selectors(f'has({name}) && {name} == "x"')
+            if draw(st.integers(0, 3)) == 0:
+                more["tolerations"] = [{"operator": "Exists"}]
+            return more
+
+        if draw(st.integers(0, 2)) == 0:
+            subs = [{"name": f"s{i}", **body()} for i in range(draw(st.integers(1, 2)))]
+            requests.append({"name": f"q{number}", "firstAvailable": subs})
+        else:
+            requests.append({"name": f"q{number}", "exactly": body()})
+    known = [request["name"] for request in requests]
+    known += [f"{r['name']}/{s['name']}" for r in requests for s in r.get("firstAvailable", ())]
+    rules = []
+    for _rule in range(draw(st.integers(0, 2))):
+        kind = draw(st.sampled_from(["matchAttribute", "distinctAttribute"]))
+        covered = draw(st.lists(st.sampled_from(known), unique=True, max_size=3))
+        rules.append({kind: draw(st.sampled_from([ROOT, NUMA])), "requests": covered})
+    return spec(*requests, constraints=rules)
+
+
+def fits(body: Object, offer: Offer) -> bool:
+    """Written apart from the allocator, for the few selectors of these tests."""
+    kind = offer.device["attributes"].get("kind")
+    return (
+        offer.driver == body["deviceClassName"] + ".example.com"
+        and (not body.get("selectors") or kind == {"string": "x"})
+        and (not offer.device.get("taints") or bool(body.get("tolerations")))
+    )
+
+
+def holds(claim: Object, picked: list[tuple[str, Offer]]) -> bool:
+    """Whether devices for requests are no two alike, within their counters, and as the constraints say."""
+    if len({id(offer) for _request, offer in picked}) < len(picked):
+        return False
+    used = [c["counters"]["c"]["value"] for _r, o in picked for c in o.device.get("consumesCounters", ())]
+    totals: dict[str, int] = {}
+    for (_request, offer), amount in zip([p for p in picked if p[1].device.get("consumesCounters")], used):
+        totals[offer.driver] = totals.get(offer.driver, 0) + int(amount)
+    if any(total > 2 for total in totals.values()):
+        return False
+    for rule in claim["devices"]["constraints"]:
+        name = rule.get("matchAttribute") or rule["distinctAttribute"]
+        covered = [o for r, o in picked if not rule["requests"] or {r, r.partition("/")[0]} & set(rule["requests"])]
+        values = [str(offer.device["attributes"].get(name)) for offer in covered]
+        if "None" in values or len(set(values)) not in ({0, 1} if "matchAttribute" in rule else {len(values)}):
+            return False
+    return True
+
+
+def ways(claim: Object, node: list[Offer]) -> t.Iterator[list[tuple[str, Offer]]]:
+    """Every choice of alternatives and devices, by brute force."""
+    rows = []
+    for request in claim["devices"]["requests"]:
+        named = [(f"{request['name']}/{sub['name']}", sub) for sub in request.get("firstAvailable", ())]
+        named = named or [(request["name"], request["exactly"])]
+        rows.append(
+            [
+                [(name, offer) for offer in chosen]
+                for name, body in named
+                for chosen in itertools.combinations([o for o in node if fits(body, o)], body["count"])
+            ]
+        )
+    for combination in itertools.product(*rows):
+        picked = [pair for row in combination for pair in row]
+        if holds(claim, picked):
+            yield picked
+
+
+@settings(max_examples=300, deadline=None)
+@given(nodes(), claims())
+def test_finds_what_there_is_and_nothing_else(node: list[Offer], claim: Object) -> None:
+    answer = allocate([claim], CLASSES, node, made_engine())
+    possible = next(ways(claim, node), None)
+    if isinstance(answer, Refusal):
+        assert possible is None, (answer, possible)
+        assert answer.reason and answer.path.startswith("claims") and not answer.unknown
+        return
+    picked = [(result.request, result.offer) for result in answer.results]
+    assert possible is not None and holds(claim, picked)
+    for request in claim["devices"]["requests"]:
+        taken = {name for name, _offer in picked if name.partition("/")[0] == request["name"]}
+        assert len(taken) == 1
+        bodies = {f"{request['name']}/{sub['name']}": sub for sub in request.get("firstAvailable", ())}
+        body = (bodies or {request["name"]: request.get("exactly")})[taken.pop()]
+        mine = [offer for name, offer in picked if name.partition("/")[0] == request["name"]]
+        assert len(mine) == body["count"] and all(fits(body, offer) for offer in mine)
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes(), claims())
+def test_an_ordered_search_finds_one_if_there_is_one(node: list[Offer], claim: Object) -> None:
+    """With no budget for the scheduler's own search, what is there is still told from what is not."""
+    answer = allocate([claim], CLASSES, node, made_engine(), budget=100_000)
+    starved = allocate([claim], CLASSES, node, made_engine(), budget=3)
+    if isinstance(starved, Allocation):
+        assert answer == starved
+    elif not starved.unknown:
+        assert isinstance(answer, Refusal)

@@ -1,0 +1,424 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Inventories to objects: what is written, what is refused and why, and where claims can run on example machines."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import allocator, validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from hypothesis import given, settings
+
+cel = pytest.importorskip("cel_expr_python")
+
+Values = dict[str, t.Any]
+NVIDIA = {"gpu.nvidia.com": {"version": "0.5.0"}}
+OURS = {"lanewise.dev": {"version": "1.0.0"}}
+CPU = {"dra.cpu": {"version": "0.2.0"}}
+GPU, NIC = {"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}
+
+
+def site(*templates: Values, drivers: Values | None = None, **more: t.Any) -> Values:
+    named = [{"name": f"t{index}", "namespace": "ml", **item} for index, item in enumerate(templates)]
+    values: Values = {"dra_claims_drivers": drivers or {**NVIDIA, **OURS}, "dra_claims_templates": named}
+    return {**values, **{f"dra_claims_{key}": value for key, value in more.items()}}
+
+
+def refused(values: Values, kubernetes: str = "1.37", nodes: Values | None = None) -> list[Problem]:
+    with pytest.raises(Problems) as caught:
+        compile_site(values, nodes, kubernetes)
+    return caught.value.problems
+
+
+def one(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
+    problems = refused(values, **more)
+    assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
+    for word in words:
+        assert word in str(problems[0])
+
+
+def objects(made: Site, kind: str) -> dict[str, Values]:
+    return {item["metadata"]["name"]: item for item in made.objects if item["kind"] == kind}
+
+
+def devices(made: Site, name: str = "t0") -> Values:
+    found: Values = objects(made, "ResourceClaimTemplate")[name]["spec"]["spec"]["devices"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Values]:
+    folder, known = tmp_path_factory.mktemp("machines"), {}
+
+    def facts(name: str) -> Values:
+        if name not in known:
+            topology = probe(str(build(name, Path(folder) / name)))
+            keep_relevant(topology)
+            known[name] = as_dict(topology)
+        return t.cast(Values, known[name])
+
+    return facts
+
+
+def test_class_holds_the_kind_and_request_the_filters() -> None:
+    made = compile_site(site({"devices": [{**GPU, "where": {"model": "H100"}}]}))
+    assert [s["cel"]["expression"] for s in objects(made, "DeviceClass")["gpu"]["spec"]["selectors"]] == [
+        'device.driver == "gpu.nvidia.com"',
+        'has(device.attributes["gpu.nvidia.com"].type) && "gpu" == device.attributes["gpu.nvidia.com"].type',
+    ]
+    request = devices(made)["requests"][0]
+    assert request["exactly"]["deviceClassName"] == "gpu"
+    assert ['.contains("H100")' in s["cel"]["expression"] for s in request["exactly"]["selectors"]] == [True]
+    assert made.objects[0]["metadata"]["labels"] == {
+        "app.kubernetes.io/managed-by": "lanewise.dra",
+        "lanewise.dev/site": "default",
+    }
+
+
+def test_class_names_tell_drivers_apart_where_several_serve_a_kind() -> None:
+    both = {**NVIDIA, "gpu.amd.com": {"version": "1.0.0"}}
+    wanted = [
+        {"name": "a", "kind": "gpu", "driver": "gpu.amd.com"},
+        {"name": "b", "kind": "gpu", "driver": "gpu.nvidia.com"},
+    ]
+    made = compile_site(site({"devices": wanted}, drivers=both))
+    assert sorted(objects(made, "DeviceClass")) == ["gpu-amd", "gpu-nvidia"]
+    one(site({"devices": [GPU]}, drivers=both), "dra_claims_templates[0].devices[0].kind", "ambiguous", "gpu.amd.com")
+
+
+def test_site_names_its_own_class() -> None:
+    own = {"name": "accelerator", "kind": "gpu", "labels": {"team": "x"}}
+    made = compile_site(site({"devices": [GPU]}, classes=[own]))
+    assert sorted(objects(made, "DeviceClass")) == ["accelerator"]
+    assert devices(made)["requests"][0]["exactly"]["deviceClassName"] == "accelerator"
+    wrong = {"name": "gpu", "kind": "rdma"}
+    one(site({"devices": [GPU]}, classes=[wrong]), "dra_claims_classes[0].name", "duplicate-name", "kind gpu")
+
+
+def test_partition_has_a_class_of_its_own() -> None:
+    made = compile_site(site({"devices": [{**GPU, "where": {"partition": "1g.10gb"}}]}))
+    assert sorted(objects(made, "DeviceClass")) == ["gpu-partition"]
+    classes = [{"name": "whole", "kind": "gpu", "where": {"model": "H100"}}]
+    wrong = {"name": "gpu", "class": "whole", "where": {"partition": "1g.10gb"}}
+    one(
+        site({"devices": [wrong]}, classes=classes),
+        "dra_claims_templates[0].devices[0].where.partition",
+        "contradiction",
+        "class 'whole' has no devices with a partition",
+    )
+
+
+def test_repeated_group_has_one_constraint_a_repetition() -> None:
+    made = compile_site(site({"groups": [{"count": 2, "align": "pcie_root", "devices": [GPU, NIC]}]}))
+    assert [request["name"] for request in devices(made)["requests"]] == ["gpu-0", "nic-0", "gpu-1", "nic-1"]
+    assert devices(made)["constraints"] == [
+        {"requests": [f"gpu-{index}", f"nic-{index}"], "matchAttribute": "resource.kubernetes.io/pcieRoot"}
+        for index in range(2)
+    ]
+
+
+def test_preference_list_puts_carriers_before_their_anchor() -> None:
+    group = {"count": 2, "align": ["pcie_root", "numa_node", "any"], "devices": [GPU, NIC]}
+    made = devices(compile_site(site({"groups": [group]})))
+    assert [request["name"] for request in made["requests"]] == ["nic-0", "gpu-0", "nic-1", "gpu-1"]
+    levels = [entry["name"] for entry in made["requests"][0]["firstAvailable"]]
+    assert levels == ["pcie-root", "numa-node", "any"]
+    assert [entry["requests"] for entry in made["constraints"]] == [
+        ["gpu-0", "nic-0/pcie-root"],
+        ["gpu-0", "nic-0/numa-node"],
+        ["gpu-1", "nic-1/pcie-root"],
+        ["gpu-1", "nic-1/numa-node"],
+    ]
+
+
+def _taken(made: Site, facts: Values, drivers: Values, name: str = "t0", order: t.Any = None) -> list[str]:
+    """The requests, with their levels, that the allocator takes on a free node."""
+    from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Engine
+
+    spec = devices(made, name)
+    if order:
+        spec = {**spec, "requests": sorted(spec["requests"], key=order)}
+    answer = allocator.allocate(
+        [{"devices": spec}], objects(made, "DeviceClass"), offers("n", facts, drivers), Engine()
+    )
+    assert isinstance(answer, allocator.Allocation), answer
+    return sorted(result.request for result in answer.results if "/" in result.request)
+
+
+def test_preference_list_takes_the_nearest_level_there_is(machines: t.Callable[[str], Values]) -> None:
+    """On the HGX board each GPU has a NIC of its own on its root; on NPS4 half of them only on its NUMA node."""
+    group = {"count": 1, "align": ["pcie_root", "numa_node", "any"], "devices": [GPU, NIC]}
+    made = compile_site(site({"groups": [{**group, "count": 8}]}))
+    drivers = {**NVIDIA, **OURS}
+    assert _taken(made, machines("hgx-h100"), drivers) == [f"nic-{index}/pcie-root" for index in range(8)]
+    made = compile_site(site({"groups": [group]}))
+    assert _taken(made, machines("epyc-nps4"), drivers) == ["nic/pcie-root"]
+    # no GPU of this board shares a root with a NIC
+    assert _taken(made, machines("gb200"), drivers) == ["nic/numa-node"]
+
+
+def test_anchor_first_would_give_the_level_up(machines: t.Callable[[str], Values]) -> None:
+    """Why carriers stand first: with GPUs before NICs, the next GPU decides, though another has a NIC on its root."""
+    group = {"count": 2, "align": ["pcie_root", "numa_node", "any"], "devices": [GPU, NIC]}
+    made = compile_site(site({"groups": [group]}))
+    drivers, facts = {**NVIDIA, **OURS}, machines("epyc-nps4")
+    assert _taken(made, facts, drivers) == ["nic-0/pcie-root", "nic-1/pcie-root"]
+    swapped = _taken(made, facts, drivers, order=lambda request: (request["name"][-1], request["name"][:3] != "gpu"))
+    assert swapped == ["nic-0/pcie-root", "nic-1/any"]
+
+
+def test_alternatives_times_levels() -> None:
+    both = {
+        "name": "nic",
+        "first_of": [{**NIC, "name": "fast", "where": {"min_speed": "400G"}}, {**NIC, "name": "any"}],
+    }
+    made = devices(compile_site(site({"align": ["pcie_root", "numa_node"], "devices": [GPU, both]})))
+    names = [entry["name"] for entry in made["requests"][0]["firstAvailable"]]
+    assert names == ["pcie-root-fast", "pcie-root-any", "numa-node-fast", "numa-node-any"]
+    assert made["constraints"][0]["requests"] == ["gpu", "nic/pcie-root-fast", "nic/pcie-root-any"]
+    many = {"name": "nic", "first_of": [{**NIC, "name": f"a{index}"} for index in range(5)]}
+    one(
+        site({"align": ["pcie_root", "numa_node"], "devices": [GPU, many]}),
+        "dra_claims_templates[0].devices[1]",
+        "too-many",
+        "10 subrequests",
+    )
+
+
+@pytest.mark.parametrize(
+    ("drivers", "align", "kinds", "words"),
+    [
+        (
+            {"gpu.nvidia.com": {"version": "0.4.0"}, **OURS},
+            "numa_node",
+            [GPU, NIC],
+            ["0.4.0 publishes nothing", "0.5.0"],
+        ),
+        ({**NVIDIA, **CPU}, "numa_node", [GPU, {"kind": "cpu"}], ["dra.cpu 0.2.0 publishes dra.net/numaNode"]),
+        ({**NVIDIA, **CPU}, "pcie_root", [GPU, {"kind": "cpu"}], ["as a list", "align on numa_node"]),
+        ({"gaudi.intel.com": {"version": "0.5.0"}, **OURS}, "pcie_root", [GPU, NIC], ["from 0.7.0 on"]),
+    ],
+)
+def test_what_cannot_be_aligned_is_refused_with_a_way_out(
+    drivers: Values, align: str, kinds: list[Values], words: list[str]
+) -> None:
+    values = site({"align": align, "devices": kinds}, drivers=drivers)
+    one(values, "dra_claims_templates[0].align", "no-common-attribute", *words)
+
+
+def test_two_attributes_tie_devices_through_one_that_has_both() -> None:
+    values = site({"align": "numa_node", "devices": [GPU, NIC, {"kind": "cpu"}]}, drivers={**NVIDIA, **OURS, **CPU})
+    assert devices(compile_site(values))["constraints"] == [
+        {"requests": ["gpu", "nic"], "matchAttribute": "resource.kubernetes.io/numaNode"},
+        {"requests": ["nic", "cpu"], "matchAttribute": "dra.net/numaNode"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "rule", "words"),
+    [
+        (site({"devices": [{"kind": "cpu"}]}), "dra_claims_templates[0].devices[0].kind", "unserved-kind", "dra.cpu"),
+        (
+            site({"devices": [{**GPU, "driver": "gpu.nvidia.co"}]}),
+            "dra_claims_templates[0].devices[0].driver",
+            "unknown-driver",
+            "did you mean 'gpu.nvidia.com'?",
+        ),
+        (
+            site({"devices": [{**GPU, "driver": "lanewise.dev"}]}),
+            "dra_claims_templates[0].devices[0].driver",
+            "unserved-kind",
+            "nic, rdma, vf",
+        ),
+        (
+            site({"devices": [NIC]}, drivers={"dra.net": {"version": "1.4.0"}})
+            | {"dra_claims_templates": [{"name": "t", "namespace": "a", "devices": [{**NIC, "where": {"rail": 1}}]}]},
+            "dra_claims_templates[0].devices[0].where.rail",
+            "unanswered-filter",
+            "publishes no rail",
+        ),
+        (
+            site({"devices": [{**GPU, "cel": ["device.drver == 'x'"]}]}),
+            "dra_claims_templates[0].devices[0].cel[0]",
+            "cel",
+            "drver",
+        ),
+        (
+            site({"devices": [{**NIC, "where": {"min_speed": "1"}}]}),
+            "dra_claims_templates[0].devices[0].where.min_speed",
+            "bad-value",
+            "400G",
+        ),
+        (
+            site({"devices": [{**GPU, "admin": True}]}),
+            "dra_claims_templates[0].devices[0].admin",
+            "no-admin-namespace",
+            "dra_claims_admin_namespaces",
+        ),
+        (
+            site({"devices": [GPU]}, quotas=[{"namespace": "ml", "devices": {"gpus": 1}}]),
+            "dra_claims_quotas[0].devices.gpus",
+            "unknown-class",
+            "did you mean 'gpu'?",
+        ),
+        (
+            site({"devices": [{**GPU, "interface": {"mtu": 9000}}]}),
+            "dra_claims_templates[0].devices[0].interface",
+            "config-driver",
+            "gpu.nvidia.com",
+        ),
+        (
+            site({"groups": [{"count": 2, "devices": [{**NIC, "interface": {"name": "net1"}}]}]}),
+            "dra_claims_templates[0].groups[0].devices[0].interface.name",
+            "contradiction",
+            "{index}",
+        ),
+        (
+            site({"align": ["pcie_root", "any"], "devices": [GPU, {**NIC, "all": True}]}),
+            "dra_claims_templates[0].devices[1].all",
+            "contradiction",
+            "never tries the next level",
+        ),
+        (
+            site({"align": "pcie_root", "devices": [GPU]}),
+            "dra_claims_templates[0].align",
+            "contradiction",
+            "nothing to align",
+        ),
+        (
+            site({"devices": [GPU], "distinct": ["rail"]}),
+            "dra_claims_templates[0].distinct[0]",
+            "no-attribute",
+            "rail",
+        ),
+        (
+            site({"devices": [{**GPU, "bandwidth": "1G"}]}),
+            "dra_claims_templates[0].devices[0].bandwidth",
+            "no-capacity",
+            "publishes no bandwidth",
+        ),
+    ],
+)
+def test_one_mistake_is_told_once(values: Values, path: str, rule: str, words: str) -> None:
+    problems = refused(values)
+    assert [problem.path for problem in problems] == [path], problems
+    assert rule == problems[0].rule
+    assert words in str(problems[0])
+
+
+@pytest.mark.parametrize(
+    ("device", "more", "path"),
+    [
+        ({**GPU, "tolerations": [{}]}, {}, "dra_claims_templates[0].devices[0].tolerations"),
+        ({**NIC, "bandwidth": "100G"}, {}, "dra_claims_templates[0].devices[0].bandwidth"),
+        ({**GPU, "capacity": {"memory": "1Gi"}}, {}, "dra_claims_templates[0].devices[0].capacity"),
+        (
+            GPU,
+            {"classes": [{"name": "x", "kind": "gpu", "extended_resource": "a.b/c"}]},
+            "dra_claims_classes[0].extended_resource",
+        ),
+        (
+            GPU,
+            {"taints": [{"name": "x", "driver": "a.b", "key": "k", "effect": "NoSchedule"}]},
+            "dra_claims_taints[0]",
+        ),
+        ({**NIC, "count": 2}, {"distinct": True}, "dra_claims_templates[0].distinct[0]"),
+    ],
+)
+def test_what_an_old_server_lacks_is_told_where_it_was_asked_for(device: Values, more: Values, path: str) -> None:
+    body = {"devices": [device], **({"distinct": ["rail"]} if more.pop("distinct", False) else {})}
+    values = site(body, **more)
+    problems = refused(values, "1.34")
+    assert {problem.path for problem in problems} == {path}, problems
+    assert "1.34" in str(problems[0])
+    compile_site(values, None, "1.37")
+
+
+def test_quota_counts_devices_and_extended_resources() -> None:
+    classes = [{"name": "big", "kind": "gpu", "extended_resource": "example.com/big"}]
+    quotas = [{"namespace": "ml", "devices": {"big": 4}, "claims": 9}]
+    made = compile_site(site({"devices": [{"class": "big"}]}, classes=classes, quotas=quotas))
+    assert objects(made, "ResourceQuota")["dra"]["spec"]["hard"] == {
+        "big.deviceclass.resource.k8s.io/devices": "4",
+        "requests.example.com/big": "4",
+        "requests.deviceclass.resource.kubernetes.io/big": "4",
+        "count/resourceclaims.resource.k8s.io": "9",
+    }
+
+
+def test_configuration_is_shared_by_repetitions_and_numbered_where_asked() -> None:
+    shared = {"groups": [{"count": 3, "devices": [{**NIC, "interface": {"mtu": 9000}}]}]}
+    numbered = {"groups": [{"count": 2, "devices": [{**NIC, "interface": {"name": "rdma{index}"}}]}]}
+    made = compile_site(site(shared, numbered))
+    assert [entry["requests"] for entry in devices(made)["config"]] == [["nic-0", "nic-1", "nic-2"]]
+    found = [(c["requests"], c["opaque"]["parameters"]["name"]) for c in devices(made, "t1")["config"]]
+    assert found == [(["nic-0"], "rdma0"), (["nic-1"], "rdma1")]
+
+
+def test_admin_access_needs_a_namespace_for_it() -> None:
+    made = compile_site(site({"devices": [{**GPU, "admin": True, "all": True}]}, admin_namespaces=["ml"]))
+    namespace = objects(made, "Namespace")["ml"]
+    assert namespace["metadata"]["labels"]["resource.kubernetes.io/admin-access"] == "true"
+
+
+def test_raw_objects_pass_through_and_are_checked() -> None:
+    raw = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "x"}, "spec": {}}
+    assert raw in compile_site(site(raw=[raw])).objects
+    wrong = {**raw, "spec": {"selectors": [{}]}}
+    assert refused(site(raw=[wrong]))[0].path.startswith("dra_claims_raw[0].spec.selectors[0]")
+
+
+def test_reach_tells_where_claims_run(machines: t.Callable[[str], Values]) -> None:
+    nodes = {name: machines(name) for name in ("hgx-h100", "gb200", "cpu-rdma")}
+    group = {"count": 2, "devices": [GPU, NIC]}
+    strict = {"groups": [{**group, "align": "pcie_root"}]}
+    soft = {"groups": [{**group, "align": ["pcie_root", "numa_node"]}]}
+    found = {entry.claim: entry for entry in compile_site(site(strict, soft), nodes).reach}
+    assert found["ml/t0"].nodes == ["hgx-h100"]
+    assert found["ml/t1"].nodes == ["gb200", "hgx-h100"]
+    assert sorted(found["ml/t0"].refused) == ["cpu-rdma", "gb200"]
+    assert "pcieRoot" in found["ml/t0"].refused["gb200"]
+    assert "gpu.nvidia.com" in found["ml/t0"].refused["cpu-rdma"]
+
+
+def test_claim_that_no_node_satisfies_is_refused(machines: t.Callable[[str], Values]) -> None:
+    nodes = {f"gb200-{index}": machines("gb200") for index in range(4)}
+    values = site({"align": "pcie_root", "devices": [GPU, NIC]})
+    words = ["PCIe roots are disjoint on this board: gpu and nic never share one", "align on numa_node", "4 node(s)"]
+    one(values, "dra_claims_templates[0].align", "disjoint-roots", *words, nodes=nodes)
+    allowed = compile_site({**values, "dra_claims_allow_unreachable": True}, nodes)
+    assert len(allowed.reach[0].refused) == 4
+    one(
+        site({"devices": [{**GPU, "count": 9}]}),
+        "dra_claims_templates[0].devices[0]",
+        "unreachable",
+        "9 devices",
+        nodes=nodes,
+    )
+
+
+def test_facts_of_something_else_are_told() -> None:
+    assert refused(site({"devices": [GPU]}), nodes={"n": {"a": 1}})[0].path == "topology_facts of n"
+
+
+@settings(max_examples=40, deadline=None)
+@given(claims_strategies.sites())
+def test_whatever_compiles_is_valid_and_compiles_again_alike(values: Values) -> None:
+    made = claims_strategies.compiled(values)
+    for item in made.objects:
+        if item["apiVersion"].startswith("resource.k8s.io/"):
+            assert validate.validate(item) == []
+    assert claims_strategies.compiled(values).objects == made.objects
+    keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in made.objects]
+    assert len(keys) == len(set(keys))

@@ -1,0 +1,166 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Driver versions decide which attributes exist."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits, offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import (
+    ALIGNMENTS,
+    COMPARISONS,
+    DRIVERS,
+    KINDS,
+    NUMA_NODE,
+    NUMA_NODE_DRANET,
+    PCI_BUS_ID,
+    PCIE_ROOT,
+    TYPES,
+    UNITS,
+    _order,
+    knowledge,
+    parse_version,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problems
+
+
+def problems(name: str, options: t.Any) -> list[str]:
+    with pytest.raises(Problems) as caught:
+        knowledge(name, options)
+    return [problem.path for problem in caught.value.problems]
+
+
+def test_nvidia_went_from_calendar_versions_to_smaller_numbers() -> None:
+    released = ["0.1.0", "25.3.0-rc.5", "25.3.0", "25.8.1", "25.12.0", "0.4.0-rc.1", "0.4.0", "0.4.1", "0.5.0", "1.0.0"]
+    epochs = DRIVERS["gpu.nvidia.com"].epochs
+    assert sorted(reversed(released), key=lambda version: _order(version, epochs)) == released
+    assert _order("main", epochs) > _order("99.0.0", epochs)
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [("1.2.3", "1.2.4"), ("1.2.3", "1.10.0"), ("1.0.0-rc.1", "1.0.0"), ("1.0.0-rc.2", "1.0.0-rc.10"), ("1.0-a", "1.0")],
+)
+def test_versions_sort_by_semantic_precedence(lower: str, higher: str) -> None:
+    assert parse_version(lower) < parse_version(higher)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "level", "expected"),
+    [
+        ("gpu.nvidia.com", "25.3.0", "pcie_root", [PCIE_ROOT]),
+        ("gpu.nvidia.com", "25.12.0", "numa_node", []),
+        ("gpu.nvidia.com", "v0.4.1", "numa_node", []),
+        ("gpu.nvidia.com", "0.5.0", "numa_node", [NUMA_NODE]),
+        ("gpu.amd.com", "1.0.0", "numa_node", ["gpu.amd.com/numaNode"]),
+        ("gpu.intel.com", "0.9.1", "pcie_root", []),
+        ("gpu.intel.com", "0.10.0", "pcie_root", [PCIE_ROOT]),
+        ("gaudi.intel.com", "0.7.0", "pcie_root", [PCIE_ROOT]),
+        ("dra.cpu", "0.2.0", "numa_node", [NUMA_NODE_DRANET]),
+        ("dra.cpu", "0.2.1", "numa_node", [NUMA_NODE, NUMA_NODE_DRANET]),
+        ("dra.cpu", "0.2.0", "pcie_root", []),
+        ("dra.net", "1.4.0", "numa_node", [NUMA_NODE_DRANET]),
+        ("dra.net", "main", "numa_node", [NUMA_NODE, NUMA_NODE_DRANET]),
+        ("sriovnetwork.k8snetworkplumbingwg.io", "main", "numa_node", [NUMA_NODE_DRANET]),
+        ("lanewise.dev", None, "numa_node", [NUMA_NODE, NUMA_NODE_DRANET]),
+    ],
+)
+def test_alignments(name: str, version: str | None, level: str, expected: list[str]) -> None:
+    assert knowledge(name, {"version": version} if version else {}).alignments(level) == expected
+
+
+def test_lists_need_the_gate() -> None:
+    assert knowledge("dra.cpu", {"version": "0.2.0"}).alignments("pcie_root", lists=True) == [PCIE_ROOT]
+
+
+def test_the_pci_address_changed_its_name() -> None:
+    old = knowledge("gpu.nvidia.com", {"version": "25.8.0"}).filter("gpu", "pci_address")
+    new = knowledge("gpu.nvidia.com", {"version": "25.12.0"}).filter("gpu", "pci_address")
+    assert old and new
+    assert (old.name, new.name) == ("gpu.nvidia.com/pcieBusID", PCI_BUS_ID)
+
+
+def test_a_partition_is_another_type_of_device() -> None:
+    nvidia = knowledge("gpu.nvidia.com", {"version": "main"})
+    assert [(term.name, term.value) for term in nvidia.terms("gpu", ["model"])] == [("gpu.nvidia.com/type", "gpu")]
+    assert [(term.name, term.value) for term in nvidia.terms("gpu", ["partition"])] == [("gpu.nvidia.com/type", "mig")]
+
+
+@pytest.mark.parametrize("name", sorted(DRIVERS))
+def test_every_table_is_well_formed(name: str) -> None:
+    known = knowledge(name, {"version": "main"})
+    assert not limits.driver_name(name)
+    assert set(known.kinds) <= set(KINDS) and known.kinds
+    assert set(known.align) <= set(ALIGNMENTS)
+    for kind, served in known.kinds.items():
+        for ways in served.filters.values():
+            for way in ways:
+                assert not limits.fully_qualified_name(way.name)
+                assert way.type in TYPES and way.compare in COMPARISONS and way.unit in UNITS
+                assert (way.source == "capacity") == (way.type == "quantity")
+        for term in (*served.terms, *(term for terms in served.instead.values() for term in terms)):
+            assert not limits.fully_qualified_name(term.name)
+        for key in served.capacities.values():
+            assert not limits.qualified_name(key)
+        for level in ALIGNMENTS:
+            assert known.alignments(level) or known.hint(level), (kind, level)
+
+
+def test_every_driver_has_offers() -> None:
+    assert not offers.blind(DRIVERS)
+    assert offers.blind(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
+
+
+def test_mistakes_name_their_place() -> None:
+    assert problems("gpu.nvidia.com", {}) == ["dra_claims_drivers.gpu.nvidia.com"]
+    assert problems("gpu.nvidia.com", {"version": "0.1.0"}) == ["dra_claims_drivers.gpu.nvidia.com.version"]
+    assert problems("dra.net", {"version": "newest"}) == ["dra_claims_drivers.dra.net.version"]
+    assert problems("acme.example.com", {}) == ["dra_claims_drivers.acme.example.com"]
+    assert problems("lanewise.dev", {"verion": "1"}) == ["dra_claims_drivers.lanewise.dev.verion"]
+    given = {
+        "kinds": {"gpu": {"terms": [{"name": "a b", "value": 1}], "filters": {"model": {"name": "m", "type": "x"}}}}
+    }
+    assert problems("acme.example.com", {"knowledge": given}) == [
+        "dra_claims_drivers.acme.example.com.knowledge.kinds.gpu.filters.model.type",
+        "dra_claims_drivers.acme.example.com.knowledge.kinds.gpu.terms[0].name",
+    ]
+    assert problems("acme.example.com", {"knowledge": {"vendors": ["10DEX"], "align": {"rack": []}}}) == [
+        "dra_claims_drivers.acme.example.com.knowledge.align.rack",
+        "dra_claims_drivers.acme.example.com.knowledge.vendors[0]",
+    ]
+
+
+def test_a_site_describes_a_driver_of_its_own() -> None:
+    known = knowledge(
+        "tpu.example.com",
+        {
+            "knowledge": {
+                "kinds": {
+                    "gpu": {
+                        "terms": [{"name": "type", "value": "chip"}],
+                        "filters": {"model": {"name": "generation", "compare": "contains"}, "uuid": "serial"},
+                        "capacities": {"memory": "hbm"},
+                    }
+                },
+                "align": {"pcie_root": [PCIE_ROOT]},
+                "vendors": ["1AE0"],
+            }
+        },
+    )
+    model = known.filter("gpu", "model")
+    assert model and (model.name, model.compare) == ("tpu.example.com/generation", "contains")
+    assert known.kinds["gpu"].capacities == {"memory": "hbm"}
+    assert known.alignments("pcie_root") == [PCIE_ROOT] and known.vendors == ("1ae0",)
+    assert known.filter("gpu", "rail") is None and known.filter("nic", "model") is None
+
+
+def test_a_site_adds_to_a_driver() -> None:
+    known = knowledge(
+        "gpu.intel.com", {"version": "0.11.0", "knowledge": {"align": {"numa_node": ["numaNode", NUMA_NODE]}}}
+    )
+    assert known.alignments("numa_node") == ["gpu.intel.com/numaNode", NUMA_NODE]
+    assert known.alignments("pcie_root") == [PCIE_ROOT]

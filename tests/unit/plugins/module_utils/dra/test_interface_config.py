@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import interface_config, interface_policy, limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters, validate
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from hypothesis import given, settings
+
+FULL = {
+    "name": "rdma0",
+    "addresses": ["10.0.0.2/24", "fd00::2/64"],
+    "mtu": 9000,
+    "mac": "02:00:00:00:00:01",
+    "gsoMaxSize": 65536,
+    "groMaxSize": 65536,
+    "gsoIPv4MaxSize": 65536,
+    "groIPv4MaxSize": 65536,
+    "routes": [
+        {"destination": "10.1.0.0/16", "gateway": "10.0.0.1", "source": "10.0.0.2", "metric": 10, "onlink": True},
+        {"destination": "10.2.0.0/16", "scope": "link", "table": 100, "mtu": 4000},
+        {"destination": "0.0.0.0/0", "multipath": [{"gateway": "10.0.0.1", "weight": 2}, {"gateway": "10.0.0.3"}]},
+    ],
+    "rules": [
+        {"priority": 100, "source": "10.0.0.2/32", "table": 100},
+        {"table": 100, "fwmark": 1, "fwmask": 255, "iif": "rdma0", "family": "ipv6"},
+        {"table": 100, "destination": "::/0", "ipproto": "udp", "destinationPort": 4791, "oif": "rdma0"},
+    ],
+    "neighbors": [{"destination": "10.0.0.9", "mac": "02:00:00:00:00:09"}],
+    "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 0, "net.ipv6.conf.IFNAME.accept_ra": "2"},
+    "ethtool": {"features": {"tx-tcp-segmentation": True}, "privateFlags": {"link down": False}, "rings": {"rx": 512}},
+    "vrf": {"name": "red", "table": 100},
+    "vf": {
+        "vlan": 0,
+        "qos": 3,
+        "minTxRate": 10,
+        "maxTxRate": 20,
+        "trust": True,
+        "spoofchk": False,
+        "linkState": "auto",
+    },
+}
+
+
+def test_everything_that_can_be_said_is_right() -> None:
+    assert validate(FULL, "interface", complete=False) == []
+    assert validate(parameters(FULL), "config") == []
+    assert set(FULL) | {"dhcp", "child"} == set(interface_config.FIELDS)
+
+
+def _only(interface: object, path: str, rule: str, words: str = "") -> None:
+    problems = validate(interface, "i", complete=False)
+    assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
+    assert words in str(problems[0])
+
+
+@pytest.mark.parametrize(
+    ("interface", "path", "rule", "words"),
+    [
+        ("eth0", "i", "wrong-type", "mapping"),
+        ({"adresses": []}, "i.adresses", "unknown-key", "did you mean 'addresses'?"),
+        ({"hardwareAddr": "02:00:00:00:00:01"}, "i.hardwareAddr", "unknown-key", "mac"),
+        ({"name": "a/b"}, "i.name", "bad-value", "15 letters"),
+        ({"name": "all"}, "i.name", "bad-value", "other than lo"),
+        ({"name": "net1\n"}, "i.name", "bad-value", ""),
+        ({"addresses": "10.0.0.1/24"}, "i.addresses", "wrong-type", "list"),
+        ({"addresses": ["10.0.0.1"]}, "i.addresses[0]", "bad-value", "prefix"),
+        ({"addresses": ["10.0.0.1/024"]}, "i.addresses[0]", "bad-value", ""),
+        ({"addresses": ["10.0.0.1/255.255.255.0"]}, "i.addresses[0]", "bad-value", ""),
+        ({"addresses": ["fe80::1%eth0/64"]}, "i.addresses[0]", "bad-value", ""),
+        ({"addresses": ["::ffff:10.0.0.1/120"]}, "i.addresses[0]", "bad-value", ""),
+        ({"addresses": ["10.0.0.1/24", "10.0.0.1/24"]}, "i.addresses[1]", "duplicate", "twice"),
+        ({"mtu": "9000"}, "i.mtu", "wrong-type", "68 to 65535"),
+        ({"mtu": True}, "i.mtu", "wrong-type", ""),
+        ({"mtu": 9000.0}, "i.mtu", "wrong-type", ""),
+        ({"mtu": 67}, "i.mtu", "bad-value", ""),
+        ({"mtu": None}, "i.mtu", "wrong-type", ""),
+        ({"mac": "01:00:00:00:00:00"}, "i.mac", "bad-value", "one interface"),
+        ({"mac": "00:00:00:00:00:00"}, "i.mac", "bad-value", ""),
+        ({"routes": [{"gateway": "10.0.0.1"}]}, "i.routes[0].destination", "missing", "network"),
+        (
+            {"routes": [{"destination": "10.0.0.1/8", "gateway": "10.0.0.1"}]},
+            "i.routes[0].destination",
+            "bad-value",
+            "",
+        ),
+        ({"routes": [{"destination": "10.0.0.0/8"}]}, "i.routes[0]", "contradiction", "scope link"),
+        (
+            {"routes": [{"destination": "10.0.0.0/8", "gateway": "10.0.0.1", "scope": "link"}]},
+            "i.routes[0]",
+            "contradiction",
+            "scope link",
+        ),
+        ({"routes": [{"destination": "::/0", "gateway": "10.0.0.1"}]}, "i.routes[0]", "contradiction", "family"),
+        ({"rules": [{"table": 1}]}, "i.rules[0]", "contradiction", "family"),
+        ({"rules": [{"table": 1, "family": "ipv4", "sourcePort": 1}]}, "i.rules[0]", "contradiction", "ipproto"),
+        ({"rules": [{"table": 1, "family": "ipv4", "source": "::/0"}]}, "i.rules[0]", "contradiction", "family"),
+        (
+            {"sysctls": {"net.ipv4.conf.all.rp_filter": 0}},
+            "i.sysctls['net.ipv4.conf.all.rp_filter']",
+            "unknown-key",
+            "",
+        ),
+        ({"sysctls": {"kernel.panic": 0}}, "i.sysctls['kernel.panic']", "unknown-key", "allowed"),
+        ({"vrf": {"name": "red", "table": 254}}, "i.vrf", "contradiction", "kernel"),
+        ({"vf": {"qos": 1}}, "i.vf", "contradiction", "vlan"),
+        ({"vf": {"minTxRate": 2, "maxTxRate": 1}}, "i.vf", "contradiction", "maxTxRate"),
+        ({"child": {"type": "macvlan", "mode": "l2"}}, "i.child", "contradiction", "ipvlan"),
+        ({"child": {"type": "ipvlan"}, "mac": "02:00:00:00:00:01"}, "i", "contradiction", "parent"),
+        ({"child": {"type": "ipvlan"}, "vf": {"vlan": 1}}, "i", "contradiction", "exclude"),
+        ({"dhcp": ["ipv4"], "addresses": ["10.0.0.1/24"]}, "i", "contradiction", "dhcp"),
+        ({"dhcp": ["ipv6"], "mtu": 1279}, "i", "contradiction", "1280"),
+        ({"apiVersion": "v1"}, "i.apiVersion", "bad-value", "lanewise.dev/v1alpha1"),
+    ],
+)
+def test_one_mistake_is_told_once(interface: object, path: str, rule: str, words: str) -> None:
+    _only(interface, path, rule, words)
+
+
+def test_whole_config_names_itself() -> None:
+    assert [problem.path for problem in validate({}, "c")] == ["c.apiVersion", "c.kind"]
+
+
+def test_all_mistakes_are_told() -> None:
+    wrong = {"mtu": 1, "x": 2, "routes": [{"destination": 1}, {"gateway": "a"}]}
+    assert sorted(problem.path for problem in validate(wrong, "i", complete=False)) == [
+        "i.mtu",
+        "i.routes[0].destination",
+        "i.routes[1].destination",
+        "i.routes[1].gateway",
+        "i.x",
+    ]
+
+
+def test_long_config_is_refused() -> None:
+    long = {"neighbors": [{"destination": f"fd00::{i:x}:1", "mac": "02:00:00:00:00:01"} for i in range(64)]}
+    long["routes"] = [
+        {
+            "destination": f"fd00:{i:x}:1:2:3::/80",
+            "gateway": "fd00:aaaa:bbbb:cccc::1",
+            "source": "fd00:aaaa:bbbb:cccc::2",
+        }
+        for i in range(64)
+    ]
+    assert limits.opaque_size(parameters(long)) > limits.OPAQUE_BYTES
+    _only(long, "i", "too-long")
+
+
+@settings(max_examples=60, deadline=None)
+@given(claims_strategies.interfaces())
+def test_inventory_form_and_whole_form_agree(interface: dict[str, object]) -> None:
+    assert validate(interface, "i", complete=False) == []
+    assert validate(json.loads(json.dumps(parameters(interface))), "i") == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(claims_strategies.configs(bad=30))
+def test_no_config_breaks_the_check(config: object) -> None:
+    for problem in validate(config, "c"):
+        assert problem.path.startswith("c")
+        assert problem.message
+
+
+def test_policy_has_a_validation_for_each_field_and_rule() -> None:
+    policy, binding = interface_policy.objects({"a": "b"})
+    messages = [entry["message"] for entry in policy["spec"]["validations"]]
+    for name in interface_config.CONFIG.fields:
+        assert any(message.startswith(f"InterfaceConfig: {name} must be") for message in messages)
+    for rule in interface_config.RULES:
+        assert f"InterfaceConfig: {rule.says}" in messages
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}

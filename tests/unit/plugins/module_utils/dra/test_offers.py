@@ -1,0 +1,165 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What drivers would publish for the example machines, and the slices that hold it."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+ALL: dict[str, dict[str, t.Any]] = {
+    "gpu.nvidia.com": {"version": "0.5.0"},
+    "gpu.amd.com": {"version": "1.0.0"},
+    "gpu.intel.com": {"version": "0.11.0"},
+    "gaudi.intel.com": {"version": "0.7.0"},
+    "dra.cpu": {"version": "main"},
+    "dra.net": {"version": "main"},
+    "sriovnetwork.k8snetworkplumbingwg.io": {"version": "main"},
+    "lanewise.dev": {},
+}
+
+
+def of(name: str, driver: str, **options: t.Any) -> list[Offer]:
+    return [one for one in offers("node-1", facts(name), {driver: {**ALL[driver], **options}}) if not one.possible]
+
+
+def values(offer: Offer) -> dict[str, t.Any]:
+    return {name: next(iter(value.values())) for name, value in offer.device["attributes"].items()}
+
+
+@pytest.mark.parametrize("kubernetes", ["1.34", "1.36", "1.37"])
+@pytest.mark.parametrize("name", names())
+def test_slices_are_valid_and_complete(name: str, kubernetes: str) -> None:
+    given = offers("node-1", facts(name), ALL)
+    made = slices(given, generation=7)
+    for one in made:
+        assert not [str(problem) for problem in validate(one, kubernetes=kubernetes)]
+    published = [(one["spec"]["driver"], device["name"]) for one in made for device in one["spec"].get("devices", ())]
+    assert published == [(offer.driver, offer.device["name"]) for offer in given if not offer.possible]
+    assert len(set(published)) == len(published)
+    pools: dict[str, list[t.Any]] = {}
+    for one in made:
+        pools.setdefault(one["spec"]["driver"], []).append(one)
+    for members in pools.values():
+        assert {one["spec"]["pool"]["resourceSliceCount"] for one in members} == {len(members)}
+        assert [one["metadata"]["name"] for one in members] == sorted(one["metadata"]["name"] for one in members)
+        assert not limits.dns_subdomain(members[0]["metadata"]["name"])
+
+
+def test_pages() -> None:
+    made = slices(offers("node-1", facts("sriov"), {"lanewise.dev": {}}))
+    assert [len(one["spec"].get("devices", ())) for one in made] == [64, 64, 21, 0]
+    assert len(made[3]["spec"]["sharedCounters"]) == 3
+    plain = [Offer("a.example.com", "p", "n", {"name": f"d{i}"}) for i in range(300)]
+    assert [len(one["spec"]["devices"]) for one in slices(plain)] == [128, 128, 44]
+    sets = [
+        Offer(
+            "a.example.com",
+            "p",
+            "n",
+            {"name": f"d{i}", "consumesCounters": [{"counterSet": f"s{i}", "counters": {"c": {"value": "1"}}}]},
+            counter_sets=({"name": f"s{i}", "counters": {"c": {"value": "1"}}},),
+        )
+        for i in range(20)
+    ]
+    assert [len(one["spec"].get("sharedCounters", ())) for one in slices(sets)] == [0, 8, 8, 4]
+    assert slices([Offer("a.example.com", "p", "n", {"name": "d"}, possible=True)]) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "present", "absent"),
+    [
+        ("25.8.0", ["pcieBusID", PCIE_ROOT], [PCI_BUS_ID, NUMA_NODE]),
+        ("25.12.0", [PCI_BUS_ID, PCIE_ROOT], ["pcieBusID", NUMA_NODE]),
+        ("0.5.0", [PCI_BUS_ID, PCIE_ROOT, NUMA_NODE], ["pcieBusID"]),
+    ],
+)
+def test_nvidia_by_version(version: str, present: list[str], absent: list[str]) -> None:
+    for offer in of("hgx-h100", "gpu.nvidia.com", version=version):
+        assert set(present) <= set(values(offer)) and not set(absent) & set(values(offer))
+
+
+def test_nvidia_names_what_a_probe_cannot_see() -> None:
+    found = offers("node-1", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}})
+    gpus = [one for one in found if not one.possible]
+    assert len(gpus) == 8 and len(found) == 8 + 8 * 7
+    assert values(gpus[0])["productName"] == "NVIDIA H100 80GB HBM3"
+    assert {"gpu.nvidia.com/memory", "gpu.nvidia.com/uuid"} <= gpus[0].unknown
+    assert "gpu.nvidia.com/productName" not in gpus[0].unknown | gpus[0].assumed
+    assert not any("capacity" in one.device for one in found)
+    part = next(one for one in found if one.possible)
+    assert values(part)["type"] == "mig" and "gpu.nvidia.com/profile" in part.unknown
+
+
+def test_a_name_by_device_id_is_an_assumption() -> None:
+    node = facts("hgx-h100")
+    gpu = node["gpus"][0]
+    gpu["model"] = node["functions"][gpu["address"]]["name"]
+    offer = offers("node-1", node, {"gpu.nvidia.com": {"version": "0.5.0"}})[0]
+    assert "gpu.nvidia.com/productName" in offer.assumed
+    gpu["model"] = None
+    offer = offers("node-1", node, {"gpu.nvidia.com": {"version": "0.5.0"}})[0]
+    assert "gpu.nvidia.com/productName" in offer.unknown and "productName" not in values(offer)
+
+
+def test_a_gpu_of_a_guest_is_left_out() -> None:
+    node = facts("hgx-h100")
+    node["gpus"][3]["driver"] = "vfio-pci"
+    addresses = [o.address for o in offers("n", node, {"gpu.nvidia.com": {"version": "main"}}) if not o.possible]
+    assert len(addresses) == 7 and node["gpus"][3]["address"] not in addresses
+
+
+def test_vendors_are_told_apart() -> None:
+    assert not of("mi300x", "gpu.nvidia.com") and not of("hgx-h100", "gpu.amd.com")
+    amd = of("mi300x", "gpu.amd.com")
+    assert len(amd) == 8 and values(amd[0])["type"] == "amdgpu"
+    assert isinstance(values(amd[0])["numaNode"], int) and NUMA_NODE not in values(amd[0])
+
+
+def test_cpus() -> None:
+    numa = of("epyc-nps4", "dra.cpu")
+    assert [offer.device["name"] for offer in numa] == [f"cpudevnuma{n:03}" for n in range(8)]
+    assert [values(offer)[NUMA_NODE] for offer in numa] == list(range(8))
+    total = sum(values(offer)["dra.cpu/numCPUs"] for offer in numa)
+    sockets = of("epyc-nps4", "dra.cpu", group_by="socket")
+    assert len(sockets) == 2 and sum(values(offer)["dra.cpu/numCPUs"] for offer in sockets) == total
+    assert all(NUMA_NODE not in values(offer) for offer in sockets)
+    (machine,) = of("epyc-nps4", "dra.cpu", group_by="machine")
+    assert machine.device["capacity"] == {"dra.cpu/cpu": {"value": str(total)}}
+    (left,) = of("epyc-nps4", "dra.cpu", group_by="machine", reserved_cpus="0-3,7")
+    assert values(left)["dra.cpu/numCPUs"] == total - 5
+    old = of("epyc-nps4", "dra.cpu", version="0.2.0")
+    assert NUMA_NODE not in values(old[0]) and values(old[0])["dra.net/numaNode"] == 0
+
+
+def test_nics_of_other_drivers() -> None:
+    dranet = {offer.address: values(offer) for offer in of("sriov", "dra.net")}
+    node = facts("sriov")
+    for nic in node["nics"]:
+        published = nic["address"] in dranet
+        assert published == (not nic["default_route"] and nic["driver"] not in (None, "vfio-pci"))
+    assert dranet["0000:16:00.2"]["dra.net/isSriovVf"] is True
+    assert "dra.net/isSriovVf" not in dranet["0000:16:00.0"]
+    vfs = {offer.address: values(offer) for offer in of("sriov", "sriovnetwork.k8snetworkplumbingwg.io")}
+    assert set(vfs) == {nic["address"] for nic in node["nics"] if nic["physfn"]}
+    own = "sriovnetwork.k8snetworkplumbingwg.io/"
+    assert vfs["0000:16:00.2"][own + "PFName"] == "enp22s0f0np0" and vfs["0000:16:00.2"][own + "vfID"] == 0
+
+
+def test_an_import_leaves_the_standard_attributes_unknown() -> None:
+    node = facts("hgx-h100")
+    node["source"]["kind"] = "hwloc_xml"
+    for function in node["functions"].values():
+        function["kubernetes"] = {}
+    for offer in offers("node-1", node, ALL):
+        if offer.driver != "dra.cpu":
+            assert {PCIE_ROOT, NUMA_NODE} <= offer.unknown and PCIE_ROOT not in values(offer)

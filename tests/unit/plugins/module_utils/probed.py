@@ -1,0 +1,30 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The topology facts of the example machines, each built and probed once a run."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import tempfile
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+
+@functools.lru_cache(None)
+def _facts(name: str) -> dict[str, t.Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Path(folder) / "machine"
+        build(name, machine)
+        return t.cast("dict[str, t.Any]", as_dict(probe(str(machine))))
+
+
+def facts(name: str) -> dict[str, t.Any]:
+    """What topology_info returns for a machine of tests/machines; the caller may change it."""
+    return copy.deepcopy(_facts(name))

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What is published of the example machines, and what the node keeps."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
+    COUNTER,
+    LINK_DOWN,
+    device_name,
+    publication,
+)
+from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
+
+Facts = dict[str, t.Any]
+
+
+def values(device: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {name: next(iter(value.values())) for name, value in device["attributes"].items()}
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_machine(name: str) -> None:
+    facts = probed.facts(name)
+    result = publication(facts)
+    nics = {nic["address"]: nic for nic in facts["nics"]}
+    assert set(result.addresses.values()) | set(result.withheld) == set(nics)
+    assert not set(result.addresses.values()) & set(result.withheld)
+    assert all(result.withheld.values())
+    total = {entry["name"]: entry["counters"][COUNTER]["value"] for entry in result.counter_sets}
+    for device in result.devices:
+        nic = nics[result.addresses[device["name"]]]
+        assert not nic["default_route"]
+        assert device["name"] == device_name(nic["address"]) and not limits.dns_label(device["name"])
+        attributes = device["attributes"]
+        assert len(attributes) + len(device.get("capacity", {})) <= limits.ATTRIBUTES_AND_CAPACITIES
+        for key, typed in attributes.items():
+            assert not limits.qualified_name(key)
+            ((kind, value),) = typed.items()
+            assert {"string": str, "int": int, "bool": bool}[kind] is type(value)
+            assert value != "" and len(str(value).encode()) <= limits.ATTRIBUTE_VALUE_BYTES
+        read = values(device)
+        kubernetes = facts["functions"][nic["address"]]["kubernetes"]
+        assert {k: read.get(f"resource.kubernetes.io/{k}") for k in ("pcieRoot", "pciBusID", "numaNode")} == {
+            k: kubernetes.get(k) for k in ("pcieRoot", "pciBusID", "numaNode")
+        }
+        assert read["type"] == ("vf" if nic["physfn"] else "pf")
+        assert (read.get("pfPciBusID"), read["rdma"]) == (nic["physfn"], bool(nic["rdma_devices"]))
+        assert ("bandwidth" in device.get("capacity", {})) == bool(nic["speed_mbps"] and not nic["physfn"])
+        assert bool(device.get("taints")) == (nic["up"] is False)
+        for used in device.get("consumesCounters", ()):
+            # a PF takes all, a VF a part: together never more than there is
+            whole = used["counters"][COUNTER]["value"] == total[used["counterSet"]]
+            assert whole == (nic["physfn"] is None or total[used["counterSet"]] == "1")
+
+
+def test_a_gpu_nic() -> None:
+    result = publication(probed.facts("hgx-h100"))
+    device = next(device for device in result.devices if device["name"] == "pci-0000-19-00-0")
+    read = values(device)
+    assert read["resource.kubernetes.io/pcieRoot"] == "pci0000:15"
+    assert (read["linkSpeedMbps"], read["linkLayer"], read["rail"]) == (400000, "infiniband", 0)
+    assert (read["pcieSwitch"], read["nearestGPU"]) == ("0000:16:00.0", "0000:18:00.0")
+    assert device["capacity"] == {"bandwidth": {"value": "400G"}}
+    assert (read["resource.kubernetes.io/numaNode"], read["dra.net/numaNode"]) == (0, 0)
+
+
+def test_what_the_node_needs_is_withheld() -> None:
+    result = publication(probed.facts("sriov"))
+    reasons = {address: reason.split()[0:3] for address, reason in result.withheld.items()}
+    assert reasons["0000:01:00.0"] == ["it", "carries", "the"]  # below bond0.100, which has the default route
+    assert "0000:16:00.7" in result.withheld["0000:16:00.0"]  # a guest has this VF
+    assert "vfio-pci" in result.withheld["0000:16:00.7"]
+    assert result.withheld["0000:16:01.1"] == "no kernel driver is bound"
+    assert "switchdev" in result.withheld["0000:98:00.0"]
+
+
+def test_a_pf_excludes_its_vfs() -> None:
+    result = publication(probed.facts("sriov"))
+    devices = {device["name"]: device for device in result.devices}
+    pf = devices["pci-0000-c9-00-1"]
+    assert pf["consumesCounters"] == [{"counterSet": pf["name"], "counters": {COUNTER: {"value": "128"}}}]
+    vfs = [d for d in result.devices if values(d).get("pfPciBusID") == "0000:c9:00.1"]
+    assert len(vfs) == 128
+    for vf in vfs:
+        assert vf["consumesCounters"] == [{"counterSet": pf["name"], "counters": {COUNTER: {"value": "1"}}}]
+    assert "consumesCounters" not in devices["pci-0000-c9-00-0"]  # no VFs
+    assert "consumesCounters" not in devices["pci-0000-16-00-2"]  # its PF is withheld
+
+
+def test_without_counters_only_vfs() -> None:
+    result = publication(probed.facts("sriov"), counters=False)
+    assert not result.counter_sets and not any("consumesCounters" in device for device in result.devices)
+    published = {result.addresses[device["name"]] for device in result.devices}
+    assert not published & {values(device).get("pfPciBusID") for device in result.devices}
+
+
+def test_a_link_that_is_down_is_tainted() -> None:
+    result = publication(probed.facts("sriov"))
+    device = next(device for device in result.devices if device["name"] == "pci-0000-16-00-1")
+    assert device["taints"] == [{"key": LINK_DOWN, "effect": "NoSchedule"}]
+    assert values(device)["up"] is False
+
+
+def _without_default_route(facts: Facts) -> Facts:
+    for nic in facts["nics"]:
+        nic["default_route"] = False
+    return facts
+
+
+def test_bonds_and_vlans_keep_their_parts() -> None:
+    facts = _without_default_route(probed.facts("sriov"))
+    assert publication(facts).withheld["0000:01:00.0"] == "its interface enp1s0f0 is part of bond0"
+    free = next(entry for entry in facts["interfaces"] if entry["name"] == "enp1s0f1")
+    free["master"] = None
+    next(entry for entry in facts["interfaces"] if entry["name"] == "bond0")["lower"].remove("enp1s0f1")
+    assert "0000:01:00.1" not in publication(facts).withheld
+    vlan = next(entry for entry in facts["interfaces"] if entry["kind"] == "vlan")
+    vlan["lower"] = ["enp1s0f1"]
+    assert publication(facts).withheld["0000:01:00.1"] == f"its interface enp1s0f1 is part of {vlan['name']}"
+
+
+def test_a_vf_that_carries_the_default_route_keeps_its_pf() -> None:
+    facts = probed.facts("sriov")
+    vf = next(nic for nic in facts["nics"] if nic["physfn"] == "0000:c9:00.1")
+    vf["default_route"] = True
+    withheld = publication(facts).withheld
+    assert withheld[vf["address"]] == "it carries the node's default route"
+    assert vf["address"] in withheld["0000:c9:00.1"]
+
+
+def test_long_and_unknown_values_are_left_out() -> None:
+    facts = probed.facts("hgx-h100")
+    nic = next(nic for nic in facts["nics"] if nic["address"] == "0000:19:00.0")
+    nic["model"], nic["speed_mbps"] = "x" * 65, None
+    device = next(d for d in publication(facts).devices if d["name"] == "pci-0000-19-00-0")
+    assert "model" not in device["attributes"] and "linkSpeedMbps" not in device["attributes"]
+    assert "capacity" not in device
