@@ -233,6 +233,8 @@ def lint(session: nox.Session) -> None:
     """Style and types: ruff, mypy, ansible-lint with yamllint, the changelog's form."""
     venv = prepare()
     other_collections()
+    # ansible-lint installs the collection there, and would look at an older one first
+    shutil.rmtree(WORK / "ansible" / "collections", ignore_errors=True)
     commands = (
         ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
         ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),

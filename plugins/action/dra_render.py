@@ -58,8 +58,9 @@ class ActionModule(ClusterAction):
         if options["kubeconfig"]:
             kubernetes, served = self._cluster(options, variables)
         try:
-            engine = engine_for(kubernetes, gates)
             site = compile_site(_plain(options["variables"]), self._nodes(options, variables), kubernetes, gates)
+            # a site without claims needs no engine
+            engine = engine_for(kubernetes, gates) if site.objects else None
             render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"]))
             files, objects = self._render(render, _served(site.objects, served, kubernetes))
             wrong = [

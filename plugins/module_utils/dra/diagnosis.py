@@ -50,10 +50,7 @@ class Diagnosis:
                 reasons = [self._alone(request) for request in row]
                 known = [reason for reason in reasons if reason]
                 if len(known) == len(row):
-                    if len(row) == 1:
-                        return known[0]
-                    told = "; ".join(f"{one.name}: {reason.reason}" for one, reason in zip(row, known))
-                    return Refusal(f"no alternative is left: {told}", row[0].path.rpartition(".")[0], known[0].kind)
+                    return known[0] if len(row) == 1 else self._no_alternative(row, known)
         short = self.search.too_few()
         if short:
             return Refusal(short, "claims[0].spec.devices.requests", "count")
@@ -76,6 +73,17 @@ class Diagnosis:
                     return refusal
         reason = "each constraint can be met, but not all of them with the same devices"
         return Refusal(reason, "claims[0].spec.devices.constraints", "constraint")
+
+    @staticmethod
+    def _no_alternative(row: list[Request], reasons: list[Refusal]) -> Refusal:
+        """One reason for a list of alternatives of which none has enough devices."""
+        path = row[0].path.rpartition(".")[0]
+        # what each lacks is said once where it is the same for all
+        plain = {one.reason.replace(f"request {request.name} ", "", 1) for request, one in zip(row, reasons)}
+        if len(plain) == 1:
+            return Refusal(f"request {row[0].base} {plain.pop()}", path, reasons[0].kind)
+        told = "; ".join(f"{request.name}: {one.reason}" for request, one in zip(row, reasons))
+        return Refusal(f"no alternative is left: {told}", path, reasons[0].kind)
 
     def _search(self, claims: t.Sequence[Spec]) -> Allocation | Refusal:
         return Search(replace(self.basis, claims=claims), ordered=True).run()
@@ -148,7 +156,7 @@ class Diagnosis:
         wanted = f"request {request.name} needs {need} device{'s' if need != 1 else ''}"
         every = range(len(search.offers))
         name = request.spec["deviceClassName"]
-        texts = [expression for _where, expression in search.selectors(request)]
+        texts = [expression for _where, expression in request.texts]
         drivers = [d for text in texts for pair in _DRIVER.findall(text) for d in pair if d]
         of_driver = [p for p in every if not drivers or search.offers[p].driver in drivers]
         if not of_driver:
@@ -160,7 +168,7 @@ class Diagnosis:
         ):
             return Refusal(f"{wanted}: {source} on this node", request.path, "count")
         left = of_driver
-        for where, expression in search.selectors(request):
+        for where, expression in request.texts:
             kept = [p for p in left if search.match(expression, p, where) == YES]
             if len(kept) < need:
                 which = f"class {name} selects {len(kept)} of {len(left)}"
@@ -215,6 +223,12 @@ class Diagnosis:
         """Why one constraint cannot be met."""
         offers = self.search.offers
         per_request = self._values(constraint, claim)
+        # requests with an alternative that the constraint does not cover can do without it; the others are the reason
+        whole = {
+            row[0].base for row in self.search.requests[claim] if all(constraint.covers(request) for request in row)
+        }
+        if whole & set(per_request):
+            per_request = {name: values for name, values in per_request.items() if name in whole}
         for name, values in per_request.items():
             if values and set(values) == {""}:
                 drivers = " and ".join(sorted({offers[p].driver for p in values[""]}))

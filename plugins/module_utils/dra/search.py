@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import typing as t
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from . import limits, quantity
 from .cel import EvaluationError, Uncheckable
 from .offers import Offer
-from .selector_text import conjuncts, mentions
+from .selector_text import conjuncts, mentioned
 
 Spec = t.Mapping[str, t.Any]
 DeviceId = tuple[str, str, str]
@@ -85,6 +86,19 @@ class Refusal:
         return self.kind in ("unknown", "budget")
 
 
+class Selection:
+    """What selectors say of devices, for all the searches of one question.
+
+    Offers live as long as the question, so that an id stands for one.
+    """
+
+    def __init__(self) -> None:
+        self.verdicts: dict[tuple[str, int], str | Exception] = {}
+        self.assumed: dict[tuple[str, int], frozenset[str]] = {}
+        self.wondered: dict[tuple[str, int], set[str]] = {}
+        self.columns: dict[tuple[str, int], t.Any] = {}  # attribute of a device, as constraints compare it
+
+
 @dataclass
 class Basis:
     """What every search is about."""
@@ -95,6 +109,7 @@ class Basis:
     engine: Engine
     held: list[Result]
     budget: int
+    selection: Selection = field(default_factory=Selection)
 
 
 class _TooMany(Exception):
@@ -119,16 +134,28 @@ class Request:
     sub: str
     spec: Spec
     is_sub: bool
+    name: str = ""
+    admin: bool = False
     count: int = 1
     all: list[int] | None = None  # positions of the devices of mode All
+    texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
+    rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
+    ask: str = ""  # the same for requests that the same devices fit
 
-    @property
-    def name(self) -> str:
-        return f"{self.base}/{self.sub}" if self.is_sub else self.base
+    def __post_init__(self) -> None:
+        self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
+        self.admin = bool(self.spec.get("adminAccess")) and not self.is_sub
 
-    @property
-    def admin(self) -> bool:
-        return bool(self.spec.get("adminAccess")) and not self.is_sub
+    def read(self, of_class: t.Sequence[t.Any]) -> None:
+        """Settle what is asked of a device, with the selectors of the class."""
+        name = self.spec["deviceClassName"]
+        own = self.spec.get("selectors") or ()
+        self.texts = [(f"class {name}", entry["cel"]["expression"]) for entry in of_class]
+        self.texts += [
+            (f"{self.path}.selectors[{number}]", entry["cel"]["expression"]) for number, entry in enumerate(own)
+        ]
+        rest = [self.spec.get("capacity"), self.spec.get("tolerations"), self.admin]
+        self.ask = json.dumps([[text for _where, text in self.texts], rest], sort_keys=True)
 
 
 @dataclass
@@ -139,28 +166,24 @@ class Constraint:
     requests: frozenset[str]
     distinct: bool
     path: str
-    values: list[t.Mapping[str, t.Any]] = field(default_factory=list)
+    values: list[t.Any] = field(default_factory=list)
 
     def covers(self, request: Request) -> bool:
         return not self.requests or request.base in self.requests or request.name in self.requests
 
-    def add(self, request: Request, offer: Offer) -> bool:
-        if not self.covers(request):
-            return True
-        value = attribute(offer, self.attribute)
+    def add(self, value: t.Any) -> bool:
+        """Add the value of a device, as L(comparable,) gives it, unless the constraint forbids it."""
         if value is None:
             return False
+        if self.values and value is LIST:
+            return False
         if self.distinct:
-            if self.values and not _scalar(value) or any(_same(value, other) for other in self.values):
+            if value in self.values:
                 return False
-        elif self.values and not _same(value, self.values[0]):
+        elif self.values and value != self.values[0]:
             return False
         self.values.append(value)
         return True
-
-    def remove(self, request: Request) -> None:
-        if self.covers(request):
-            self.values.pop()
 
 
 def attribute(offer: Offer, name: str) -> t.Mapping[str, t.Any] | None:
@@ -177,16 +200,15 @@ def attribute(offer: Offer, name: str) -> t.Mapping[str, t.Any] | None:
 _SCALARS = ("string", "int", "bool", "version")
 
 
-def _scalar(value: t.Mapping[str, t.Any]) -> bool:
-    return any(value.get(kind) is not None for kind in _SCALARS)
+LIST = "list"  #: the value of a list: it equals nothing (gate DRAListTypeAttributes, off by default)
 
 
-def _same(one: t.Mapping[str, t.Any], other: t.Mapping[str, t.Any]) -> bool:
-    """Same type and value; lists match nothing (gate DRAListTypeAttributes, off by default)."""
-    for kind in _SCALARS:
-        if one.get(kind) is not None:
-            return kind in other and other[kind] == one[kind]
-    return False
+def comparable(offer: Offer, name: str) -> t.Any:
+    """A device's attribute as constraints compare it: its type and value, LIST, or None where it is missing."""
+    value = attribute(offer, name)
+    if value is None:
+        return None
+    return next(((kind, value[kind]) for kind in _SCALARS if value.get(kind) is not None), LIST)
 
 
 def identify(offer: Offer) -> DeviceId:
@@ -282,13 +304,16 @@ class Search:
         # pools by driver and name, those with binding conditions last; sorting keeps the order of devices in a pool
         binding = {offer[:2] for offer in map(_pool_of, shown) if offer[2]}
         self.offers = sorted(shown, key=lambda o: ((o.driver, o.pool) in binding, o.driver, o.pool))
+        self.ids = [identify(offer) for offer in self.offers]
+        self.multiple = [bool(offer.device.get("allowMultipleAllocations")) for offer in self.offers]
+        self.consumption = [list(consumption(offer)) for offer in self.offers]
         self.requests: list[list[list[Request]]] = []
         self.constraints: list[list[Constraint]] = []
         self.results: list[list[Result]] = [[] for _claim in self.claims]
-        self.verdicts: dict[tuple[int, tuple[int, int, int]], str] = {}
-        self.cel: dict[tuple[str, int], str] = {}
-        self.assumed: dict[tuple[str, int], set[str]] = {}
-        self.wondered: dict[tuple[str, int], set[str]] = {}
+        self.selection = basis.selection
+        # by what is asked of a device
+        self.candidates: dict[str, list[tuple[int, bool]]] = {}
+        self.fitting: dict[str, tuple[list[int], bool]] = {}
         # what is taken already
         self.held: set[DeviceId] = set()
         self.shares: dict[DeviceId, dict[str, Fraction]] = {}
@@ -299,6 +324,7 @@ class Search:
         self.sharers: dict[DeviceId, int] = {}
         self.available = self._counters()
         self.counted: dict[tuple[str, str, str, str], Fraction] = {}
+        self.overdrawn = {key[:2] for key, left in self.available.items() if left < 0}
 
     def _take_held(self, held: t.Sequence[Result]) -> None:
         for one in held:
@@ -318,9 +344,9 @@ class Search:
             for entry in offer.counter_sets:
                 for name, counter in entry["counters"].items():
                     left[offer.driver, offer.pool, entry["name"], name] = quantity.parse(counter["value"])
-        for offer in self.offers:
-            if identify(offer) in self.held or identify(offer) in self.shares:
-                for key, value in consumption(offer):
+        for identity, counters in zip(self.ids, self.consumption):
+            if identity in self.held or identity in self.shares:
+                for key, value in counters:
                     if key in left:
                         left[key] -= value
         return left
@@ -365,11 +391,15 @@ class Search:
                     for number, entry in enumerate(devices.get("constraints") or ())
                 ]
             )
+            for row in rows:
+                for one in row:
+                    one.rules = [rule for rule in self.constraints[index] if rule.covers(one)]
 
     def _prepare(self, request: Request) -> None:
         name = request.spec.get("deviceClassName", "")
         if name not in self.classes:
             raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
+        request.read(class_selectors(self.classes, request.spec))
         if request.spec.get("allocationMode", "ExactCount") != "All":
             request.count = int(request.spec.get("count", 1))
             return
@@ -388,63 +418,61 @@ class Search:
         return verdict == YES or (verdict == MAYBE and self.optimist)
 
     def verdict(self, request: Request, position: int) -> str:
-        """Whether the class and the request select a device: yes, no, or maybe."""
-        key = (position, request.key)
-        verdict = self.verdicts.get(key)
-        if verdict is None:
-            verdict = YES
-            for where, expression in self.selectors(request):
-                verdict = min(verdict, self.match(expression, position, where), key=(NO, MAYBE, YES).index)
-                if verdict == NO:
-                    break
-            self.verdicts[key] = verdict
+        """Whether the class and the request select a device: yes, no, or maybe. Raises Abort."""
+        verdict = YES
+        for where, expression in request.texts:
+            one = self.match(expression, position, where)
+            if one == NO:
+                return NO
+            if one == MAYBE:
+                verdict = MAYBE
         return verdict
-
-    def selectors(self, request: Request) -> list[tuple[str, str]]:
-        """The selectors of the class and of the request, each with its path."""
-        name = request.spec["deviceClassName"]
-        own = request.spec.get("selectors") or ()
-        of_class = class_selectors(self.classes, request.spec)
-        return [(f"class {name}", entry["cel"]["expression"]) for entry in of_class] + [
-            (f"{request.path}.selectors[{number}]", entry["cel"]["expression"]) for number, entry in enumerate(own)
-        ]
 
     def match(self, expression: str, position: int, where: str) -> str:
-        key = (expression, position)
-        verdict = self.cel.get(key)
+        """What one selector says of a device. Raises Abort."""
+        key = (expression, id(self.offers[position]))
+        verdict = self.selection.verdicts.get(key)
         if verdict is None:
-            verdict = self.cel[key] = self._match(expression, position, where)
+            try:
+                verdict = self._match(expression, position)
+            except EvaluationError as error:
+                verdict = error
+            self.selection.verdicts[key] = verdict
+        if isinstance(verdict, Exception):
+            driver, _pool, device = self.ids[position]
+            reason = f"the selector fails on device {device} of {driver}, which ends the scheduling of the pod: "
+            raise Abort(Refusal(reason + str(verdict), where, "error")) from verdict
         return verdict
 
-    def _match(self, expression: str, position: int, where: str) -> str:
+    def _match(self, expression: str, position: int) -> str:
+        """Raises EvaluationError where the scheduler would give up."""
         offer = self.offers[position]
-        unknown = {name for name in offer.unknown if mentions(expression, name)}
-        assumed = {name for name in offer.assumed if mentions(expression, name)}
+        key = (expression, id(offer))
+        unknown = mentioned(expression, offer.unknown)
+        assumed = mentioned(expression, offer.assumed)
         try:
             answer = self.engine.matches(expression, offer.device, offer.driver)
         except Uncheckable as error:
-            self.wondered.setdefault((expression, position), set()).add(str(error))
+            self.selection.wondered.setdefault(key, set()).add(str(error))
             return MAYBE
-        except EvaluationError as error:
+        except EvaluationError:
             if not unknown:
-                driver, _pool, device = identify(offer)
-                reason = f"the selector fails on device {device} of {driver}, which ends the scheduling of the pod: "
-                raise Abort(Refusal(reason + str(error), where, "error")) from error
+                raise
             answer = False
         if answer and not unknown:
-            self.assumed[expression, position] = assumed
+            self.selection.assumed[key] = assumed
             return YES
         if not unknown and not assumed:
             return NO
         # A part that is false without the help of what is unknown decides: CEL's && needs no order.
         for part in conjuncts(expression):
-            if not any(mentions(part, name) for name in unknown | assumed):
+            if not mentioned(part, unknown | assumed):
                 try:
                     if not self.engine.matches(part, offer.device, offer.driver):
                         return NO
                 except (EvaluationError, Uncheckable):
                     pass
-        self.wondered.setdefault((expression, position), set()).update(unknown | assumed)
+        self.selection.wondered.setdefault(key, set()).update(unknown | assumed)
         return MAYBE
 
     # --- capacity
@@ -453,6 +481,9 @@ class Search:
         """Whether the device has the capacity that is left to ask for. Raises Abort."""
         capacity = offer.device.get("capacity") or {}
         wanted = (request.spec.get("capacity") or {}).get("requests") or {}
+        if not wanted and not offer.device.get("allowMultipleAllocations"):
+            if not any(entry.get("requestPolicy") for entry in capacity.values()):
+                return True  # it takes all that there is
         missing = [name for name in wanted if name not in capacity]
         if missing:
             unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
@@ -488,39 +519,38 @@ class Search:
     def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:
         """Give a device to the request, if it is free and fits. Returns what undoes it. Raises Abort."""
         offer = self.offers[position]
-        identity = identify(offer)
+        identity = self.ids[position]
         claim = request.key[0]
-        multiple = bool(offer.device.get("allowMultipleAllocations"))
+        multiple = self.multiple[position]
         if request.admin:
             if not multiple and claim in self.taken.get(identity, ()):
                 return None
         elif identity in self.held or self.taken.get(identity):
             return None
         counters: list[tuple[tuple[str, str, str, str], Fraction]] = []
-        shared = multiple and (identity in self.shares or identity in self.sharers)
-        if not shared:
-            counters = list(consumption(offer))
+        if not multiple or (identity not in self.shares and identity not in self.sharers):
+            counters = self.consumption[position]
             for key, value in counters:
                 self.counted[key] = self.counted.get(key, Fraction()) + value
-        added: list[Constraint] = []
+        added = 0
 
         def undo() -> None:
-            for constraint in added:
-                constraint.remove(request)
+            for constraint in request.rules[:added]:
+                constraint.values.pop()
             for key, value in counters:
                 self.counted[key] -= value
 
-        pool = (offer.driver, offer.pool)
-        if counters and any(
-            self.counted.get(key, Fraction()) > left for key, left in self.available.items() if key[:2] == pool
+        if counters and (
+            identity[:2] in self.overdrawn
+            or any(self.counted[key] > self.available.get(key, self.counted[key]) for key, _value in counters)
         ):
             undo()
             return None
         if not tolerated(request.spec, offer):
             undo()
             return None
-        for constraint in self.constraints[claim]:
-            if not constraint.add(request, offer):
+        for constraint in request.rules:
+            if not constraint.add(self.column(constraint.attribute, position)):
                 undo()
                 if must:
                     reason = (
@@ -529,8 +559,8 @@ class Search:
                     )
                     raise Abort(Refusal(reason, constraint.path, "error"))
                 return None
-            added.append(constraint)
-        if not self.room(request, offer):
+            added += 1
+        if multiple and not self.room(request, offer):
             undo()
             return None
         consumed: dict[str, Fraction] = {}
@@ -559,13 +589,40 @@ class Search:
 
         return back
 
+    def column(self, name: str, position: int) -> t.Any:
+        """A device's attribute as constraints compare it."""
+        key = (name, id(self.offers[position]))
+        if key not in self.selection.columns:
+            self.selection.columns[key] = comparable(self.offers[position], name)
+        return self.selection.columns[key]
+
+    def worth(self, request: Request) -> list[tuple[int, bool]]:
+        """The positions of the devices that fit a request unless they are taken, and whether to look again to be sure.
+
+        To be looked at again are devices that can be shared, and those that end the search when it comes to them.
+        """
+        if request.ask not in self.candidates:
+            found = self.candidates[request.ask] = []
+            for position, offer in enumerate(self.offers):
+                if not request.admin and self.ids[position] in self.held:
+                    continue
+                try:
+                    if not self.selectable(request, position) or not self.room(request, offer, fresh=True):
+                        continue
+                except Abort:
+                    found.append((position, True))
+                    continue
+                if tolerated(request.spec, offer):
+                    found.append((position, self.multiple[position]))
+        return self.candidates[request.ask]
+
     # --- the depth-first search
 
     def run(self) -> Allocation | Refusal:
         try:
             self.prepare()
             # a node that has too few devices is told from one that has enough without a search
-            found = not (self.too_few() and not self.failed) and self._claim(0)
+            found = not ((self.too_few() or self.hopeless()) and not self.failed) and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
         except _TooMany:
@@ -576,12 +633,11 @@ class Search:
         return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps)
 
     def _assumptions(self, results: tuple[Result, ...]) -> set[str]:
-        positions = {identify(offer): position for position, offer in enumerate(self.offers)}
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         found: set[str] = set()
         for result in results:
-            for _where, expression in self.selectors(by_name[result.claim, result.request]):
-                found |= self.assumed.get((expression, positions[result.id]), set())
+            for _where, expression in by_name[result.claim, result.request].texts:
+                found |= self.selection.assumed.get((expression, id(result.offer)), set())
         return found
 
     def doubtful(self) -> bool:
@@ -590,21 +646,23 @@ class Search:
             self.prepare()
         except Abort:
             return False
-        found = False
-        for rows in self.requests:
-            for request in (one for row in rows for one in row):
-                wanted = (request.spec.get("capacity") or {}).get("requests") or {}
-                for position, offer in enumerate(self.offers):
-                    try:
-                        verdict = self.verdict(request, position)
-                    except Abort:
-                        continue
-                    found = found or verdict == MAYBE or (verdict == YES and offer.possible)
-                    found = found or (
-                        verdict == YES and any(name not in (offer.device.get("capacity") or {}) for name in wanted)
-                    )
+        different = {one.ask: one for rows in self.requests for row in rows for one in row}
+        found = any(self._doubtful(one) for one in different.values())
         self.requests, self.constraints = [], []
         return found
+
+    def _doubtful(self, request: Request) -> bool:
+        wanted = (request.spec.get("capacity") or {}).get("requests") or {}
+        for position, offer in enumerate(self.offers):
+            try:
+                verdict = self.verdict(request, position)
+            except Abort:
+                continue
+            if verdict == MAYBE or (verdict == YES and offer.possible):
+                return True
+            if verdict == YES and any(name not in (offer.device.get("capacity") or {}) for name in wanted):
+                return True
+        return False
 
     def too_few(self) -> str:
         """Names of requests that need more devices together than there are, whatever else is asked; empty if none.
@@ -617,34 +675,78 @@ class Search:
             for row in rows:
                 if any(one.all is not None or one.admin for one in row):
                     continue
-                fits = [
-                    position
-                    for position, offer in enumerate(self.offers)
-                    if any(self.fits(one, position) for one in row)
-                ]
-                if any(self.offers[position].device.get("allowMultipleAllocations") for position in fits):
+                fits = self.fit(row)
+                if any(self.multiple[position] for position in fits):
                     continue
                 units += [(row[0].base, fits)] * min(one.count for one in row)
-        owner: dict[int, int] = {}
+        seen = unplaced([fits for _name, fits in units])
+        if seen is None:
+            return ""
+        # the devices that were tried are all that these have
+        short = [name for name, fits in units if seen.issuperset(fits)]
+        names = ", ".join(dict.fromkeys(short))
+        what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
+        return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
 
-        def place(unit: int, seen: set[int]) -> bool:
-            for position in units[unit][1]:
-                if position not in seen:
-                    seen.add(position)
-                    if position not in owner or place(owner[position], seen):
-                        owner[position] = unit
-                        return True
-            return False
+    def hopeless(self) -> bool:
+        """Whether counting by value shows that a matchAttribute cannot be met, or not in all repetitions at a time.
 
-        for unit in range(len(units)):
-            seen: set[int] = set()
-            if not place(unit, seen):
-                # the devices that were tried are all that these have
-                short = [name for name, fits in units if seen.issuperset(fits)]
-                names = ", ".join(dict.fromkeys(short))
-                what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
-                return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
-        return ""
+        Of a constraint, only requests count that it covers with all their alternatives.
+        """
+        if any(one.all is not None for rows in self.requests for row in rows for one in row):
+            return False  # their devices are given, and end the search where they do not fit
+        for rows, constraints in zip(self.requests, self.constraints):
+            alike: dict[tuple[str, str], list[list[list[Request]]]] = {}
+            for constraint in constraints:
+                if not constraint.distinct:
+                    covered = [row for row in rows if all(constraint.covers(one) for one in row)]
+                    asked = [[[one.ask, one.count] for one in row] for row in covered]
+                    if covered:
+                        alike.setdefault((constraint.attribute, json.dumps(asked)), []).append(covered)
+            for (name, _asked), groups in alike.items():
+                if not self._repeatable(name, groups[0], _disjoint(groups)):
+                    return True
+        return False
+
+    def _repeatable(self, name: str, rows: list[list[Request]], wanted: int) -> bool:
+        """Whether there are devices for so many groups of requests like these, each of one value of an attribute."""
+        values: dict[t.Any, set[int]] = {}
+        by_row = [self.fit(row) for row in rows]
+        for position in set().union(*by_row):
+            value = self.column(name, position)
+            if value is not None:
+                values.setdefault((value, position) if value is LIST else value, set()).add(position)
+        shared = any(self.multiple[position] for fits in by_row for position in fits)
+        shared = shared or any(one.admin for row in rows for one in row)
+        needs = [min(one.count for one in row) for row in rows]
+        left = wanted
+        for positions in values.values():
+            here = [[p for p in fits if p in positions] for fits in by_row]
+            if any(len(fits) < need for fits, need in zip(here, needs)):
+                continue
+            if shared:
+                return True  # devices that serve several requests are not counted
+            units = [fits for fits, need in zip(here, needs) for _unit in range(need)]
+            number = 0
+            while left and unplaced(units * (number + 1)) is None:
+                number, left = number + 1, left - 1
+            if not left:
+                return True
+        return False
+
+    def fit(self, row: list[Request]) -> list[int]:
+        """The positions of the devices that fit any alternative of a request; C(failed) tells of errors."""
+        found: set[int] = set()
+        for request in row:
+            if request.ask not in self.fitting:
+                before, self.failed = self.failed, False
+                fits = [position for position in range(len(self.offers)) if self.fits(request, position)]
+                self.fitting[request.ask] = (fits, self.failed)
+                self.failed = before
+            fits, failed = self.fitting[request.ask]
+            self.failed = self.failed or failed
+            found.update(fits)
+        return sorted(found)
 
     def fits(self, request: Request, position: int) -> bool:
         """Whether a device could be given to a request if nothing else were asked for; C(failed) tells of errors."""
@@ -662,12 +764,11 @@ class Search:
 
     def doubts(self, allocation: Allocation) -> tuple[str, str]:
         """Where an optimist's allocation rests on what is not known: path and reason."""
-        positions = {identify(offer): position for position, offer in enumerate(self.offers)}
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         for result in allocation.results:
             request = by_name[result.claim, result.request]
-            for where, expression in self.selectors(request):
-                names = self.wondered.get((expression, positions[result.id]), set())
+            for where, expression in request.texts:
+                names = self.selection.wondered.get((expression, id(result.offer)), set())
                 if names:
                     return (
                         where if where.startswith("claims") else request.path,
@@ -731,17 +832,20 @@ class Search:
         own = request.key[:2]
         if number == 0 and own in self.after:
             before = self.first[self.after[own]]
-            start = before + (not self.offers[before].device.get("allowMultipleAllocations"))
-        for position in range(start, len(self.offers)):
-            self._step(request)
-            offer = self.offers[position]
-            identity = identify(offer)
+            start = before + (not self.multiple[before])
+        worth = self.worth(request)
+        looked = start  # the scheduler looks at the others too
+        for index in range(bisect_left(worth, (start, False)), len(worth)):
+            position, again = worth[index]
+            self._step(request, position + 1 - looked)
+            looked = position + 1
+            identity = self.ids[position]
             if request.admin:
                 if claim in self.taken.get(identity, ()):
                     continue
-            elif identity in self.held or self.taken.get(identity):
+            elif self.taken.get(identity):
                 continue
-            if not self.selectable(request, position) or not self.room(request, offer):
+            if again and not (self.selectable(request, position) and self.room(request, self.offers[position])):
                 continue
             back = self.take(request, position, must=False)
             if back is None:
@@ -750,6 +854,7 @@ class Search:
                 self.first[own] = position
             if self._further(request, number, position + 1, back):
                 return True
+        self._step(request, len(self.offers) - looked)
         return False
 
     def _further(self, request: Request, number: int, start: int, back: t.Callable[[], None]) -> bool:
@@ -763,14 +868,40 @@ class Search:
             back()
         return done
 
-    def _step(self, request: Request) -> None:
-        self.steps += 1
+    def _step(self, request: Request, number: int = 1) -> None:
+        self.steps = min(self.steps + number, self.budget + 1)
         if self.steps > self.budget:
             reason = (
                 f"not decided after {self.budget} steps, at request {request.name}: the scheduler, which searches the "
                 "same way, may well run into its time limit of ten seconds a node"
             )
             raise Abort(Refusal(reason, request.path, "budget"))
+
+
+def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
+    """None where every unit can have one of its devices, no two the same; else the devices that are contended for."""
+    owner: dict[int, int] = {}
+
+    def place(unit: int, seen: set[int]) -> bool:
+        for position in units[unit]:
+            if position not in seen:
+                seen.add(position)
+                if position not in owner or place(owner[position], seen):
+                    owner[position] = unit
+                    return True
+        return False
+
+    for unit in range(len(units)):
+        seen: set[int] = set()
+        if not place(unit, seen):
+            return seen
+    return None
+
+
+def _disjoint(groups: list[list[list[Request]]]) -> int:
+    """The number of groups where no request is in two of them, else one."""
+    keys = [row[0].key for group in groups for row in group]
+    return len(groups) if len(set(keys)) == len(keys) else 1
 
 
 def _pool_of(offer: Offer) -> tuple[str, str, bool]:

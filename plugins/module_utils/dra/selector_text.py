@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
 def mentions(expression: str, name: str) -> bool:
@@ -16,6 +17,12 @@ def mentions(expression: str, name: str) -> bool:
     if domain not in expression and "[device.driver]" not in expression:
         return False
     return re.search(rf"(?<![A-Za-z0-9_]){re.escape(identifier)}(?![A-Za-z0-9_])", expression) is not None
+
+
+@lru_cache(maxsize=8192)
+def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
+    """Those of some qualified names that a selector looks at."""
+    return frozenset(name for name in names if mentions(expression, name))
 
 
 def conjuncts(expression: str) -> list[str]:

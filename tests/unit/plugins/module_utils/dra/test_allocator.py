@@ -272,6 +272,38 @@ def test_reasons(engine: cel.Engine) -> None:
         assert words in answer.reason and not answer.unknown
 
 
+def alternatives(name: str, *bodies: Object) -> Object:
+    return {"name": name, "firstAvailable": [{"name": f"s{i}", **body} for i, body in enumerate(bodies)]}
+
+
+def test_what_all_alternatives_lack_is_said_once(engine: cel.Engine) -> None:
+    claim = spec(alternatives("x", {"deviceClassName": "b"}, {"deviceClassName": "b"}))
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert (answer.kind, answer.path) == ("absent", "claims[0].spec.devices.requests[0]")
+    assert answer.reason == "request x needs 1 device: b.example.com publishes none on this node"
+    claim = spec(alternatives("x", {"deviceClassName": "b"}, {"deviceClassName": "a", "count": 2}))
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert answer.reason == (
+        "no alternative is left: x/s0: request x/s0 needs 1 device: b.example.com publishes none on this node; "
+        "x/s1: request x/s1 needs 2 devices: a.example.com publishes 1 on this node"
+    )
+
+
+def test_the_request_that_misses_an_attribute_is_named(engine: cel.Engine) -> None:
+    """Neither side has the attribute, but only the anchor cannot do without it."""
+    node = [device("g"), device("n", "b.example.com")]
+    claim = spec(
+        alternatives("nic", {"deviceClassName": "b"}, {"deviceClassName": "b"}),
+        one("gpu", "a"),
+        constraints=[same(ROOT, "nic/s0", "gpu")],
+    )
+    answer = refused(allocate([claim], CLASSES, node, engine))
+    assert (answer.kind, answer.path) == ("constraint", "claims[0].spec.devices.constraints[0]")
+    assert answer.reason == f"request gpu: no device of a.example.com has the attribute {ROOT}"
+    node = [device("g", ROOT="r0"), device("n", "b.example.com")]
+    assert got(allocate([claim], CLASSES, node, engine)) == [("nic/s1", "n"), ("gpu", "g")]
+
+
 # --- what the probe does not know
 
 
@@ -366,7 +398,7 @@ def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: 
 def test_a_budget_ends_the_search(engine: cel.Engine) -> None:
     node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
     requests = [one(f"x{i}", "a", f'device.driver != "{i}"') for i in range(12)]  # no two are alike
-    rules = [same(ROOT, "x10", "x11")]
+    rules = [{"distinctAttribute": "a.example.com/rail", "requests": ["x9", "x10", "x11"]}]  # of two rails
     answer = refused(allocate([spec(*requests, constraints=rules)], CLASSES, node, engine, budget=2000))
     assert answer.kind == "budget" and answer.unknown and "not decided after 2000 steps" in answer.reason
 
