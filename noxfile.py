@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import typing as t
 import urllib.request
@@ -112,6 +113,16 @@ def primary() -> str:
     return next((name for name in CONTROLLERS if name in pythons()), f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
+@functools.lru_cache(None)
+def scratch() -> Path:
+    """Where tests make their files: in memory if there is room, as trees of machines are thousands of small files."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30
+    folder = Path(tempfile.mkdtemp(prefix="lanewise-dra-", dir=memory if roomy else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def run(
     session: nox.Session, venv: Path, *command: str, cwd: Path = TREE, silent: bool = False, **variables: str
 ) -> str:
@@ -128,6 +139,7 @@ def run(
     recorded = REPOSITORY.parent / "shared" / "topologies"  # the copy is elsewhere, so that it would not find them
     if recorded.is_dir():
         values.setdefault("LANEWISE_TOPOLOGIES", str(recorded))
+    values["TMPDIR"] = str(scratch())
     # the tools' own caches stay below .cache
     values.update(ANSIBLE_HOME=str(WORK / "ansible"), PYTHONDONTWRITEBYTECODE="1", **variables)
     program = venv / "bin" / command[0]  # nox would look along its own PATH

@@ -210,11 +210,11 @@ class Maker:
     def value(self, kind: str, name: str, bad: float, depth: int) -> t.Any:
         kind = kind.lstrip("*")
         if kind.startswith("[]"):
-            return [self.value(kind[2:], name, bad, depth + 1) for _ in range(self.rng.choice([0, 1, 1, 2, 3]))]
+            return [self.value(kind[2:], name, bad, depth + 1) for _unused in range(self.rng.choice([0, 1, 1, 2, 3]))]
         if kind.startswith("{}"):
             return {
                 self.map_key(name, bad): self.value(kind[2:], name, bad, depth + 1)
-                for _ in range(self.rng.choice([0, 1, 1, 2]))
+                for _unused in range(self.rng.choice([0, 1, 1, 2]))
             }
         return self.struct(kind, bad, depth) if kind in schema.STRUCTS else self.scalar(kind, name, bad)
 
@@ -241,7 +241,7 @@ class Maker:
     # valid objects, in v1
 
     def selectors(self) -> list[Object]:
-        return [{"cel": {"expression": self.rng.choice(EXPRESSIONS)}} for _ in range(self.rng.choice([0, 1, 2]))]
+        return [{"cel": {"expression": self.rng.choice(EXPRESSIONS)}} for _unused in range(self.rng.choice([0, 1, 2]))]
 
     def new(self, chance: float) -> bool:
         """Whether to use a field that came with 1.37."""
@@ -272,7 +272,7 @@ class Maker:
         made.update(
             self.some(
                 {
-                    "tolerations": [self.toleration() for _ in range(pick([0, 1, 2]))],
+                    "tolerations": [self.toleration() for _unused in range(pick([0, 1, 2]))],
                     "capacity": {"requests": {pick(ATTRIBUTES): pick(QUANTITIES)}},
                 },
                 0.3,
@@ -300,14 +300,14 @@ class Maker:
             return pick([{}, {"requests": self.rng.sample(references, pick([0, 1, len(references)]))}])
 
         constraints = []
-        for _ in range(pick([0, 0, 1, 2])):
+        for _unused in range(pick([0, 0, 1, 2])):
             which = pick(["matchAttribute", "matchAttribute", "distinctAttribute"])
             constraints.append({**refer(), which: pick(ATTRIBUTES[1:3])})
             if self.new(0.3):
                 derived = {"name": pick(ATTRIBUTES[1:3]), "expression": "device.driver"}
                 request = pick(requests)
                 request.get("exactly", request.get("firstAvailable", [{}])[0])["derivedAttributes"] = [derived]
-        config = [{**refer(), **self.opaque()} for _ in range(pick([0, 0, 1, 2]))]
+        config = [{**refer(), **self.opaque()} for _unused in range(pick([0, 0, 1, 2]))]
         return {"devices": {"requests": requests, "constraints": constraints, "config": config}}
 
     def meta(self, kind: str) -> Object:
@@ -439,7 +439,7 @@ class Maker:
         pick = self.rng.choice
         made: Object = {"apiVersion": schema.V1, "kind": kind, "metadata": self.meta(kind)}
         if kind == "DeviceClass":
-            config = [self.opaque() for _ in range(pick([0, 1, 2]))]
+            config = [self.opaque() for _unused in range(pick([0, 1, 2]))]
             made["spec"] = {"selectors": self.selectors(), "config": config}
             made["spec"].update(self.some({"extendedResourceName": "example.com/gpu"}))
         elif kind == "ResourceClaim":
@@ -474,7 +474,7 @@ class Maker:
 
     def structs(self, value: t.Any, kind: str) -> list[tuple[Object, str]]:
         found = [(value, kind)]
-        for holder, key, item, _ in self.places(value, kind, ""):
+        for holder, key, item, _unused in self.places(value, kind, ""):
             struct = item.lstrip("*")
             if struct in schema.STRUCTS and isinstance(holder[key], dict):
                 found.append((holder[key], struct))
@@ -509,14 +509,14 @@ class Maker:
                 field = rng.choice(missing)
                 struct[field] = self.value(fields[field].type, field, 0.15, 2)
         elif action == "unknown":
-            struct, _ = rng.choice(self.structs(obj, obj["kind"]))
+            struct, _unused = rng.choice(self.structs(obj, obj["kind"]))
             struct[rng.choice(["devices", "Spec", "unknown", "opaque", "name2", "count", "exactly"])] = rng.choice(
                 OTHERS
             )
         elif action == "repeat":
-            lists = [(h[k], n) for h, k, _, n in places if isinstance(h[k], list) and h[k]]
+            lists = [(h[k], n) for h, k, _unused, n in places if isinstance(h[k], list) and h[k]]
             if lists:
-                items, _ = rng.choice(lists)
+                items, _unused = rng.choice(lists)
                 items.append(copy.deepcopy(rng.choice(items)))
         elif action == "many":
             self.crowd(places)
@@ -525,11 +525,13 @@ class Maker:
 
     def crowd(self, places: list[tuple[t.Any, t.Any, str, str]]) -> None:
         """Lets one list or map grow to a limit or over it, every item under a name of its own."""
-        full = [(h[k], n) for h, k, _, n in places if isinstance(h[k], (list, dict)) and h[k] and h[k] is not None]
+        full = [
+            (h[k], n) for h, k, _unused, n in places if isinstance(h[k], (list, dict)) and h[k] and h[k] is not None
+        ]
         full = [(items, n) for items, n in full if isinstance(items, list) or self.is_map(items, places)]
         if not full:
             return
-        items, _ = self.rng.choice(full)
+        items, _unused = self.rng.choice(full)
         size = self.rng.choice([2, 3, 4, 5, 8, 9, 10, 11, 16, 17, 32, 33, 48, 64, 65, 128, 129])
         if isinstance(items, list):
             model = items[0]
@@ -548,7 +550,7 @@ class Maker:
                 items[f"n{index}"] = copy.deepcopy(model)
 
     def is_map(self, items: Object, places: list[tuple[t.Any, t.Any, str, str]]) -> bool:
-        return any(h[k] is items and kind.lstrip("*").startswith("{}") for h, k, kind, _ in places)
+        return any(h[k] is items and kind.lstrip("*").startswith("{}") for h, k, kind, _unused in places)
 
     def object(self, kind: str) -> Object:
         if self.rng.random() < 0.06:
@@ -556,7 +558,7 @@ class Maker:
             made.update({"apiVersion": self.version, "kind": kind})
         else:
             made = self.valid(kind)
-            for _ in range(self.rng.choice([0, 1, 1, 1, 1, 2, 3])):
+            for _unused in range(self.rng.choice([0, 1, 1, 1, 1, 2, 3])):
                 self.spoil(made)
         return self.settle(made, kind)
 
@@ -730,7 +732,9 @@ def test_field_tables(server: Server, version: str, kind: str) -> None:
             for name, prop in served[struct].get("properties", {}).items()
         }
         assert ours == theirs, struct
-        waiting += [name for name in (kind.strip("[]{}") for kind, _, _ in ours.values()) if name in schema.STRUCTS]
+        waiting += [
+            name for name in (kind.strip("[]{}") for kind, _unused, _unused in ours.values()) if name in schema.STRUCTS
+        ]
     assert len(seen) > 5
 
 

@@ -98,7 +98,7 @@ def _normalized(text: str) -> str:
 
 def _precedence(version: str) -> tuple[t.Any, ...]:
     """A key that orders versions as semver 2.0.0 does."""
-    numbers, _, before = version.partition("-")
+    numbers, _unused, before = version.partition("-")
     parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in before.split(".")] if before else []
     return tuple(int(number) for number in numbers.split(".")), not before, parts
 
@@ -518,13 +518,13 @@ class Engine:
         has_version = program.versions
         attributes: dict[str, _Values] = {}
         for name, attribute in (device.get("attributes") or {}).items():
-            domain, _, identifier = name.rpartition("/")
+            domain, _unused, identifier = name.rpartition("/")
             value = _value(name, attribute)
             has_version = has_version or _tag(value) == _VERSION
             attributes.setdefault(domain or driver, {})[identifier] = value
         capacity: dict[str, _Values] = {}
         for name, one in (device.get("capacity") or {}).items():
-            domain, _, identifier = name.rpartition("/")
+            domain, _unused, identifier = name.rpartition("/")
             capacity.setdefault(domain or driver, {})[identifier] = _quantity(quantity.parse(one["value"]))
         domains = program.domains | {driver}
         data: _Values = {

@@ -571,7 +571,7 @@ class _Estimator:
         return t.cast("_Range", getattr(self, f"cost_of_{node.kind}")(node))
 
     def cost_of_ident(self, node: Node) -> _Range:
-        root, _, name = node.name.partition(".")
+        root, _unused, name = node.name.partition(".")
         if root == "device" and name in DEVICE_FIELDS:
             # Declared as one variable with a dotted name here, a field of an object on the server
             self.paths[node.number] = _NOWHERE.then(root).then(name)
@@ -581,7 +581,8 @@ class _Estimator:
         return _ONE
 
     def cost_of_select(self, node: Node) -> _Range:
-        assert node.target is not None
+        if node.target is None:
+            raise AssertionError("a select without an operand cannot be parsed")
         cost = self.cost(node.target)
         if node.test_only:
             return cost

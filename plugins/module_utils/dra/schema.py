@@ -445,7 +445,7 @@ class Decoder:
             if not isinstance(value, list):
                 self._wrong(path, "a list", value)
                 return []
-            if kind.item == "string" and all(type(item) is str for item in value):
+            if kind.item == "string" and all(isinstance(item, str) for item in value):
                 return value
             return [self._item(item, kind.item, f"{path}[{index}]") for index, item in enumerate(value)]
         if kind.shape == "{":

@@ -61,7 +61,7 @@ def validate(
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved")]
     decoder = schema.Decoder(str(version), minor)
     read = decoder.struct(obj, str(kind), "")
-    found = [problem for problem, _ in decoder.unknown]
+    found = [problem for problem, _unused in decoder.unknown]
     if decoder.types:
         return [*decoder.types, *found]
     v1 = versions.convert(read, schema.V1) if version == schema.V1BETA1 else read
@@ -565,8 +565,8 @@ class _Rules:
         if "min" not in span:
             self._add(f"{path}.min", "is required", "required")
             return
-        least, most, step = (quantity.parse(span[name]) if name in span else None for name in ("min", "max", "step"))
-        assert least is not None
+        least = quantity.parse(span["min"])
+        most, step = (quantity.parse(span[name]) if name in span else None for name in ("max", "step"))
         default_path = f"{path}.default" if self._minor >= 37 else ""
         if least > capacity:
             self._add(f"{path}.min", "is more than the capacity", "value")

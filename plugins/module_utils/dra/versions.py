@@ -330,7 +330,7 @@ def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
                 if off is None:
                     off = not enabled(feature.gate, minor, gates)
                 if off:
-                    for holder, name, _ in list(_holders(obj, _steps(gated.path), "")):
+                    for holder, name, _unused in list(_holders(obj, _steps(gated.path), "")):
                         del holder[name]
 
 

@@ -132,9 +132,9 @@ def test_binary_text_reads_back(number):
 
 
 @given(st.text(alphabet="0123456789.+-eEinumkKMGTP ", max_size=12), st.text(alphabet="0123456789.eEmkKi", max_size=8))
-def test_parse_never_fails_otherwise_and_compares(left, right):
+def test_parse_never_fails_otherwise_and_compares(one, other):
     try:
-        a, b = quantity.parse(left), quantity.parse(right)
+        a, b = quantity.parse(one), quantity.parse(other)
     except quantity.QuantityError:
         return
-    assert quantity.compare(left, right) == (a > b) - (a < b) == -quantity.compare(right, left)
+    assert quantity.compare(one, other) == (a > b) - (a < b) == -quantity.compare(other, one)

@@ -72,7 +72,7 @@ def test_times(text, good):
 def decode(value, struct, version=schema.V1, minor=37):
     decoder = schema.Decoder(version, minor)
     read = decoder.struct(value, struct, "spec")
-    return read, [str(problem) for problem in decoder.types], [problem.path for problem, _ in decoder.unknown]
+    return read, [str(problem) for problem in decoder.types], [problem.path for problem, _unused in decoder.unknown]
 
 
 def test_null_is_unset_and_zero_in_lists_and_maps():
@@ -107,7 +107,7 @@ def test_null_is_unset_and_zero_in_lists_and_maps():
     ],
 )
 def test_wrong_types(value, path):
-    _, types, _ = decode(value, "Device")
+    _unused, types, _unused = decode(value, "Device")
     assert [text.split(": ")[0] for text in types] == [path]
 
 

@@ -69,7 +69,7 @@ def value_of(driver, device, name):
 
 def order(version):
     """A sort key of a version, written after section 11 of semver.org rather than taken from the code under test."""
-    numbers, _, pre = version.partition("+")[0].partition("-")
+    numbers, _unused, pre = version.partition("+")[0].partition("-")
     rank = [("0", f"{int(part):020}") if part.isdigit() else ("1", part) for part in pre.split(".")] if pre else []
     return [int(number) for number in numbers.split(".")], not pre, rank
 

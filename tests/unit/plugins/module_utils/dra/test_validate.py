@@ -622,8 +622,10 @@ def test_binding_conditions():
 
 
 def test_generated_names():
-    def faults(prefix, kind=CLAIM, kubernetes="1.37"):
-        return {path for path, _ in told(change(kind, ("metadata", {"generateName": prefix})), kubernetes)}
+    def faults(prefix, kind=None, kubernetes="1.37"):
+        return {
+            path for path, _unused in told(change(kind or CLAIM, ("metadata", {"generateName": prefix})), kubernetes)
+        }
 
     assert faults("gpu-") == faults("gpu.a-") == faults("x" * 100) == set()
     assert faults("-") == {"metadata.generateName", "metadata.name"}
@@ -682,7 +684,7 @@ def test_the_object_stays_as_it_is():
 
 def test_a_thousand_templates_take_less_than_a_second():
     start = time.process_time()
-    for _ in range(1000):
+    for _unused in range(1000):
         assert not validate(TEMPLATE)
     assert time.process_time() - start < 1
 

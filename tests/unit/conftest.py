@@ -1,0 +1,22 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Trees of machines are thousands of small files: they are made in memory if there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+_MEMORY = "/dev/shm"
+_ROOM = 2 * 2**30
+
+
+def pytest_configure(config):
+    if os.environ.get("TMPDIR") or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
+        return
+    folder = tempfile.mkdtemp(prefix="lanewise-dra-", dir=_MEMORY)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder  # the workers of a parallel run get the same
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
