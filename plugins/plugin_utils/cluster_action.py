@@ -12,6 +12,18 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 
+def _reason(done: dict[str, t.Any]) -> str:
+    """The module's message, or the last line of the traceback where it fell over, as with a cluster that is away."""
+    event = getattr(done.get("exception"), "event", None)  # ansible-core hands exceptions over as objects since 2.19
+    if done.get("msg") or event:
+        return str(done.get("msg") or event.msg)
+    for key in ("module_stderr", "exception", "module_stdout"):
+        lines = str(done.get(key) or "").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return f"failed without a word; it returned {sorted(done)}"
+
+
 class ClusterAction(ActionBase):
     """Runs modules of kubernetes.core where the task runs, with the kubeconfig and context of the task's options."""
 
@@ -36,5 +48,5 @@ class ClusterAction(ActionBase):
         finally:
             self._task.check_mode, self._task.diff = mode, diff
         if done.get("failed"):
-            raise AnsibleActionFail(f"{name}: {done.get('msg') or done.get('module_stderr') or 'failed'}")
+            raise AnsibleActionFail(f"{name}: {_reason(done)}")
         return dict(done)

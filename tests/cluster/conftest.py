@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Control planes for the tests of a run: each is started when the first test asks for it, and shared from then on."""
+"""Control planes for the tests of a file: each is started when the first test asks for it, and ends with the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> N
             terminalreporter.write_line(line)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def planes(request: pytest.FixtureRequest) -> t.Iterator[Planes]:
     """Gives the shared control plane of a version. Skips where its programs are not there."""
     running: dict[str, ControlPlane] = {}
@@ -48,19 +48,19 @@ def planes(request: pytest.FixtureRequest) -> t.Iterator[Planes]:
         plane.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def newest(planes: Planes) -> ControlPlane:
     """The newest Kubernetes that is pinned."""
     return planes(minors()[0])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def oldest(planes: Planes) -> ControlPlane:
     """The oldest Kubernetes that is supported, the first with resource.k8s.io/v1."""
     return planes(minors()[-1])
 
 
-@pytest.fixture(scope="session", params=minors())
+@pytest.fixture(scope="module", params=minors())
 def control_plane(planes: Planes, request: pytest.FixtureRequest) -> ControlPlane:
     """Every pinned Kubernetes in turn."""
     return planes(request.param)

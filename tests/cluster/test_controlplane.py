@@ -27,8 +27,9 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 DEFAULT = f"{RESOURCE}/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
 KEEPER = """
-import json, sys, time
+import json, signal, sys, time
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts with it ignored
 with ControlPlane(scheduler=False, controller_manager=False) as plane:
     pids = {**plane.pids, "supervisor": plane._supervisor.pid}
     print(json.dumps({"folder": str(plane.folder), "ports": list(plane.ports.values()), "pids": pids}), flush=True)
