@@ -22,7 +22,6 @@ _SPEC: dict[str, dict[str, t.Any]] = {
     "applyset": {"type": "str", "default": "lanewise-dra"},
     "applyset_namespace": {"type": "str", "default": "default"},
 }
-_VERSION = "1.0.0"
 _NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
 
 
@@ -94,7 +93,7 @@ class ActionModule(ClusterAction):
                     f"{tooling}. Give the set another name (dra_claims_applyset in the role)."
                 )
         if not self._task.check_mode:
-            self._write_parent(apply_set.parent(**applyset, objects=objects, version=_VERSION, before=before))
+            self._write_parent(apply_set.parent(**applyset, objects=objects, before=before))
         return before
 
     def _write_parent(self, parent: apply_set.Object) -> None:
@@ -109,7 +108,7 @@ class ActionModule(ClusterAction):
         objects: list[apply_set.Object],
         before: list[apply_set.Object],
     ) -> None:
-        whole = apply_set.parent(**applyset, objects=objects, version=_VERSION, before=before)
+        whole = apply_set.parent(**applyset, objects=objects, before=before)
         apis = self._run("kubernetes.core.k8s_cluster_info", {})["apis"]
         label = f"applyset.kubernetes.io/part-of={apply_set.set_id(**applyset)}"
         ours = [item for kind in apply_set.kinds(whole, apis) for item in self._info(**kind, label_selectors=[label])]
@@ -126,7 +125,7 @@ class ActionModule(ClusterAction):
                     raise AnsibleActionFail("Not everything stale was removed:\n" + "\n".join(map(str, refused)))
         # while a claim is held back its kind must stay named
         if not self._task.check_mode and not stale["in_use"]:
-            self._write_parent(apply_set.parent(**applyset, objects=objects, version=_VERSION))
+            self._write_parent(apply_set.parent(**applyset, objects=objects))
         if self._task.diff and stale["delete"]:
             prepared = "".join(f"- {title}\n" for title in result["pruned"])
             result["diff"] = [*result.get("diff", []), {"prepared": prepared}]

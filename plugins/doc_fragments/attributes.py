@@ -36,6 +36,21 @@ attributes:
       - This action does not modify state.
 """
 
+    # For modules that are action plugins: once for all hosts, on the controller.
+    CONTROLLER = r"""
+options: {}
+attributes:
+  action:
+    description: Has a corresponding action plugin, which runs on the controller.
+    support: full
+  async:
+    description: Supports being used with the C(async) keyword.
+    support: none
+  bypass_host_loop:
+    description: Forces a global task that does not execute per host. This module leaves that to C(run_once).
+    support: none
+"""
+
     # The group lanewise.dra.all takes module defaults for all modules of the collection.
     ACTIONGROUP_LANEWISE = r"""
 options: {}

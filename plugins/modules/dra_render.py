@@ -27,15 +27,6 @@ notes:
 requirements:
   - cel-expr-python >= 0.1.3 on the controller
 attributes:
-  action:
-    description: Has a corresponding action plugin, which runs on the controller.
-    support: full
-  async:
-    description: Supports being used with the C(async) keyword.
-    support: none
-  bypass_host_loop:
-    description: Forces a global task that does not execute per host. This module leaves that to C(run_once).
-    support: none
   check_mode:
     support: full
   diff_mode:
@@ -49,6 +40,7 @@ attributes:
       - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
 extends_documentation_fragment:
   - lanewise.dra.attributes
+  - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   variables:

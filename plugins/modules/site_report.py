@@ -31,15 +31,6 @@ notes:
   - Every file is replaced in one step, so an interrupted run leaves a report that can be read. Two runs at the same
     time on one folder are not guarded against each other.
 attributes:
-  action:
-    description: Has a corresponding action plugin, which runs on the controller.
-    support: full
-  async:
-    description: Supports being used with the C(async) keyword.
-    support: none
-  bypass_host_loop:
-    description: Forces a global task that does not execute per host. This module leaves that to C(run_once).
-    support: none
   check_mode:
     support: full
   diff_mode:
@@ -55,6 +46,7 @@ attributes:
       - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
 extends_documentation_fragment:
   - lanewise.dra.attributes
+  - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   dest:

@@ -111,9 +111,7 @@ def answer(objects: Sequence[Object], result: dict[str, t.Any]) -> dict[str, lis
     return {"problems": problems, "landed": landed}
 
 
-def parent(
-    name: str, namespace: str, objects: Sequence[Object], version: str, before: Sequence[Object] = ()
-) -> dict[str, t.Any]:
+def parent(name: str, namespace: str, objects: Sequence[Object], before: Sequence[Object] = ()) -> dict[str, t.Any]:
     """The ConfigMap that stands for the set. It names the kinds and namespaces of the objects.
 
     With C(before) (the parent as it is on the cluster, none or one), those that it names already stay, so that an
@@ -133,7 +131,7 @@ def parent(
             "namespace": namespace,
             "labels": {_ID: set_id(name, namespace)},
             "annotations": {
-                TOOLING: f"lanewise.dra/v{version}",
+                TOOLING: "lanewise.dra/v1",
                 _KINDS: ",".join(sorted(kinds)),
                 _NAMESPACES: ",".join(sorted(namespaces)),
             },

@@ -41,8 +41,8 @@ def test_members_of_a_set_carry_its_label_and_namespaces_do_not():
 
 
 def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
-    before = apply_set.parent("s", "default", [TEMPLATE], "1.0.0")
-    after = apply_set.parent("s", "default", [CLASS], "1.0.0", [before])
+    before = apply_set.parent("s", "default", [TEMPLATE])
+    after = apply_set.parent("s", "default", [CLASS], [before])
     annotations = after["metadata"]["annotations"]
     kinds = "applyset.kubernetes.io/contains-group-kinds"
     assert annotations[kinds] == "DeviceClass.resource.k8s.io,ResourceClaimTemplate.resource.k8s.io"

@@ -27,7 +27,6 @@ SELECTORS = 32
 FIRST_AVAILABLE = 8
 DERIVED_ATTRIBUTES = 32
 ALLOCATION_RESULTS = 32
-RESERVED_FOR = 256
 # Declared in types.go, yet enforced by no released server; we keep to it all the same when we write tolerations.
 TOLERATIONS = 16
 OPAQUE_BYTES = 10 * 1024
