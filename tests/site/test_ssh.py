@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import typing as t
 from pathlib import Path
@@ -60,12 +61,15 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
     )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # where a system's own sshd separates privileges
+    # ssh's sockets need a path of at most 108 bytes, more than what %C and a test's own folder leave
+    sockets = Path(tempfile.mkdtemp(prefix="ssh-", dir="/tmp"))
     with open(folder / "log", "wb") as log:
         server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
     try:
         _wait_for(port, server)
-        yield Site(folder, port)
+        yield Site(folder, port, sockets)
     finally:
+        shutil.rmtree(sockets, ignore_errors=True)
         server.terminate()
         server.wait(timeout=10)
 
@@ -73,7 +77,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
 class Site:
     """An inventory of two hosts that are this machine over SSH, and one that nobody answers for."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, sockets: Path) -> None:
         self.folder = folder
         self.report = folder / "report"
         hosts = {name: {"ansible_port": port} for name in ("node-a", "node-b")}
@@ -82,7 +86,7 @@ class Site:
             "ansible_host": "127.0.0.1",
             "ansible_user": getpass.getuser(),
             "ansible_ssh_private_key_file": str(folder / "user"),
-            "ansible_ssh_common_args": f"-o UserKnownHostsFile={folder}/known_hosts -o ControlPath={folder}/%C",
+            "ansible_ssh_common_args": f"-o UserKnownHostsFile={folder}/known_hosts -o ControlPath={sockets}/%C",
             "ansible_python_interpreter": sys.executable,
             "site_report_dest": str(self.report),
         }
