@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Get the programs of a Kubernetes control plane: build them from the pinned Go modules once, or take ready ones.
+"""Get the programs of a Kubernetes cluster: build them from the pinned Go modules once, or take ready ones.
 
     python3 tools/cluster.py [--kubernetes 1.34] [PROGRAM ...]
 
-Prints the path of each program. The modules lie in tests/cluster/kubernetes/MINOR and tests/cluster/etcd; what is built
-lies in the user's cache directory under the hash of its module, so checkouts share it. C(LANEWISE_KUBE_BIN) or
+Prints the path of each program. The modules lie in tests/cluster/kubernetes/MINOR and beside it; what is built lies in
+the user's cache directory under the hash of its module, so checkouts share it. C(LANEWISE_KUBE_BIN) or
 C(KUBEBUILDER_ASSETS) name folders with ready programs, etcd among them: one is used where its kube-apiserver is of the
 wanted minor version. See docs/cluster.md. Uses the standard library only.
 """
@@ -34,9 +34,55 @@ from environment import CACHE, REPOSITORY, Missing, say
 MODULES = REPOSITORY / "tests" / "cluster"
 VARIABLES = ("LANEWISE_KUBE_BIN", "KUBEBUILDER_ASSETS")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
+#: What a node runs besides: kubelet, containerd, the CNI plugins of a simple network, a sandbox's first process.
+NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "ptp", "host-local", "loopback", "pause")
 #: What a build with empty caches took on two cores; docs/cluster.md has the figures of each version.
-SECONDS = {"etcd": 45, "kube-apiserver": 330, "kube-scheduler": 55, "kube-controller-manager": 70, "kubectl": 30}
-TAGS = "selinux,notest,grpcnotrace"  # those of the release's own build
+SECONDS = {
+    "etcd": 45,
+    "kube-apiserver": 330,
+    "kube-scheduler": 55,
+    "kube-controller-manager": 70,
+    "kubectl": 30,
+    "kubelet": 60,
+    "containerd": 120,
+    "containerd-shim-runc-v2": 15,
+    "ctr": 15,
+    "ptp": 10,
+    "host-local": 3,
+    "loopback": 3,
+    "pause": 3,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Go module that is not Kubernetes: the folder of tests/cluster that pins it, and its programs.
+
+    A program is named with its package below the module; an empty one is the module itself.
+    """
+
+    folder: str
+    path: str
+    packages: dict[str, str]
+    tags: str = ""
+    version: str = ""  # the linker's name for it, where the program calls itself otherwise "unknown"
+
+
+_PLUGINS = {"ptp": "/plugins/main/ptp", "loopback": "/plugins/main/loopback", "host-local": "/plugins/ipam/host-local"}
+SOURCES = (
+    Source("etcd", "go.etcd.io/etcd/server/v3", {"etcd": ""}),
+    Source(
+        "containerd",
+        "github.com/containerd/containerd/v2",
+        {name: f"/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
+        tags="no_btrfs no_zfs no_devmapper",
+        version="github.com/containerd/containerd/v2/version.Version",
+    ),
+    Source("cni", "github.com/containernetworking/plugins", _PLUGINS),
+    Source("pause", "lanewise.dev/tests/cluster/pause", {"pause": ""}),
+)
+KUBERNETES = "k8s.io/kubernetes"
+KUBERNETES_TAGS = "selinux,notest,grpcnotrace"  # those of the release's own build
 
 
 @dataclass(frozen=True)
@@ -44,30 +90,34 @@ class Module:
     """A pinned Go module: where its go.mod lies and the version of what it builds."""
 
     folder: Path
-    source: str  # the module path that the version belongs to
+    path: str  # the module path that the version belongs to
     version: str  # without the v
+    source: Source | None  # None: Kubernetes
 
     @property
     def cache(self) -> Path:
         digest = hashlib.sha256(" ".join(self.build("")).encode())
-        for name in ("go.mod", "go.sum"):
-            digest.update((self.folder / name).read_bytes())
-        kind = "etcd" if "etcd" in self.source else "kubernetes"
-        return CACHE / kind / f"{self.version}-{digest.hexdigest()[:12]}"
-
-    def package(self, program: str) -> str:
-        return self.source if program == "etcd" else f"{self.source}/cmd/{program}"
+        for path in sorted(self.folder.glob("*.*")):
+            digest.update(path.read_bytes())
+        return (
+            CACHE / (self.source.folder if self.source else "kubernetes") / f"{self.version}-{digest.hexdigest()[:12]}"
+        )
 
     def build(self, program: str) -> list[str]:
         """The go command that builds a program, short of its -o. Without the linker's values it calls itself v0.0.0."""
         flags = ["-s", "-w"]
-        if "kubernetes" in self.source:
+        if self.source is None:
+            tags = KUBERNETES_TAGS
+            package = f"{self.path}/cmd/{program}"
             major, minor = self.version.split(".")[:2]
             values = {"gitVersion": f"v{self.version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-            for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
-                flags += [f"-X {package}.{name}={value}" for name, value in values.items()]
-        tags = ["-tags", TAGS] if "kubernetes" in self.source else []
-        return ["go", "build", "-trimpath", *tags, "-ldflags", " ".join(flags), self.package(program)]
+            for target in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+                flags += [f"-X {target}.{name}={value}" for name, value in values.items()]
+        else:
+            tags = self.source.tags
+            package = self.path + self.source.packages.get(program, "")
+            flags += [f"-X {self.source.version}={self.version}"] if self.source.version else []
+        return ["go", "build", "-trimpath", *(["-tags", tags] if tags else []), "-ldflags", " ".join(flags), package]
 
 
 def minors() -> list[str]:
@@ -76,20 +126,18 @@ def minors() -> list[str]:
     return sorted(names, key=lambda name: [int(part) for part in name.split(".")], reverse=True)
 
 
-def _module(folder: Path, source: str) -> Module:
-    pin = re.search(rf"^\s*(?:require )?{re.escape(source)} v(\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
-    if pin is None:
-        raise ValueError(f"{folder / 'go.mod'} does not require {source}")
-    return Module(folder, source, pin[1])
-
-
 def module(program: str, minor: str) -> Module:
     """The module that builds a program. Raises Missing for a version that is not pinned."""
-    if program == "etcd":
-        return _module(MODULES / "etcd", "go.etcd.io/etcd/server/v3")
-    if minor not in minors():
+    source = next((source for source in SOURCES if program in source.packages), None)
+    if source is None and minor not in minors():
         raise Missing(f"Kubernetes {minor} is not pinned in tests/cluster/kubernetes, only {', '.join(minors())}")
-    return _module(MODULES / "kubernetes" / minor, "k8s.io/kubernetes")
+    folder = MODULES / source.folder if source else MODULES / "kubernetes" / minor
+    path = source.path if source else KUBERNETES
+    text = (folder / "go.mod").read_text()
+    pin = re.search(rf"^\s*(?:require )?{re.escape(path)} v(\S+)", text, re.MULTILINE)
+    if pin is None and f"module {path}\n" not in text:
+        raise ValueError(f"{folder / 'go.mod'} does not require {path}")
+    return Module(folder, path, pin[1] if pin else "own", source)
 
 
 @functools.lru_cache(None)
@@ -123,11 +171,13 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
     names = names or CONTROL_PLANE
     folder = given().get(minor)
     if folder:
-        lacking = [name for name in names if not os.access(folder / name, os.X_OK)]
+        ready = {name: folder / name for name in names if os.access(folder / name, os.X_OK)}
+        lacking = [name for name in names if name not in ready and (name in CONTROL_PLANE or name == "kubelet")]
         if lacking:
             raise Missing(f"{folder} lacks {', '.join(lacking)}; unset {' and '.join(VARIABLES)} to build Kubernetes")
-        return {name: folder / name for name in names}
-    paths = {name: module(name, minor).cache / name for name in names}
+    else:
+        ready = {}
+    paths = {name: ready.get(name) or module(name, minor).cache / name for name in names}
     lacking = [name for name in names if not paths[name].exists()]
     if lacking and not build:
         minutes = sum(SECONDS.get(name, 60) for name in lacking) / 60
@@ -145,14 +195,14 @@ def _go(source: Module) -> dict[str, str]:
     variables = dict(os.environ, CGO_ENABLED="0", GOWORK="off")
     if not shutil.which("go"):
         raise Missing(
-            f"needs Go to build {source.source} {source.version} (https://go.dev/dl), or the programs in a folder that "
+            f"needs Go to build {source.path} {source.version} (https://go.dev/dl), or the programs in a folder that "
             "LANEWISE_KUBE_BIN names"
         )
     answer = subprocess.run(
         ["go", "list", "-m"], cwd=source.folder, env=variables, capture_output=True, text=True, check=False
     )
     if answer.returncode:  # it reads the go line of go.mod before all else
-        raise Missing(f"Go cannot build {source.source} {source.version}: {answer.stderr.strip()}")
+        raise Missing(f"Go cannot build {source.path} {source.version}: {answer.stderr.strip()}")
     return variables
 
 
@@ -170,7 +220,7 @@ def _build(source: Module, program: str, turn: str) -> None:
         start = time.monotonic()
         minutes = SECONDS.get(program, 60) / 60
         say(
-            f"{turn}: building {program} of {source.source} {source.version}; the first time this takes "
+            f"{turn}: building {program} of {source.path} {source.version}; the first time this takes "
             f"{minutes:.1f} minutes on two cores"
         )
         with tempfile.TemporaryDirectory(dir=source.cache, prefix=".building-") as made:
@@ -186,7 +236,12 @@ def _build(source: Module, program: str, turn: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kubernetes", metavar="MINOR", action="append", help=f"one of {', '.join(minors())}")
-    parser.add_argument("programs", metavar="PROGRAM", nargs="*", help=f"without any: {', '.join(CONTROL_PLANE)}")
+    parser.add_argument(
+        "programs",
+        metavar="PROGRAM",
+        nargs="*",
+        help=f"without any: {', '.join(CONTROL_PLANE)}; of a node: {', '.join(NODE)}",
+    )
     arguments = parser.parse_args()
     try:
         for minor in arguments.kubernetes or minors():

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Control planes for the tests of a file: each is started when the first test asks for it, and ends with the file."""
+"""Control planes and nodes for the tests of a file: started when the first test asks for one, ended with the file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
 from ansible_collections.lanewise.dra.tools.cluster import minors
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -64,3 +65,17 @@ def oldest(planes: Planes) -> ControlPlane:
 def control_plane(planes: Planes, request: pytest.FixtureRequest) -> ControlPlane:
     """Every pinned Kubernetes in turn."""
     return planes(request.param)
+
+
+@pytest.fixture(scope="module")
+def node(newest: ControlPlane, request: pytest.FixtureRequest) -> t.Iterator[Node]:
+    """A node of the newest Kubernetes, with kubelet and containerd. Skips where there is no sandbox for it."""
+    if not inside():
+        pytest.skip("needs namespaces of its own: 'make test ONLY=node' runs it in tests/cluster/sandbox.py, as root")
+    try:
+        node = Node(newest)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    request.config.stash[STARTED].append(f"node {node.name}: ready in {node.seconds:.1f} s")
+    with node:
+        yield node

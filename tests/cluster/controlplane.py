@@ -8,7 +8,7 @@
         status, answer = plane.request("GET", "/version")
 
 See docs/cluster.md. There are no kubelets: nodes are objects that C(add_node) makes, and a pod that the scheduler has
-bound stays Pending.
+bound stays Pending. node.py adds a real one.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ class ControlPlane:
         serving = [f"--tls-cert-file={server}", f"--tls-private-key-file={server}", "--bind-address=127.0.0.1"]
         config = {f"resource.k8s.io/{name}": True for name in RESOURCE_VERSIONS}
         config.update(runtime_config)
+        kubelets = self.authority.issue("kube-apiserver-kubelet-client", "system:masters")
         gates = [f"--feature-gates={_pairs(self.gates)}"] if self.gates else []
         self._commands["etcd"] = [
             f"--data-dir={self.folder / 'etcd'}",
@@ -172,6 +173,9 @@ class ControlPlane:
             f"--etcd-certfile={server}",
             f"--etcd-keyfile={server}",
             f"--client-ca-file={ca}",
+            f"--kubelet-client-certificate={kubelets}",
+            f"--kubelet-client-key={kubelets}",
+            "--kubelet-preferred-address-types=InternalIP",  # there is no name service
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",  # as kubeadm has it
             # without a controller manager nobody makes the account that a pod needs

@@ -1,0 +1,376 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A real node beside the control plane: kubelet, containerd, runc and a network for pods, in a sandbox.
+
+    with ControlPlane() as plane, Node(plane) as node:
+        node.run_pod({...})
+
+Works inside sandbox.py only. Its pods run from an image without files: they see the machine's own programs, which are
+mounted below /usr.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+import typing as t
+from pathlib import Path
+from types import TracebackType
+
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import VARIABLE
+from ansible_collections.lanewise.dra.tools.cluster import NODE, programs
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+ADDRESS = "192.0.2.10"  # of documentation, RFC 5737
+PEER = "192.0.2.1"
+PODS = "198.51.100.0/24"
+IMAGE = "lanewise.dev/tools:1"
+SANDBOX_IMAGE = "lanewise.dev/pause:1"
+ROOT = Path("/var/lib/kubelet")
+SOCKET = Path("/run/containerd/containerd.sock")
+PATIENCE = 60  # seconds
+
+
+def inside() -> bool:
+    """Whether this process runs in a sandbox."""
+    return VARIABLE in os.environ
+
+
+class Node:
+    """kubelet and containerd of one node, which is Ready when this returns. Ends with its control plane.
+
+    gates: feature gates of kubelet. Raises environment.Missing without the programs and Failed.
+    """
+
+    def __init__(self, plane: ControlPlane, name: str = "node-0", gates: t.Mapping[str, bool] | None = None) -> None:
+        if not inside():
+            raise Failed("a node can run in a sandbox only: tests/cluster/sandbox.py")
+        start = time.monotonic()
+        self.plane = plane
+        self.name = name
+        self.programs = programs(plane.minor, *NODE, "kubectl", build=False)
+        if not shutil.which("runc"):  # entering namespaces is C, and needs libseccomp: not built here
+            raise Missing("runc is not installed (Debian package runc)")
+        self.folder = Path(os.environ[VARIABLE])
+        self._network()
+        self._containerd()
+        self._kubelet(dict(gates or {}))
+        self.start("containerd")
+        self.plane.wait_for(self._containerd_answers, "containerd", PATIENCE)
+        for image, files in ((SANDBOX_IMAGE, {"pause": self.programs["pause"]}), (IMAGE, {})):
+            self._import(image, files)
+        self.start("kubelet")
+        self.wait_ready()
+        self.seconds = time.monotonic() - start
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End kubelet and containerd; what containers remain ends with the sandbox."""
+        for name in ("kubelet", "containerd"):
+            if name in self.plane.pids:
+                self.plane.stop(name)
+
+    # starting
+
+    def _network(self) -> None:
+        """An uplink with the default route, as kubelet and the driver expect a node to have."""
+        for command in (
+            "link add uplink type veth peer name outside",
+            f"address add {ADDRESS}/24 dev uplink",
+            "link set uplink up",
+            "link set outside up",
+            f"route add default via {PEER} dev uplink",
+        ):
+            ip(command)
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+    def _containerd(self) -> None:
+        plugins = self.folder / "cni-bin"
+        plugins.mkdir()
+        for name in ("ptp", "host-local", "loopback"):
+            (plugins / name).symlink_to(self.programs[name])
+        network = {
+            "cniVersion": "1.0.0",
+            "name": "pods",
+            "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": PODS}]]}}],
+        }
+        Path("/etc/cni/net.d").mkdir(parents=True)
+        Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(network))
+        programs_folder = self.folder / "bin"  # containerd looks for its shim and runc along PATH
+        programs_folder.mkdir()
+        (programs_folder / "containerd-shim-runc-v2").symlink_to(self.programs["containerd-shim-runc-v2"])
+        runtime = "plugins.'io.containerd.cri.v1.runtime'"
+        (self.folder / "containerd.toml").write_text(
+            f"""version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+[grpc]
+address = "{SOCKET}"
+[plugins.'io.containerd.cri.v1.images']
+snapshotter = "native"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{SANDBOX_IMAGE}"
+[{runtime}]
+enable_cdi = true
+cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+disable_apparmor = true
+restrict_oom_score_adj = true
+[{runtime}.cni]
+bin_dirs = ["{plugins}"]
+conf_dir = "/etc/cni/net.d"
+[{runtime}.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[{runtime}.containerd.runtimes.runc.options]
+SystemdCgroup = false
+"""
+        )
+        self._path = f"{programs_folder}:{os.environ['PATH']}"
+
+    def _kubelet(self, gates: dict[str, bool]) -> None:
+        authority = self.plane.authority
+        self.plane.write_kubeconfig(f"system:node:{self.name}", "system:nodes", path=self.folder / "kubelet.kubeconfig")
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": ADDRESS,
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": str(authority.certificate)},
+            },
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.folder.name}",
+            "clusterDomain": "cluster.local",
+            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            "enforceNodeAllocatable": ["pods"],
+            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "featureGates": gates,
+            "localStorageCapacityIsolation": False,
+            "oomScoreAdj": 0,
+            "podLogsDir": "/var/log/pods",
+            "registerWithTaints": [],
+            "runtimeRequestTimeout": "30s",
+            "syncFrequency": "5s",
+        }
+        (self.folder / "kubelet.json").write_text(json.dumps(config))
+        for top in Path("/sys/fs/cgroup").iterdir():
+            if top.is_dir() and (top / "cgroup.procs").exists():
+                (top / self.folder.name).mkdir(exist_ok=True)
+        # a new cpuset has no processors, and takes no process before it has
+        cpuset = Path("/sys/fs/cgroup/cpuset")
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            if (cpuset / name).exists():
+                (cpuset / self.folder.name / name).write_text((cpuset / name).read_text())
+
+    def start(self, name: str) -> None:
+        """Start kubelet or containerd, which does not run, without waiting for it."""
+        arguments = {
+            "containerd": ["--config", str(self.folder / "containerd.toml")],
+            "kubelet": [
+                f"--kubeconfig={self.folder / 'kubelet.kubeconfig'}",
+                f"--config={self.folder / 'kubelet.json'}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={ADDRESS}",
+                f"--root-dir={ROOT}",
+                f"--cert-dir={ROOT / 'pki'}",
+                "--v=2",
+            ],
+        }[name]
+        # what a container process inherits from containerd must not end with the control plane's supervisor
+        self.plane.run(name, ["env", f"PATH={self._path}", str(self.programs[name]), *arguments])
+
+    def stop(self, name: str) -> None:
+        """Kill kubelet or containerd; containers stay."""
+        self.plane.stop(name)
+
+    def _containerd_answers(self) -> bool:
+        self.plane.check()
+        return SOCKET.exists() and self._ctr("version", check=False).returncode == 0
+
+    def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [str(self.programs["ctr"]), "--address", str(SOCKET), "--namespace", "k8s.io", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            raise Failed(f"ctr {' '.join(arguments)}: {done.stderr}")
+        return done
+
+    def _import(self, image: str, files: t.Mapping[str, Path]) -> None:
+        archive = self.folder / "image.tar"
+        archive.write_bytes(_image(image, files))
+        self._ctr("images", "import", str(archive))
+        archive.unlink()
+
+    def wait_ready(self) -> None:
+        """Wait until the API server has the node as Ready. Raises Failed."""
+
+        def ready() -> bool:
+            self.plane.check()
+            status, node = self.plane.request("GET", f"/api/v1/nodes/{self.name}")
+            conditions = node["status"].get("conditions", ()) if status == 200 else ()
+            return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+        self.plane.wait_for(ready, f"node {self.name} to be Ready", PATIENCE)
+        self.plane.request("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}})
+
+    # using
+
+    def pod(self, name: str, **spec: t.Any) -> dict[str, t.Any]:
+        """A pod of one container that sleeps, with the machine's programs; C(spec) is added to the pod's."""
+        mounts = [{"name": "usr", "mountPath": "/usr", "readOnly": True}]
+        container = {
+            "name": "main",
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "command": ["/usr/bin/sleep", "infinity"],
+            "volumeMounts": mounts,
+            "securityContext": {"privileged": False, "capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}},
+        }
+        base = {
+            "nodeName": self.name,
+            "containers": [container],
+            "volumes": [{"name": "usr", "hostPath": {"path": "/usr"}}],
+            "terminationGracePeriodSeconds": 1,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+        }
+        if "resourceClaims" in spec:  # the scheduler has to allocate them
+            del base["nodeName"]
+            container["resources"] = {"claims": [{"name": entry["name"]} for entry in spec["resourceClaims"]]}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {**base, **spec},
+        }
+
+    def run_pod(self, pod: dict[str, t.Any], seconds: float = PATIENCE) -> dict[str, t.Any]:
+        """Make a pod and wait until it is ready. Raises Failed with its events."""
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
+        self.plane.expect("POST", path, pod)
+        name = pod["metadata"]["name"]
+        try:
+            found: dict[str, t.Any] = self.plane.wait_for(lambda: self._ready(f"{path}/{name}"), f"pod {name}", seconds)
+        except Failed as failure:
+            raise Failed(f"{failure}\n" + "\n".join(self.events(name))) from None
+        return found
+
+    def _ready(self, path: str) -> dict[str, t.Any] | None:
+        pod = self.plane.expect("GET", path)
+        if pod["status"]["phase"] == "Failed":
+            raise Failed(f"pod {pod['metadata']['name']} failed: {json.dumps(pod['status'])}")
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+        return pod if ready else None
+
+    def events(self, name: str) -> list[str]:
+        """What was said about an object, as C(REASON: MESSAGE)."""
+        found = self.plane.expect("GET", "/api/v1/namespaces/default/events")["items"]
+        return [f"{e['reason']}: {e['message']}" for e in found if e["involvedObject"]["name"] == name]
+
+    def delete_pod(self, name: str, seconds: float = PATIENCE, wait: bool = True) -> None:
+        """Delete a pod and wait until it is gone."""
+        path = f"/api/v1/namespaces/default/pods/{name}"
+        self.plane.expect("DELETE", path)
+        if wait:
+            self.plane.wait_for(lambda: self.plane.request("GET", path)[0] == 404, f"the end of pod {name}", seconds)
+
+    def execute(self, pod: str, *command: str, container: str = "main") -> str:
+        """What a command prints that runs in a pod's container, which has the machine's /usr. Raises Failed."""
+        program = [str(self.programs["kubectl"]), "--kubeconfig", str(self.plane.kubeconfig), "exec", pod]
+        done = subprocess.run(
+            [*program, "-c", container, "--", *command], capture_output=True, text=True, check=False, timeout=60
+        )
+        if done.returncode:
+            raise Failed(f"{' '.join(command)} in {pod}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+
+def ip(command: str) -> str:
+    """What C(ip COMMAND) prints, in the node's network namespace."""
+    done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"ip {command}: {done.stderr}")
+    return done.stdout
+
+
+def _image(name: str, files: t.Mapping[str, Path]) -> bytes:
+    """An OCI image as a tar archive: a root without files but these, and links to programs below /usr."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for folder in ("usr", "proc", "sys", "dev", "etc", "tmp", "run", "var"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for link in ("bin", "sbin", "lib", "lib64"):
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{link}"
+            tar.addfile(entry)
+        for path, source in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.mode, content = 0o755, source.read_bytes()
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    plain = layer.getvalue()
+    packed = gzip.compress(plain, mtime=0)
+    config = {
+        "architecture": _architecture(),
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{next(iter(files))}"]} if files else {},
+        "rootfs": {"type": "layers", "diff_ids": [_digest(plain)]},
+    }
+    blobs = {_digest(packed): packed}
+    content = json.dumps(config).encode()
+    blobs[_digest(content)] = content
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": _described("application/vnd.oci.image.config.v1+json", content),
+        "layers": [_described("application/vnd.oci.image.layer.v1.tar+gzip", packed)],
+    }
+    content = json.dumps(manifest).encode()
+    blobs[_digest(content)] = content
+    entry_of_index = _described(manifest["mediaType"], content)
+    entry_of_index["annotations"] = {"io.containerd.image.name": name}
+    index = {"schemaVersion": 2, "manifests": [entry_of_index]}
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        parts = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": json.dumps(index).encode()}
+        parts.update({f"blobs/{digest.replace(':', '/')}": blob for digest, blob in blobs.items()})
+        for path, blob in parts.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(blob)
+            tar.addfile(entry, io.BytesIO(blob))
+    return archive.getvalue()
+
+
+def _architecture() -> str:
+    machine = os.uname().machine
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def _digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _described(kind: t.Any, blob: bytes) -> dict[str, t.Any]:
+    return {"mediaType": kind, "digest": _digest(blob), "size": len(blob)}

@@ -1,0 +1,3 @@
+module lanewise.dev/tests/cluster/pause
+
+go 1.26.0

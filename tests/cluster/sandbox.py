@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Run a command in network, mount and process namespaces of its own, where a node can be tried without a trace.
+
+    python3 sandbox.py COMMAND ...
+
+Inside, kubelet and containerd find the usual paths: /run is empty, /var, /etc and /opt are layers over the host's, /sys
+shows the devices of the new network namespace. All processes end with the command, containers too. Needs root; Linux.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+#: Set inside, to the folder that goes away with the sandbox.
+VARIABLE = "LANEWISE_SANDBOX"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def enter(folder: Path, command: list[str]) -> int:
+    """As the first process of the namespaces: mount what a node needs, run the command, collect orphans."""
+    kept = folder / "cgroup"
+    kept.mkdir()
+    run("mount", "--rbind", str(CGROUPS), str(kept))
+    run("mount", "-t", "sysfs", "sysfs", "/sys")  # of this network namespace
+    run("mount", "--rbind", str(kept), str(CGROUPS))
+    for top in ("var", "etc", "opt"):
+        upper, work = folder / top, folder / f"{top}.work"
+        upper.mkdir()
+        work.mkdir()
+        options = f"lowerdir=/{top},upperdir={upper},workdir={work}"
+        run("mount", "-t", "overlay", "overlay", "-o", options, f"/{top}")
+    for path in (
+        "/run",
+        "/var/lib/kubelet",
+        "/var/lib/containerd",
+    ):  # the latter want a filesystem that they can measure
+        Path(path).mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
+    run("mount", "--make-rshared", "/")  # kubelet and pods see each other's mounts
+    run("ip", "link", "set", "lo", "up")
+    child = subprocess.Popen(command, env={**os.environ, VARIABLE: str(folder)})
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def remove_cgroups(name: str) -> None:
+    """The cgroups that a node in the sandbox has made, innermost first; they are below a name of ours."""
+    for top in CGROUPS.glob(f"*/{name}"):
+        for path, _folders, _files in os.walk(top, topdown=False):
+            os.rmdir(path)
+
+
+def main() -> int:
+    if sys.argv[1] == "--inside":
+        return enter(Path(sys.argv[2]), sys.argv[3:])
+    # an overlay's upper layer cannot be on another overlay, and many small files are written
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="lanewise-sandbox-", dir=memory if memory.is_dir() else None))
+    namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--mount-proc", "--propagation", "private"]
+    try:
+        command = ["unshare", *namespaces, "--fork", "--kill-child", sys.executable, __file__, "--inside", str(folder)]
+        return subprocess.run([*command, *sys.argv[1:]], check=False).returncode
+    finally:
+        remove_cgroups(folder.name)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
