@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
 from ansible.errors import AnsibleActionFail
@@ -22,7 +23,8 @@ _SPEC: dict[str, dict[str, t.Any]] = {
     "applyset": {"type": "str", "default": "lanewise-dra"},
     "applyset_namespace": {"type": "str", "default": "default"},
 }
-_NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
+# how often, and after how many seconds each, what waits for a quota's new numbers is tried again
+_RETRIES, _DELAY = 10, 1.0
 
 
 class ActionModule(ClusterAction):
@@ -39,6 +41,10 @@ class ActionModule(ClusterAction):
         self._options = options
         applyset = {"name": options["applyset"], "namespace": options["applyset_namespace"]}
         objects = options["objects"]
+        for index, item in enumerate(objects):
+            wrong = apply_set.unusable(item)
+            if wrong:
+                raise AnsibleActionFail(f"objects[{index}] cannot be applied: {wrong}")
 
         namespaces = self._info("v1", "Namespace")
         plan = apply_set.plan(
@@ -53,7 +59,7 @@ class ActionModule(ClusterAction):
                 "Create them, or set create_namespaces (dra_claims_create_namespaces in the role) to true."
             )
         trial = self._apply(plan["trial"], check=True)
-        verdict = apply_set.answer(plan["trial"], trial)
+        verdict = apply_set.answer(plan["trial"], trial, apply_set.awaited(plan["trial"], trial))
         if verdict["problems"]:
             listed = "\n".join(verdict["problems"])
             raise AnsibleActionFail(f"Nothing was applied. The cluster does not take what was rendered:\n{listed}")
@@ -67,6 +73,12 @@ class ActionModule(ClusterAction):
             before = self._parent(applyset, plan["objects"])
         if result["changed"] and not self._task.check_mode:
             done = self._apply(plan["objects"], check=False)
+            for _retry in range(_RETRIES):
+                waiting = apply_set.awaited(plan["objects"], done)
+                if not waiting:
+                    break
+                time.sleep(_DELAY)
+                done = apply_set.completed(plan["objects"], done, waiting, self._apply(waiting, check=False))
             verdict = apply_set.answer(plan["objects"], done)
             result["applied"] = verdict["landed"]
             if verdict["problems"]:
@@ -92,6 +104,14 @@ class ActionModule(ClusterAction):
                     f"Nothing was applied. The ConfigMap {applyset['namespace']}/{applyset['name']} belongs to "
                     f"{tooling}. Give the set another name (dra_claims_applyset in the role)."
                 )
+        theirs, ours = apply_set.site_of(before), apply_set.site_of(objects)
+        if theirs and ours and theirs != ours:
+            raise AnsibleActionFail(
+                f"Nothing was applied. The ApplySet {applyset['namespace']}/{applyset['name']} belongs to site "
+                f"{theirs!r}, whose objects site {ours!r} would remove. Give each site a set of its own "
+                "(dra_claims_applyset in the role); of a site that only has a new name, delete the ConfigMap's label "
+                "lanewise.dev/site."
+            )
         if not self._task.check_mode:
             self._write_parent(apply_set.parent(**applyset, objects=objects, before=before))
         return before
@@ -151,20 +171,15 @@ def _changes(plan: dict[str, t.Any], trial: dict[str, t.Any]) -> list[dict[str, 
     The server takes new notes on who wrote what at each apply of some objects. That alone is no change.
     """
     found = []
-    tried = dict(zip(map(apply_set.title, plan["trial"]), apply_set.answers(plan["trial"], trial)))
+    tried = {id(item): reply for item, reply in zip(plan["trial"], apply_set.answers(plan["trial"], trial))}
     for item in plan["objects"]:
-        title = apply_set.title(item)
-        reply = tried.get(title, {"changed": True, "diff": {"before": {}, "after": item}})
+        reply = tried.get(id(item))
+        if reply is None or reply.get("error"):
+            reply = {"changed": True, "diff": {"after": item}}
         if reply.get("changed"):
-            before, after = (_shown((reply.get("diff") or {}).get(side)) for side in ("before", "after"))
+            diff = reply.get("diff") or {}
+            before, after = apply_set.shown(item, diff.get("before"), diff.get("after"))
             if before != after:
+                title = apply_set.title(item)
                 found.append({"before_header": title, "after_header": title, "before": before, "after": after})
     return found
-
-
-def _shown(item: t.Any) -> t.Any:
-    """An object without what the server notes down for itself and changes at every turn."""
-    if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
-        return item or {}
-    metadata = {key: value for key, value in item["metadata"].items() if key not in _NOTED}
-    return {**item, "metadata": metadata}

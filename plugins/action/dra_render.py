@@ -7,24 +7,36 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import difflib
 import pathlib
 import re
 import typing as t
 
 import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.template import trust_as_template
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import EngineMissing, engine_for
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.schema import NAMESPACED, PLURALS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import choose, convert, is_dra, unsupported
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import (
+    FEATURES,
+    choose,
+    convert,
+    is_dra,
+    unsupported,
+)
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims" / "templates"
+# what is rendered beside the kinds of resource.k8s.io
+_OTHER_KINDS = ("Namespace", "ResourceQuota", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _SPEC: dict[str, dict[str, t.Any]] = {
@@ -58,11 +70,14 @@ class ActionModule(ClusterAction):
         served = None
         if options["kubeconfig"]:
             kubernetes, served = self._cluster(options, variables)
+        nodes = self._nodes(options, variables)
         try:
-            site = compile_site(_plain(options["variables"]), self._nodes(options, variables), kubernetes, gates)
+            site = _site(options["variables"], nodes, kubernetes, gates)
             # a site without claims needs no engine
             engine = engine_for(kubernetes, gates) if site.objects else None
-            render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"]))
+            render = _Templates(
+                self._templar, self._loader, variables, self._folder(options["template_dir"], variables)
+            )
             made = _served(site.objects, served, kubernetes)
             files, objects = self._render(render, made)
             # the compiler has checked what it made; a template of the site can make anything of it
@@ -72,8 +87,8 @@ class ActionModule(ClusterAction):
             wrong = [
                 Problem(f"{path}: {_name(item)}: {problem.path}", problem.message, problem.rule, problem.fix)
                 for path, item in objects
-                if is_dra(item) and item not in known[_name(item)]
-                for problem in (unsupported(item, kubernetes, gates) or validate(item, kubernetes, gates, engine))
+                if item not in known[_name(item)]
+                for problem in _verdict(item, kubernetes, gates, engine)
             ]
             if wrong:
                 raise Problems(wrong)
@@ -95,14 +110,23 @@ class ActionModule(ClusterAction):
             reach=[vars(entry) for entry in site.reach],
             summary=_summary(objects, workloads, site.reach),
         )
-        if site.warnings:
-            result["warnings"] = list(site.warnings)
+        warnings = [*site.warnings, *render.unused([item for _path, item in objects])]
+        if not nodes and any(item["kind"] in NAMESPACED for item in made):
+            warnings.append(
+                "No claim was tried on a node: no host of this run has been probed, and there is no report with nodes. "
+                "Run lanewise.dra.probe first, or name its report (dra_claims_report in the role)."
+            )
+        warnings += [
+            f"No probed node can satisfy {item.claim}" for item in site.reach if not item.nodes + [*item.unknown]
+        ]
+        if warnings:
+            result["warnings"] = warnings
         if options["dest"]:
-            dest = self._loader.path_dwim(options["dest"])
+            dest = self._path(options["dest"], variables)
             try:
                 self._write(result, dest, site_name, {"manifests": files, "workloads": workloads}, options["prune"])
             except OSError as error:
-                raise AnsibleActionFail(f"Cannot write the manifests: {error}") from error
+                raise AnsibleActionFail(f"Cannot write the manifests: {error}") from None
         return result
 
     def _cluster(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> tuple[str, list[str]]:
@@ -118,10 +142,18 @@ class ActionModule(ClusterAction):
             )
         return f"{version['major']}.{digits.group()}", served
 
-    def _folder(self, path: str | None) -> str | None:
-        folder = self._loader.path_dwim(path) if path else None
+    def _path(self, path: str, variables: dict[str, t.Any]) -> str:
+        return str(self._loader.path_dwim(self._from_current_folder(path, variables)))
+
+    def _folder(self, path: str | None, variables: dict[str, t.Any]) -> str | None:
+        folder = self._path(path, variables) if path else None
         if folder and not pathlib.Path(folder).is_dir():
             raise AnsibleActionFail(f"template_dir {folder!r} is not a folder")
+        if folder and not any(any(pathlib.Path(folder).glob(f"{kind}/*.j2")) for kind in ("manifests", "workloads")):
+            raise AnsibleActionFail(
+                f"template_dir {folder!r} has no template: they are in manifests/KIND.yaml.j2 and "
+                "workloads/NAME.yaml.j2 below it"
+            )
         return folder
 
     def _nodes(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any] | None:
@@ -130,11 +162,16 @@ class ActionModule(ClusterAction):
             return dict(options["nodes"])
         found: dict[str, t.Any] = {}
         if options["report"]:
-            report = self._loader.path_dwim(options["report"])
+            report = self._path(options["report"], variables)
             try:
                 found.update(stored_facts(report))
+            except FileNotFoundError:
+                raise AnsibleActionFail(
+                    f"There is no site report in {report!r}. Name the folder that lanewise.dra.probe wrote "
+                    "(dra_claims_report in the role)."
+                ) from None
             except (OSError, ValueError) as error:
-                raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from error
+                raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
         for host in variables.get("ansible_play_hosts_all") or []:
             facts = facts_of(variables, host)
             if isinstance(facts, dict):
@@ -151,7 +188,7 @@ class ActionModule(ClusterAction):
             path = place(item)
             source, text = render.manifest(item)
             texts.setdefault(path, []).append(text.strip("\n"))
-            for document in _load(source, text):
+            for document in _load(source, text, _name(item)):
                 found.append((path, document))
         return {path: "---\n" + "\n---\n".join(parts) + "\n" for path, parts in texts.items()}, found
 
@@ -160,7 +197,10 @@ class ActionModule(ClusterAction):
     ) -> dict[str, str]:
         files: dict[str, str] = {}
         wrong: list[Problem] = []
-        for index, workload in enumerate(variables.get("dra_claims_workloads") or []):
+        given = variables.get("dra_claims_workloads") or []
+        if not isinstance(given, (list, tuple)):
+            raise Problems([Problem("dra_claims_workloads", f"must be a list, not {given!r}", "wrong-type")])
+        for index, workload in enumerate(given):
             path = f"dra_claims_workloads[{index}]"
             mistakes = check_workload(workload, path, objects, render.workload_names())
             if not mistakes:
@@ -169,7 +209,7 @@ class ActionModule(ClusterAction):
                     mistakes = [Problem(f"{path}.name", f"{name} is already taken", "duplicate-name")]
                 else:
                     source, text = render.workload(_plain(workload))
-                    _load(source, text)
+                    _load(source, text, path, named=False)
                     files[name] = "---\n" + text.strip("\n") + "\n"
             wrong += mistakes
         if wrong:
@@ -218,8 +258,22 @@ class _Templates:
         try:
             text = self._templar.template(self._sources[source], escape_backslashes=False)
         except AnsibleError as error:
-            raise AnsibleActionFail(f"The template {source} failed: {error}") from error
+            line = getattr(error.__cause__, "lineno", None)
+            where = f"{source}, line {line}," if line else f"{source}"
+            raise AnsibleActionFail(f"The template {where} failed: {error}") from None
         return str(source), str(text)
+
+    def unused(self, objects: list[dict[str, t.Any]]) -> list[str]:
+        """Warnings of templates of the site that stand for no kind: those of a misspelt name say nothing otherwise."""
+        known = {*PLURALS, *_OTHER_KINDS, *(item["kind"] for item in objects), "object"}
+        found = []
+        for path in sorted(path for folder in self._folders for path in folder.glob("manifests/*.j2")):
+            kind = path.name.removesuffix(".yaml.j2")
+            if kind not in known:
+                near = difflib.get_close_matches(kind, sorted(known), 1)
+                hint = f": did you mean {near[0]}.yaml.j2?" if near else ""
+                found.append(f"The template {path} renders nothing, as no object has that kind{hint}")
+        return found
 
 
 def _served(objects: list[dict[str, t.Any]], versions: list[str] | None, kubernetes: str) -> list[dict[str, t.Any]]:
@@ -229,15 +283,66 @@ def _served(objects: list[dict[str, t.Any]], versions: list[str] | None, kuberne
     return [convert(item, choose(versions, item["kind"], kubernetes)) if is_dra(item) else item for item in objects]
 
 
-def _load(source: str, text: str) -> list[dict[str, t.Any]]:
+def _verdict(item: dict[str, t.Any], kubernetes: str, gates: dict[str, bool], engine: t.Any) -> list[Problem]:
+    """What the cluster would say to an object that came out of a template changed."""
+    if is_dra(item):
+        return unsupported(item, kubernetes, gates) or validate(item, kubernetes, gates, engine)
+    if item["kind"] in PLURALS:
+        message = f"{item['apiVersion']!r} has no {item['kind']}"
+        return [Problem("apiVersion", message, "value", "keep that of the object: {{ object.apiVersion }}")]
+    return []
+
+
+def _site(
+    variables: dict[str, t.Any], nodes: dict[str, t.Any] | None, kubernetes: str, gates: dict[str, t.Any]
+) -> Site:
+    """What the compiler makes of the variables. Raises Problems with its mistakes and those of the gates."""
+    wrong = _gates(gates)
+    usable = {name: value for name, value in gates.items() if name in FEATURES and isinstance(value, bool)}
+    try:
+        site = compile_site(_switched(_plain(variables)), nodes, kubernetes, usable)
+    except Problems as error:
+        raise Problems([*wrong, *error.problems]) from None
+    if wrong:
+        raise Problems(wrong)
+    return site
+
+
+def _gates(gates: dict[str, t.Any]) -> list[Problem]:
+    """A misspelt gate would leave the default in force without a word."""
+    found = []
+    for name, value in gates.items():
+        path = f"dra_claims_feature_gates.{name}"
+        if not isinstance(value, bool):
+            found.append(Problem(path, f"must be true or false, not {value!r}", "wrong-type"))
+        if name not in FEATURES:
+            near = difflib.get_close_matches(str(name), sorted(FEATURES), 1)
+            fix = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(FEATURES)}"
+            found.append(Problem(path, "is no feature gate of dynamic resource allocation", "unknown-key", fix))
+    return found
+
+
+def _load(source: str, text: str, what: str, *, named: bool = True) -> list[dict[str, t.Any]]:
     try:
         documents = [item for item in yaml.load_all(text, Loader=_LOADER) if item is not None]
     except yaml.YAMLError as error:
-        raise AnsibleActionFail(f"What the template {source} gives is not YAML: {error}") from error
+        raise AnsibleActionFail(f"What the template {source} gives for {what} is not YAML: {error}") from None
     for item in documents:
-        if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
-            raise AnsibleActionFail(f"What the template {source} gives is not a Kubernetes object: it has no kind")
+        missing = _lacks(item, named)
+        if missing:
+            text = f"What the template {source} gives for {what} is no Kubernetes object: it has no {missing}"
+            raise AnsibleActionFail(text)
     return documents
+
+
+def _lacks(item: t.Any, named: bool) -> str:
+    """The first of what every object must have and this one has not, or has in another form than text."""
+    fields = item if isinstance(item, dict) else {}
+    metadata = fields.get("metadata")
+    wanted = {key: fields.get(key) for key in ("kind", "apiVersion")}
+    if named:
+        wanted["metadata.name"] = metadata.get("name") if isinstance(metadata, dict) else None
+    return next((key for key, value in wanted.items() if not isinstance(value, str) or not value), "")
 
 
 def _plain(value: t.Any) -> t.Any:
@@ -247,6 +352,16 @@ def _plain(value: t.Any) -> t.Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, str) else value
+
+
+def _switched(variables: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The variables with the words of C(-e NAME=true), which are text to Ansible, as true and false."""
+    found = dict(variables)
+    for name in ("dra_claims_policy", "dra_claims_allow_unreachable"):
+        if isinstance(found.get(name), str):
+            with contextlib.suppress(TypeError):
+                found[name] = boolean(found[name])
+    return found
 
 
 def _name(item: dict[str, t.Any]) -> str:

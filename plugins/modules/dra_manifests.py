@@ -153,7 +153,7 @@ from ..module_utils.dra.cel import Engine, EngineMissing, engine_for
 from ..module_utils.dra.problems import Problem, Problems
 from ..module_utils.dra.reach import reach_of
 from ..module_utils.dra.validate import validate
-from ..module_utils.dra.versions import is_dra, unsupported
+from ..module_utils.dra.versions import check_gates, is_dra, unsupported
 
 try:
     import yaml
@@ -231,6 +231,7 @@ def main() -> None:
     engine = None
     if params["cel"] or params["nodes"] is not None:
         try:
+            check_gates(params["feature_gates"])
             engine = engine_for(params["kubernetes_version"], params["feature_gates"])
         except (EngineMissing, ValueError) as error:
             module.fail_json(msg=str(error))
@@ -257,7 +258,8 @@ def main() -> None:
             known.append(item)
     if params["nodes"] is not None:
         try:
-            reach = reach_of(known, params["nodes"], params["drivers"], engine)
+            target = (params["kubernetes_version"], params["feature_gates"])
+            reach = reach_of(known, params["nodes"], params["drivers"], engine, *target)
             result["reach"] = [vars(entry) for entry in reach]
         except Problems as error:
             problems += error.problems

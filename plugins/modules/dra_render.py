@@ -52,7 +52,7 @@ options:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, workload examples to
         C(workloads/). Without it nothing is written.
       - A file there without the mark of this site in its first line is never touched.
-      - A relative path is relative to the playbook's folder.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   nodes:
     description:
@@ -65,6 +65,7 @@ options:
     description:
       - The folder of a report of M(lanewise.dra.site_report), on the controller. Nodes that are not part of this run
         are taken from it, so that a run with C(--limit) knows the whole site.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   kubernetes_version:
     description:
@@ -83,7 +84,7 @@ options:
       - C(manifests/KIND.yaml.j2) renders the objects of one kind, C(manifests/object.yaml.j2) all others; the object is
         in the variable C(object). C(workloads/NAME.yaml.j2) renders workloads; C(workload) holds what the inventory
         says.
-      - A relative path is relative to the playbook's folder.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   kubeconfig:
     description:

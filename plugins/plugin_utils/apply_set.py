@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import typing as t
 from collections.abc import Sequence
 
@@ -19,10 +20,26 @@ _ID = "applyset.kubernetes.io/id"
 _PART_OF = "applyset.kubernetes.io/part-of"
 _KINDS = "applyset.kubernetes.io/contains-group-kinds"
 _NAMESPACES = "applyset.kubernetes.io/additional-namespaces"
+_SITE = "lanewise.dev/site"
+_ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
+_NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
 # what others stand on comes first
 _ORDER = ("Namespace", "DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ResourceQuota")
 # pruning a namespace would take along what others have put there
 _NEVER_PRUNED = frozenset({"Namespace"})
+
+
+def unusable(item: Object) -> str:
+    """Why an object cannot be applied at all; empty where it can be tried."""
+    metadata = item.get("metadata")
+    for key, value in (
+        ("apiVersion", item.get("apiVersion")),
+        ("kind", item.get("kind")),
+        ("metadata.name", metadata.get("name") if isinstance(metadata, dict) else None),
+    ):
+        if not isinstance(value, str) or not value:
+            return f"it has no {key}"
+    return ""
 
 
 def title(item: Object) -> str:
@@ -91,28 +108,125 @@ def answers(objects: Sequence[Object], result: dict[str, t.Any]) -> list[dict[st
     return (every + [{}] * len(objects))[: len(objects)]
 
 
-def answer(objects: Sequence[Object], result: dict[str, t.Any]) -> dict[str, list[str]]:
+def awaited(objects: Sequence[Object], result: dict[str, t.Any]) -> list[Object]:
+    """Refused objects that the server judged by a namespace or quota which the same objects are about to change.
+
+    A dry run changes no namespace and no quota, so that it refuses claims with admin access in a namespace that only
+    gets its label, and claims under a quota that only gets larger. After an apply, the admission of quotas takes a
+    moment to see their new numbers.
+    """
+    changed: set[tuple[str, t.Any]] = set()
+    found: list[Object] = []
+    for item, reply in zip(objects, answers(objects, result)):
+        metadata = item["metadata"]
+        if item["kind"] in ("Namespace", "ResourceQuota") and reply.get("changed"):
+            where = metadata["name"] if item["kind"] == "Namespace" else metadata.get("namespace")
+            changed.add((item["kind"], where))
+    for item, reply in zip(objects, answers(objects, result)):
+        said = str((reply.get("error") or {}).get("msg"))
+        cause = "Namespace" if _ADMIN_ACCESS in said else "ResourceQuota" if " quota: " in said else ""
+        if (cause, item["metadata"].get("namespace")) in changed:
+            found.append(item)
+    return found
+
+
+def completed(
+    objects: Sequence[Object], result: dict[str, t.Any], again: Sequence[Object], later: dict[str, t.Any]
+) -> dict[str, t.Any]:
+    """C(result) with the answers that the objects of C(again) got later."""
+    newer = {id(item): reply for item, reply in zip(again, answers(again, later))}
+    every = [newer.get(id(item), reply) for item, reply in zip(objects, answers(objects, result))]
+    return {**result, "result": {"results": every}} if len(objects) > 1 else every[0]
+
+
+def answer(objects: Sequence[Object], result: dict[str, t.Any], waiting: Sequence[Object] = ()) -> dict[str, list[str]]:
     """Read what kubernetes.core.k8s with C(continue_on_error) returned for the objects, in their order.
 
     Returns C(problems), one line each (a refusal, or a field that the server did not keep), and C(landed), the titles
-    of what was taken. Objects without an answer count as a problem.
+    of what was taken. Objects without an answer count as a problem, those in C(waiting) (see M(awaited)) as neither.
     """
     problems: list[str] = []
     landed: list[str] = []
+    passed = set(map(id, waiting))
     for item, reply in zip(objects, answers(objects, result)):
+        if id(item) in passed:
+            continue
         kept = reply.get("result") or {}
         if reply.get("error") or not kept:
             error = reply.get("error") or result
-            problems.append(f"{title(item)}: {error.get('msg') or 'the cluster gave no answer'}")
+            problems.append(f"{title(item)}: {_refusal(str(error.get('msg') or 'the cluster gave no answer'))}")
             continue
         landed.append(title(item))
-        for path in dropped(item, kept):
+        for path in dropped(_kept_form(item), kept):
             problems.append(f"{title(item)}: {path}: the server does not keep this field; is its feature gate off?")
     return {"problems": problems, "landed": landed}
 
 
+def _refusal(message: str) -> str:
+    """What a person needs of the module's message, which holds the server's Status as JSON (meta/v1 Status).
+
+    Objects can be quoted in it in full, more than once. A value longer than a line is left out.
+    """
+    _words_before, brace, rest = message.partition("{")
+    try:
+        status = json.loads(brace + rest)
+        causes = (status.get("details") or {}).get("causes") or []
+        said = [f"{cause.get('field') or 'it'}: {_shortened(str(cause.get('message')))}" for cause in causes]
+        text = "; ".join(said) or _shortened(str(status["message"]))
+    except (ValueError, KeyError, AttributeError):
+        return message
+    if "field is immutable" in text:
+        field = causes[0].get("field") if causes else "that"
+        return (
+            f"{field} cannot change in Kubernetes once the object is made (give it another name in the inventory, or "
+            "delete it on the cluster before this run)"
+        )
+    if status.get("reason") == "Conflict":
+        text += " (dra_claims_force_conflicts in the role takes the fields over)"
+    return text
+
+
+def _shortened(text: str) -> str:
+    head, colon, rest = text.partition(": ")
+    _value, last, reason = rest.rpartition(": ")
+    return f"{head}{last}{reason}" if len(text) > 300 and colon and last else text
+
+
+def _kept_form(item: Object) -> Object:
+    """A Secret without C(stringData), which the server takes over into C(data) and never gives back."""
+    if (item.get("apiVersion"), item["kind"]) == ("v1", "Secret"):
+        return {key: value for key, value in item.items() if key != "stringData"}
+    return item
+
+
+def shown(item: Object, before: t.Any, after: t.Any) -> tuple[t.Any, t.Any]:
+    """Both sides of a difference for people: without what the server notes down for itself and changes at every turn,
+    and with no values of a Secret."""
+    sides = _own_part(before), _own_part(after)
+    if item["kind"] == "Secret":
+        for key in ("data", "stringData"):
+            old, new = (side.get(key) or {} for side in sides)
+            for side, own, other, mark in ((sides[0], old, new, "before"), (sides[1], new, old, "after")):
+                if own:
+                    side[key] = {k: "***" if other.get(k) == value else f"*** ({mark})" for k, value in own.items()}
+    return sides
+
+
+def _own_part(side: t.Any) -> Object:
+    side = dict(side or {})
+    if isinstance(side.get("metadata"), dict):
+        side["metadata"] = {key: value for key, value in side["metadata"].items() if key not in _NOTED}
+    return side
+
+
+def site_of(objects: Sequence[Object]) -> str:
+    """The one site whose label the objects bear; empty where there is none, or several."""
+    sites = {str((item["metadata"].get("labels") or {}).get(_SITE) or "") for item in objects} - {""}
+    return sites.pop() if len(sites) == 1 else ""
+
+
 def parent(name: str, namespace: str, objects: Sequence[Object], before: Sequence[Object] = ()) -> dict[str, t.Any]:
-    """The ConfigMap that stands for the set. It names the kinds and namespaces of the objects.
+    """The ConfigMap that stands for the set. It names the kinds and namespaces of the objects, and their site.
 
     With C(before) (the parent as it is on the cluster, none or one), those that it names already stay, so that an
     interrupted run cannot forget what it has to prune.
@@ -123,13 +237,14 @@ def parent(name: str, namespace: str, objects: Sequence[Object], before: Sequenc
         annotations = known["metadata"].get("annotations") or {}
         kinds.update(_words(annotations.get(_KINDS)))
         namespaces.update(_words(annotations.get(_NAMESPACES)))
+    site = site_of(objects) or site_of(before)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {_ID: set_id(name, namespace)},
+            "labels": {_ID: set_id(name, namespace), **({_SITE: site} if site else {})},
             "annotations": {
                 TOOLING: "lanewise.dra/v1",
                 _KINDS: ",".join(sorted(kinds)),

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import typing as t
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 
@@ -41,12 +43,32 @@ class ClusterAction(ActionBase):
         Raises AnsibleActionFail where the module fails, with its message.
         """
         where = {key: options[key] for key in ("kubeconfig", "context") if options[key]}
+        if "kubeconfig" in where:
+            where["kubeconfig"] = self._from_current_folder(where["kubeconfig"], variables)
         mode, diff = self._task.check_mode, self._task.diff
         self._task.check_mode, self._task.diff = mode or check, True
         try:
             done = self._execute_module(module_name=name, module_args={**arguments, **where}, task_vars=variables)
+        except AnsibleError as error:
+            if "was not found" not in str(error):
+                raise
+            raise AnsibleActionFail(
+                "Speaking to a cluster needs the collection kubernetes.core (ansible-galaxy collection install "
+                "kubernetes.core) and the Python package kubernetes."
+            ) from None
         finally:
             self._task.check_mode, self._task.diff = mode, diff
         if done.get("failed"):
-            raise AnsibleActionFail(f"{name}: {_reason(done)}")
+            asked = f" (kubeconfig {where['kubeconfig']})" if "kubeconfig" in where else ""
+            raise AnsibleActionFail(f"{name}: {_reason(done)}{asked}")
         return dict(done)
+
+    def _from_current_folder(self, path: str, variables: dict[str, t.Any]) -> str:
+        """A relative path, absolute, where the playbook is one of the collection's; any other as it is.
+
+        Ansible takes paths from the playbook's folder. With a playbook of an installed collection nobody means that.
+        """
+        own = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
+        if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != own:
+            return path
+        return os.path.join(os.environ.get("PWD") or os.getcwd(), path)

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ansible_collections.lanewise.dra.plugins.plugin_utils import apply_set
 
 
@@ -77,3 +79,77 @@ def test_a_field_that_the_server_dropped_is_a_problem():
     kept = item("ResourceClaim", "x", "ml", spec={"devices": {"requests": [{"name": "a"}]}})
     problems = apply_set.answer([sent], {"changed": True, "result": kept})["problems"]
     assert len(problems) == 1 and "spec.devices.requests[0].exactly" in problems[0]
+
+
+def refusal(message: str) -> dict:
+    return {"changed": False, "error": {"msg": message}, "result": {}}
+
+
+def test_a_dry_run_cannot_judge_by_a_namespace_or_quota_that_is_about_to_change():
+    admin = "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label"
+    over = "resourceclaims is forbidden: exceeded quota: dra, requested: count/resourceclaims.resource.k8s.io=1"
+    quota = item("ResourceQuota", "dra", "lab", api="v1")
+    held = item("ResourceClaim", "held", "lab")
+    objects = [NAMESPACE, quota, TEMPLATE, held]
+
+    def replies(namespace: bool, quotas: bool, *others: dict) -> dict:
+        return {"result": {"results": [{"changed": namespace}, {"changed": quotas}, *others]}}
+
+    both = replies(True, True, refusal(admin), refusal(over))
+    assert apply_set.awaited(objects, both) == [TEMPLATE, held]
+    assert apply_set.answer(objects[2:], {"result": {"results": [refusal(admin), refusal(over)]}}, [held])[
+        "problems"
+    ] == [f"ResourceClaimTemplate ml/pair: {admin}"]
+    # what does not change, or changes in another namespace, excuses nothing
+    assert apply_set.awaited(objects, replies(False, False, refusal(admin), refusal(over))) == []
+    assert apply_set.awaited(objects, replies(True, True, refusal(over), refusal(admin))) == []
+    assert apply_set.awaited(objects, replies(True, True, refusal("not a label"), {})) == []
+
+    later = apply_set.completed(objects, both, [TEMPLATE, held], {"result": {"results": [{"changed": True}, {}]}})
+    assert apply_set.answers(objects, later) == [{"changed": True}, {"changed": True}, {"changed": True}, {}]
+
+
+def test_the_values_of_secrets_are_not_shown_nor_missed():
+    secret = item("Secret", "s", "ml", api="v1", stringData={"key": "hidden"})
+    kept = item("Secret", "s", "ml", api="v1", data={"key": "aGlkZGVu"})
+    assert apply_set.answer([secret], {"changed": True, "result": kept})["problems"] == []
+    before, after = apply_set.shown(secret, {"data": {"a": "x", "b": "y"}}, {"data": {"a": "z", "b": "y"}})
+    assert before == {"data": {"a": "*** (before)", "b": "***"}} and after == {"data": {"a": "*** (after)", "b": "***"}}
+    assert "hidden" not in str(apply_set.shown(secret, None, secret))
+
+
+def test_a_set_knows_its_site():
+    ours = item("DeviceClass", "gpu")
+    ours["metadata"]["labels"] = {"lanewise.dev/site": "a"}
+    set_parent = apply_set.parent("s", "default", [ours, TEMPLATE])
+    assert apply_set.site_of([set_parent]) == apply_set.site_of([ours, TEMPLATE]) == "a"
+    assert apply_set.site_of([TEMPLATE]) == ""
+
+
+def test_what_cannot_be_applied_is_told():
+    assert apply_set.unusable(TEMPLATE) == ""
+    assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x"}})
+    assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": "x"}) and apply_set.unusable({})
+
+
+def test_a_refusal_is_told_in_a_line():
+    quoted = "Invalid value: " + json.dumps({"Devices": {"Requests": [{"Name": "gpu"}] * 50}})
+    cause = {"field": "spec", "message": f"{quoted}: field is immutable"}
+    status = {"kind": "Status", "message": f"is invalid: spec: {quoted}: field is immutable", "reason": "Invalid"}
+    immutable = f"Failed to apply object: {json.dumps({**status, 'details': {'causes': [cause]}})}"
+    told = apply_set.answer([TEMPLATE], refusal(immutable))["problems"]
+    assert len(told) == 1 and told[0].startswith("ResourceClaimTemplate ml/pair: spec cannot change in Kubernetes")
+    assert "give it another name" in told[0] and len(told[0]) < 240
+
+    causes = [
+        {"field": "spec.a", "message": "Required value"},
+        {"field": "spec.b", "message": f"{quoted}: must be short"},
+    ]
+    both = f"Failed to apply object: {json.dumps({**status, 'details': {'causes': causes}})}"
+    assert apply_set.answer([CLASS], refusal(both))["problems"] == [
+        "DeviceClass gpu: spec.a: Required value; spec.b: Invalid value: must be short"
+    ]
+    taken = {"message": 'conflict with "kubectl": .metadata.labels.a', "reason": "Conflict"}
+    assert "dra_claims_force_conflicts" in apply_set.answer([CLASS], refusal(json.dumps(taken)))["problems"][0]
+    for other in ("{not JSON", "no brace", "{}", "{[]}"):
+        assert apply_set.answer([CLASS], refusal(other))["problems"] == [f"DeviceClass gpu: {other}"]

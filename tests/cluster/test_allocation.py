@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import 
     attribute,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, Server, offers, slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -407,3 +407,41 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
     for name in live:
         stop(plane, name)
     return aligned, refused, number
+
+
+def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+    """A DeviceTaintRule on one GPU, and one on all NICs of a node, as the compiler's reach reads them."""
+    site, node = sites["nvidia"], "ruled"
+    taint = {"key": "example.com/service", "effect": "NoSchedule"}
+    places = {
+        "gpu": {"driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"},
+        "nics": {"driver": "lanewise.dev", "pool": node},
+    }
+    rules = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": f"{node}-{name}"},
+            "spec": {"deviceSelector": place, "taint": taint},
+        }
+        for name, place in places.items()
+    ]
+    for rule in rules:
+        plane.expect("POST", f"{RESOURCE}/devicetaintrules", rule)
+    publish(plane, node, offers(node, facts("hgx-h100"), site.drivers))
+    given = offers(node, facts("hgx-h100"), site.drivers, server=Server(rules=rules))
+    kinds = {}
+    for name in ("gpus", "all-gpus", "one-pair"):
+        told = allocate([site.claims[name]], site.classes, given, engine)
+        kinds[name] = "allocated" if isinstance(told, Allocation) else told.kind
+        start(plane, f"{node}-{name}", site.claims[name], node)
+        results, words = outcome(plane, f"{node}-{name}")
+        if isinstance(told, Allocation):
+            assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(told), words
+            assert "gpu-0" not in {one["device"] for one in results}
+        else:
+            assert NO_DEVICES in words, words
+        stop(plane, f"{node}-{name}")
+    for rule in rules:
+        plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{rule['metadata']['name']}")
+    assert kinds == {"gpus": "allocated", "all-gpus": "taint", "one-pair": "taint"}

@@ -213,6 +213,15 @@ def test_one_object_that_is_refused_stops_everything(controller: Controller) -> 
     assert controller.names("resourceclaimtemplates", "alone") == []
 
 
+def test_a_template_whose_spec_changes_is_told_in_a_line(controller: Controller) -> None:
+    controller.role(SITE)
+    changed = copy.deepcopy(SITE)
+    changed["dra_claims_templates"][0]["devices"][1]["count"] = 2
+    output = controller.role(changed, rc=2)[1]
+    assert "ResourceClaimTemplate training/one: spec cannot change in Kubernetes once the object is made" in output
+    assert "FirstAvailable" not in output  # the server quotes the whole object
+
+
 @pytest.mark.parametrize("controller", ["newest", "oldest"], indirect=True)
 def test_a_field_that_the_server_would_drop_stops_everything(controller: Controller) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
@@ -246,6 +255,44 @@ def test_what_landed_is_told_where_the_rest_did_not(controller: Controller) -> N
     assert "Not everything was applied" in output and "exceeded quota" in output
     assert "Landed: ResourceClaimTemplate alone/first" in output
     assert controller.names("resourceclaimtemplates", "alone") == ["first"]
+
+
+def test_a_namespace_that_gets_its_label_and_a_quota_that_gets_larger_do_not_stop_their_claims(
+    controller: Controller,
+) -> None:
+    """A dry run judges by the namespace and the quota as they still are."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "watched"}}
+    controller.plane.request("POST", "/api/v1/namespaces", namespace)
+    watch = {"kind": "rdma", "all": True, "admin": True}
+    claims = [
+        {"name": name, "namespace": "watched", "devices": [{"kind": "rdma"}]} for name in ("first", "second", "third")
+    ]
+    site = {
+        "dra_claims_drivers": SITE["dra_claims_drivers"],
+        "dra_claims_admin_namespaces": ["watched"],
+        "dra_claims_claims": [{"name": "all", "namespace": "watched", "devices": [watch]}, claims[0]],
+        "dra_claims_quotas": [{"namespace": "watched", "claims": 2}],
+    }
+    controller.role(site, "--check")
+    controller.role(site)
+    more = {**site, "dra_claims_claims": [site["dra_claims_claims"][0], *claims]}
+    output = controller.role(more, rc=2)[1]
+    assert "Nothing was applied" in output and "exceeded quota" in output  # the quota stays as it is
+    more["dra_claims_quotas"] = [{"namespace": "watched", "claims": 4}]
+    controller.role(more)
+    assert controller.names("resourceclaims", "watched") == ["all", "first", "second", "third"]
+    assert "changed=0" in controller.role(more)[1]
+
+
+def test_one_site_does_not_prune_another(controller: Controller) -> None:
+    pruned = {**SITE, "dra_claims_prune": True}
+    controller.role({**pruned, "dra_claims_site": "a"})
+    three = {**pruned["dra_claims_templates"][0], "name": "three"}
+    other = {**pruned, "dra_claims_site": "b", "dra_claims_templates": [three]}
+    # a folder holds one site, too
+    output = controller.role({**other, "dra_claims_dest": str(controller.folder / "b")}, rc=2)[1]
+    assert "belongs to site 'a'" in output
+    assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
 
 
 def test_a_cluster_that_does_not_answer(controller: Controller) -> None:

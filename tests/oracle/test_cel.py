@@ -63,10 +63,25 @@ DEVICE = {
     "capacity": {"m": {"value": "5Gi"}, "o.io/n": {"value": "5000m"}},
     "allowMultipleAllocations": True,
 }
+# The same names with other values and types, as an answer for one device may be kept for its like
+TWIN = {
+    "name": "twin",
+    "attributes": {
+        "s": {"string": "zz"},
+        "i": {"bool": True},
+        "b": {"int": 1},
+        "v": {"version": "0.0.0"},
+        "none": {"string": "a"},
+        "o.io/z": {"bool": False},
+        "none/s": {"string": "b"},
+    },
+    "capacity": {"m": {"value": "5000m"}, "none/m": {"value": "1"}},
+}
 SUBJECTS = [
     {"driver": "d.io", "device": DEVICE},
     {"driver": "o.io", "device": DEVICE},
     {"driver": "d.io", "device": {"name": "bare"}},
+    {"driver": "d.io", "device": TWIN},
 ]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from . import cel_cost, limits, quantity, versions
@@ -47,6 +47,8 @@ class Verdict:
     unchecked: tuple[str, ...] = ()
     cost: int | None = None
 
+
+_BARE = Verdict(unchecked=("cannot be checked offline: device as a whole",))
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values that CEL has no type for. To the engine each is a map with one entry, which equals another if the values do.
@@ -273,6 +275,11 @@ _SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 # Names of the same length, so that one can stand for the other in a serialized expression
 _DEFAULTED = {"device.attributes": "device_attributes", "device.capacity": "device_capacity"}
 _EXACT = {"_==_": "same", "@in": "one"}
+_SCALAR_FIELDS = ("device.driver", "device.allowMultipleAllocations")
+
+
+# What has() may be asked of device itself in, or a comment that may hide it
+_TESTED = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
 
 
 def _bare_device(root: cel_cost.Node) -> bool:
@@ -304,11 +311,114 @@ def _first_line(error: Exception) -> str:
     return re.sub(r"^INVALID_ARGUMENT: (?:ERROR: )?(?:<input>:)?", "", text).removesuffix(" [INVALID_ARGUMENT]")
 
 
-class _Program(t.NamedTuple):
+#: What an expression looks up: the map, the domain, and the name in it, None where only the domain is asked for.
+_Reads = tuple[tuple[str, str, t.Optional[str]], ...]
+
+
+def _reads(root: cel_cost.Node) -> _Reads | None:
+    """The attributes and capacities that an expression looks up by constant names; None where it may see others."""
+    parents = {id(part): node for node in root.walk() for part in node.children()}
+    found = set()
+    for node in root.walk():
+        if node.kind != "ident" or "device" not in node.name or node.name in _SCALAR_FIELDS:
+            continue
+        if node.name not in _DEFAULTED:
+            return None
+        domain, above = _constant_key(node, parents)
+        if domain is None or above is None:
+            return None
+        name: str | None = None
+        if above.name != "@in":
+            looked_up = parents.get(id(above))
+            if looked_up is not None and looked_up.kind == "select":
+                name = looked_up.name
+            else:
+                name = _constant_key(above, parents)[0]
+            if name is None:
+                return None
+        found.add((node.name, domain, name))
+    return tuple(sorted(found, key=str))
+
+
+def _constant_key(
+    node: cel_cost.Node, parents: t.Mapping[int, cel_cost.Node]
+) -> tuple[str | None, cel_cost.Node | None]:
+    """The constant text that a map is indexed by or searched for, and the call that does so; None for another use."""
+    call = parents.get(id(node))
+    if call is None or call.kind != "call" or call.name not in ("_[_]", "@in") or call.target or len(call.parts) != 2:
+        return None, None
+    of, key = call.parts if call.name == "_[_]" else reversed(call.parts)
+    if of is not node or key.kind != "literal" or key.literal != "string":
+        return None, None
+    return str(key.value), call
+
+
+@dataclass
+class _Program:
     plain: t.Any
     exact: t.Any
     domains: frozenset[str]
     versions: bool
+    reads: _Reads | None
+    # answers by what the expression sees of a device
+    known: dict[tuple[t.Any, ...], bool | EvaluationError | Uncheckable] = field(default_factory=dict)
+
+
+class Subject:
+    """A device as selectors see it, converted once for any number of them.
+
+    C(device) is an entry of C(spec.devices) of a v1 ResourceSlice: C(attributes) and C(capacity) by name, where a name
+    without a domain belongs to C(driver). It must not change afterwards.
+    """
+
+    def __init__(self, device: t.Mapping[str, t.Any], driver: str) -> None:
+        self.device = device
+        self.driver = driver
+        self.shared = bool(device.get("allowMultipleAllocations"))
+        self.versions = False
+        self.maps: dict[str, dict[str, _Values]] = {}
+        self._seen: dict[_Reads, tuple[t.Any, ...]] = {}
+
+    def convert(self) -> None:
+        """Raises EvaluationError or Uncheckable for values that the server or the engine refuses."""
+        if self.maps:
+            return
+        attributes: dict[str, _Values] = {}
+        for name, attribute in (self.device.get("attributes") or {}).items():
+            domain, _unused, identifier = name.rpartition("/")
+            value = _value(name, attribute)
+            self.versions = self.versions or _tag(value) == _VERSION
+            attributes.setdefault(domain or self.driver, {})[identifier] = value
+        capacity: dict[str, _Values] = {}
+        for name, one in (self.device.get("capacity") or {}).items():
+            domain, _unused, identifier = name.rpartition("/")
+            capacity.setdefault(domain or self.driver, {})[identifier] = _quantity(quantity.parse(one["value"]))
+        self.maps = {"device.attributes": attributes, "device.capacity": capacity}
+
+    def part(self, reads: _Reads) -> dict[str, dict[str, _Values]]:
+        """What expressions with such look-ups see of the maps."""
+        part: dict[str, dict[str, _Values]] = {which: {} for which in self.maps}
+        for which, domain, name in reads:
+            found = self.maps[which].get(domain)
+            if found is not None:
+                kept = part[which].setdefault(domain, {})
+                if name in found:
+                    kept[name] = found[name]
+        return part
+
+    def seen(self, reads: _Reads) -> tuple[t.Any, ...]:
+        """A key that is the same for devices that expressions with such look-ups cannot tell apart."""
+        key = self._seen.get(reads)
+        if key is None:
+            values: list[t.Any] = [self.driver, self.shared, self.versions]
+            for which, domain, name in reads:
+                found = self.maps[which].get(domain)
+                if name is None:
+                    values.append(found is not None)
+                else:  # written out, as to Python 1 is true
+                    values.append(repr(found[name]) if found and name in found else None)
+            key = self._seen[reads] = tuple(values)
+        return key
 
 
 class Engine:
@@ -432,28 +542,21 @@ class Engine:
         if length > limits.CEL_BYTES:
             return Verdict(errors=(f"{length} bytes, at most {limits.CEL_BYTES} are allowed",))
         try:
-            parsed = cel_cost.read(self._checking.compile(expression, disable_check=True).serialize()).root
-        except RuntimeError as error:
-            return Verdict(errors=(_first_line(error),))
-        if _bare_device(parsed):
-            return Verdict(unchecked=("cannot be checked offline: device as a whole",))
-        called = {node.name for node in parsed.walk() if node.kind == "call"}
-        try:
             compiled = self._checking.compile(expression)
         except RuntimeError as error:
-            server = sorted(called & _SERVER_ONLY)
-            if server:
-                return Verdict(unchecked=(f"cannot be checked offline: {', '.join(server)}",))
-            if _COMPARISON.search(str(error)):
-                return Verdict(unchecked=("cannot be checked offline: a comparison of different number types",))
-            return Verdict(errors=(_first_line(error),))
+            return self._refused(expression, error)
         checked = cel_cost.read(compiled.serialize())
+        # has(device.driver) passes for device.driver here
+        tested = _TESTED.search(expression) is not None
+        if _bare_device(checked.root) or (tested and _bare_device(self._parsed(expression))):
+            return _BARE
         wrong = self._wrong_result(checked)
         if wrong:
             return Verdict(errors=(wrong,))
-        if "format" in called:  # the server looks into the template
+        nodes = list(checked.root.walk())
+        if any(node.kind == "call" and node.name == "format" for node in nodes):  # the server looks into the template
             return Verdict(unchecked=("cannot be checked offline: format",))
-        if any(node.kind == "struct" for node in parsed.walk()):
+        if any(node.kind == "struct" for node in nodes):
             return Verdict(unchecked=("cannot be checked offline: messages",))
         errors = self._wrong_literals(checked)
         if errors:
@@ -467,6 +570,24 @@ class Engine:
                 errors=(f"too complex: the worst case costs {cost}, at most {limits.CEL_COST} is allowed",), cost=cost
             )
         return Verdict(cost=cost)
+
+    def _parsed(self, expression: str) -> cel_cost.Node:
+        return cel_cost.read(self._checking.compile(expression, disable_check=True).serialize()).root
+
+    def _refused(self, expression: str, error: RuntimeError) -> Verdict:
+        """What to make of the engine's refusal."""
+        try:
+            parsed = self._parsed(expression)
+        except RuntimeError as syntax:
+            return Verdict(errors=(_first_line(syntax),))
+        if _bare_device(parsed):
+            return _BARE
+        server = sorted({node.name for node in parsed.walk() if node.kind == "call"} & _SERVER_ONLY)
+        if server:
+            return Verdict(unchecked=(f"cannot be checked offline: {', '.join(server)}",))
+        if _COMPARISON.search(str(error)):
+            return Verdict(unchecked=("cannot be checked offline: a comparison of different number types",))
+        return Verdict(errors=(_first_line(error),))
 
     def _wrong_result(self, checked: cel_cost.Checked) -> str:
         result = checked.type_of(checked.root)
@@ -506,38 +627,48 @@ class Engine:
     # Evaluation
 
     def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool:
-        """Whether a device matches.
+        """Whether a device of a driver matches; see L(Subject,) for both.
 
-        C(device) is an entry of C(spec.devices) of a v1 ResourceSlice: C(attributes) and C(capacity) by name, where a
-        name without a domain belongs to C(driver). Raises EvaluationError where the server refuses the selector or
-        evaluation fails, and Uncheckable where the engine cannot evaluate it.
+        Raises EvaluationError where the server refuses the selector or evaluation fails, and Uncheckable where the
+        engine cannot evaluate it.
         """
+        return self.selects(expression, Subject(device, driver))
+
+    def selects(self, expression: str, subject: Subject) -> bool:
+        """The same for a device that is asked about more than once."""
         program = self._programs.get(expression)
         if program is None:
             program = self._programs[expression] = self._program(expression)
-        has_version = program.versions
-        attributes: dict[str, _Values] = {}
-        for name, attribute in (device.get("attributes") or {}).items():
-            domain, _unused, identifier = name.rpartition("/")
-            value = _value(name, attribute)
-            has_version = has_version or _tag(value) == _VERSION
-            attributes.setdefault(domain or driver, {})[identifier] = value
-        capacity: dict[str, _Values] = {}
-        for name, one in (device.get("capacity") or {}).items():
-            domain, _unused, identifier = name.rpartition("/")
-            capacity.setdefault(domain or driver, {})[identifier] = _quantity(quantity.parse(one["value"]))
-        domains = program.domains | {driver}
-        data: _Values = {
-            "device.driver": driver,
-            "device.attributes": attributes,
-            "device.capacity": capacity,
-            "device_attributes": {**dict.fromkeys(domains, {}), **attributes},
-            "device_capacity": {**dict.fromkeys(domains, {}), **capacity},
-        }
+        subject.convert()
+        if program.reads is None:
+            return self._evaluate(program, subject)
+        key = subject.seen(program.reads)
+        answer = program.known.get(key)
+        if answer is None:
+            try:
+                answer = self._evaluate(program, subject)
+            except (EvaluationError, Uncheckable) as error:
+                program.known[key] = error
+                raise
+            program.known[key] = answer
+        if isinstance(answer, bool):
+            return answer
+        raise type(answer)(str(answer))
+
+    def _evaluate(self, program: _Program, subject: Subject) -> bool:
+        if program.reads is None:
+            maps, domains = subject.maps, program.domains | {subject.driver}
+        else:
+            maps = subject.part(program.reads)
+            domains = frozenset(domain for _map, domain, _name in program.reads)
+        data: _Values = {"device.driver": subject.driver, **maps}
+        for name, shadow in _DEFAULTED.items():
+            data[shadow] = {**dict.fromkeys(domains, {}), **maps[name]}
         if self._consumable_capacity:
-            data["device.allowMultipleAllocations"] = bool(device.get("allowMultipleAllocations"))
+            data["device.allowMultipleAllocations"] = subject.shared
+        exact = program.versions or subject.versions
         try:
-            result = (program.exact if has_version else program.plain).eval(data=data)
+            result = (program.exact if exact else program.plain).eval(data=data)
         except RuntimeError as error:
             raise Uncheckable(f"cannot be evaluated offline: {_first_line(error)}") from error
         value = result.value()
@@ -551,9 +682,9 @@ class Engine:
         verdict = self.judge(expression)
         if verdict.errors and verdict.cost is None:
             raise EvaluationError("; ".join(verdict.errors))
+        if verdict is _BARE:
+            raise Uncheckable("cannot be evaluated offline: device as a whole")
         try:
-            if _bare_device(cel_cost.read(self._checking.compile(expression, disable_check=True).serialize()).root):
-                raise Uncheckable("cannot be evaluated offline: device as a whole")
             data = self._evaluating.compile(expression).serialize()
             checked = cel_cost.read(data)
         except RuntimeError as error:
@@ -568,11 +699,13 @@ class Engine:
                     exact[node.name_at : node.name_at + len(node.name)] = _EXACT[node.name].encode()
         calls = {node.name for node in checked.root.walk() if node.kind == "call"}
         try:
+            program = self._evaluating.deserialize(bytes(plain))
             return _Program(
-                self._evaluating.deserialize(bytes(plain)),
-                self._evaluating.deserialize(bytes(exact)),
+                program,
+                program if exact == plain else self._evaluating.deserialize(bytes(exact)),
                 frozenset(_strings(checked.root)),
                 "semver" in calls,
+                _reads(checked.root),
             )
         except RuntimeError as error:
             raise Uncheckable(f"cannot be evaluated offline: {_first_line(error)}") from error

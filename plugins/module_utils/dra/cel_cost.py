@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import typing as t
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 UNLIMITED = 2**64 - 1
 
@@ -135,19 +136,28 @@ class _Reader:
 
     def fields(self, span: _Span) -> t.Iterator[tuple[int, t.Any]]:
         """Field number and value: an integer, eight bytes, or the span of what has a length."""
+        data = self.data
         at, end = span
         while at < end:
-            key, at = self.varint(at)
+            key = data[at]
+            if key < 0x80:  # almost always one byte is all
+                at += 1
+            else:
+                key, at = self.varint(at)
             number, wire = key >> 3, key & 7
-            if wire == 0:
-                value, at = self.varint(at)
-                yield number, value
-            elif wire == 2:
-                length, at = self.varint(at)
-                yield number, (at, at + length)
-                at += length
+            if wire in (0, 2):
+                value = data[at]
+                if value < 0x80:
+                    at += 1
+                else:
+                    value, at = self.varint(at)
+                if wire == 0:
+                    yield number, value
+                else:
+                    yield number, (at, at + value)
+                    at += value
             elif wire == 1:
-                yield number, self.data[at : at + 8]
+                yield number, data[at : at + 8]
                 at += 8
             else:
                 raise ValueError(f"wire type {wire} has no place in a checked expression")
@@ -177,7 +187,7 @@ class _Reader:
                 references.update((entry.get(1, 0), span[0]) for at, span in reference if at == 1)
             elif number == 3:
                 entry = self.one(value)
-                types[entry.get(1, 0)] = self.type_from(entry[2])
+                types[entry.get(1, 0)] = _type(self.data[slice(*entry[2])])
             elif number == 4:
                 root = self.node(value)
         if root is None:
@@ -302,6 +312,12 @@ class _Reader:
             variables=(self.text(one.get(1)), self.text(one.get(8))),
             accumulator=self.text(one.get(3)),
         )
+
+
+@lru_cache(maxsize=1024)
+def _type(message: bytes) -> Type:
+    """The type in a message; expressions have few different ones."""
+    return _Reader(message).type_from((0, len(message)))
 
 
 def read(data: bytes) -> Checked:

@@ -71,13 +71,16 @@ class ClaimCompiler:
         """C(None) where the claim has mistakes, which are then in the reader."""
         before = len(self.reader.problems)
         known: dict[int, Resolved] = {}
+        whole = True
         for group in claim.groups:
             for device in group.devices:
                 for choice in device.choices():
                     found = self.resolve(choice)
                     if found:
                         known[id(choice)] = found
-        if len(self.reader.problems) > before:
+                    else:
+                        whole = False  # what is wrong may be with its class or driver, and told before
+        if not whole:
             return None
         body = _Body(self.reader, claim, known, self.lists)
         body.build()
@@ -198,7 +201,7 @@ class _Body:
             tied.append(list(ties.items()))
         if len(self.reader.problems) > before:
             return
-        names = [level_name(level) for level in levels]
+        names = _level_names(levels)
         for index in range(group.count):
             for device in carriers:
                 self._add(device, group, index, names)
@@ -341,7 +344,8 @@ class _Body:
                 return [(name, members)]
         for first in names if pairs else ():
             for second in names[names.index(first) + 1 :]:
-                both = [device for device in tied[first] if device in tied[second]]
+                sure = [device for device, attributes in published if attributes is not None]
+                both = [device for device in sure if device in tied[first] and device in tied[second]]
                 if both and all(device in tied[first] or device in tied[second] for device in devices):
                     return [(first, tied[first]), (second, tied[second])]
         self._cannot_align(published, level, path)
@@ -372,47 +376,58 @@ class _Body:
         )
 
     def _distinct(self, rule: Distinct) -> None:
-        found: dict[str, list[Device]] = {}
+        found: list[tuple[Device, list[str]]] = []
         size = 0
         for group in self.claim.groups:
             for device in group.devices:
                 if rule.devices and device.name not in rule.devices:
                     continue
-                attribute = self._distinct_attribute(device, rule.by)
-                if attribute:
-                    found.setdefault(attribute, []).append(device)
+                attributes = self._distinct_attributes(device, rule.by)
+                if attributes:
+                    found.append((device, attributes))
                     size += _size(device) * group.count
                 elif rule.devices:
                     self.reader.problem(
                         rule.path, f"the driver of device {device.name!r} publishes no {rule.by}", "no-attribute"
                     )
                     return
+        names = [name for name in found[0][1] if all(name in names for _device, names in found)] if found else []
         if not found:
             self.reader.problem(rule.path, f"no device of the claim publishes {rule.by}", "no-attribute")
-        elif len(found) > 1:
-            names = ", ".join(sorted(found))
+        elif not names:
+            different = ", ".join(sorted({names[0] for _device, names in found}))
             self.reader.problem(
-                rule.path, f"the devices publish {rule.by} by different names: {names}", "no-common-attribute"
+                rule.path, f"the devices publish {rule.by} by different names: {different}", "no-common-attribute"
             )
         elif size < 2:
             self.reader.problem(rule.path, "there is only one device, and nothing to differ from", "contradiction")
         else:
-            for attribute, devices in found.items():
-                requests = self._requests_of(devices)
-                self.constraints.append(({"requests": requests, "distinctAttribute": attribute}, rule.path))
+            requests = self._requests_of([device for device, _attributes in found])
+            self.constraints.append(({"requests": requests, "distinctAttribute": names[0]}, rule.path))
 
-    def _distinct_attribute(self, device: Device, by: str) -> str:
+    def _distinct_attributes(self, device: Device, by: str) -> list[str]:
+        """What can carry a rule for a device and all its alternatives, the best first."""
         if "/" in by:
-            return by
+            return [by]
         if by != "rail":
-            names = self._attributes(device, by)
-            return names[0] if names else ""
+            return self._attributes(device, by) or []
         attributes = set()
         for choice in device.choices():
             known = self.known[id(choice)]
             way = known.driver.filter(known.kind, by) if known.driver else None
             attributes.add(way.name if way else "")
-        return attributes.pop() if len(attributes) == 1 else ""
+        return list(attributes) if len(attributes) == 1 and "" not in attributes else []
+
+
+def _level_names(levels: tuple[str, ...]) -> list[str]:
+    """A name for each level; attributes of several domains with one identifier get a number."""
+    names: list[str] = []
+    for level in levels:
+        name, number = level_name(level), 2
+        while name in names:
+            name, number = f"{level_name(level)[: limits.DNS_LABEL_BYTES - 3]}-{number}", number + 1
+        names.append(name)
+    return names
 
 
 def _size(device: Device) -> int:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from . import cel, interface_policy, limits, quantity, selectors, validate, versions
+from . import cel, interface_config, interface_policy, limits, quantity, selectors, validate, versions
 from .claim_compiler import ClaimCompiler, Compiled, Resolved
 from .drivers import DRIVERS, DriverKnowledge, Filter, Term, knowledge
-from .inventory import PREFIX, Claim, Class, Device, Inventory, Quota
+from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory, Quota
 from .language import parse
 from .language_claims import read_where
+from .offers import Server
 from .problems import Problem, Problems
 from .reach import Reach, reach
 from .reader import Reader, child, nearest
@@ -58,14 +59,15 @@ def compile_site(
         versions.minor_of(kubernetes)
     except ValueError as error:
         raise Problems([*reader.problems, Problem(f"{PREFIX}kubernetes_version", str(error), "version")]) from error
+    try:
+        versions.check_gates(gates)
+    except ValueError as error:
+        raise Problems([*reader.problems, Problem(f"{PREFIX}feature_gates", str(error), "wrong-type")]) from error
     compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}))
     compiler.compile()
     found: list[Reach] = []
     if nodes and compiler.engine and not reader.problems:
-        found, unreachable = reach(
-            inventory.drivers, compiler.claims, compiler.classes, nodes, compiler.engine, inventory.allow_unreachable
-        )
-        reader.problems += unreachable
+        found = compiler.reach(nodes)
     if reader.problems:
         raise Problems(_once(reader.problems))
     return Site([made.object for made in compiler.made], found, compiler.warnings)
@@ -152,7 +154,26 @@ class _Compiler:
                 self.made.append(_Made(policy, {"": f"{PREFIX}policy"}))
         for path, raw in inventory.raw:
             self.made.append(_Made(raw, {"": path}))
+        self._unique()
         self._check()
+
+    def reach(self, nodes: t.Mapping[str, t.Any]) -> list[Reach]:
+        """Where the claims can run. What only the site's own taint rules keep from everywhere is worth a warning: they
+        are meant to keep claims away, and must not be held up by that."""
+        site = self.inventory
+        rules = [made.object for made in self.made if made.object["kind"] == "DeviceTaintRule"]
+
+        def tried(rules: list[Object]) -> tuple[list[Reach], list[Problem]]:
+            server = Server(self.kubernetes, self.gates, rules)
+            engine = t.cast("cel.Engine", self.engine)
+            return reach(site.drivers, self.claims, self.classes, nodes, engine, site.allow_unreachable, server)
+
+        found, unreachable = tried(rules)
+        lasting = tried([])[1] if unreachable and rules else unreachable
+        paths = {problem.path for problem in lasting}
+        self.warnings += [str(problem) for problem in unreachable if problem.path not in paths]
+        self.reader.problems += lasting
+        return found
 
     # what everything is made with
 
@@ -179,6 +200,18 @@ class _Compiler:
                 self.drivers[name] = knowledge(name, options)
             except Problems as error:
                 self.reader.problems += error.problems
+
+    def _unique(self) -> None:
+        """Raw objects must not be what is made here as well: the last to be applied would win, at every run anew."""
+        first: dict[tuple[str, ...], str] = {}
+        for made in self.made:
+            item, metadata = made.object, made.object["metadata"]
+            name = "/".join(filter(None, [metadata.get("namespace"), metadata["name"]]))
+            group = item["apiVersion"].rpartition("/")[0].partition("/")[0]
+            other = first.setdefault((group, item["kind"], name), made.origins[""])
+            if other != made.origins[""]:
+                message = f"{item['kind']} {name} is already made by {other}"
+                self.reader.problem(made.origins[""], message, "duplicate-name")
 
     def _check(self) -> None:
         """What this server would drop, and, as a last look at our own work, what the API would refuse.
@@ -254,12 +287,22 @@ class _Compiler:
         elif item.driver:
             parts.append((selectors.driver_is(item.driver), child(item.path, "driver")))
         parts += _raw_selectors(item.cel, item.path)
-        for _index, config in enumerate(item.configs):
-            if item.driver and config["driver"] != (driver.name if driver else item.driver):
+        of_driver = driver.name if driver else item.driver
+        for config in item.configs:
+            own = config["driver"] == interface_config.DRIVER
+            place = child(item.path, "interface" if own else "config")
+            if of_driver and config["driver"] != of_driver:
                 self.reader.problem(
-                    child(item.path, "config"),
-                    f"is for driver {config['driver']}, but the devices come from {item.driver}",
+                    place,
+                    f"is for driver {config['driver']}, but the devices come from {of_driver}",
                     "config-driver",
+                )
+            elif own and INDEX in str(config["parameters"].get("name", "")):
+                self.reader.problem(
+                    child(place, "name"),
+                    f"{INDEX} has no meaning in a class, which knows of no repetition",
+                    "contradiction",
+                    "name the interface where a claim asks for the device",
                 )
         if len(self.reader.problems) == before:
             self._extended[item.name] = item.extended_resource
@@ -268,7 +311,11 @@ class _Compiler:
     def _make_class(
         self, name: str, parts: list[tuple[selectors.Selector, str]], path: str, item: Class | None = None
     ) -> None:
-        spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
+        try:
+            spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
+        except ValueError as error:
+            self.reader.problem(path, f"cannot be written as selectors: {error}", "bad-value")
+            return
         origins = {"": path}
         for index, (_part, place) in enumerate(parts):
             origins[f"spec.selectors[{index}]"] = place

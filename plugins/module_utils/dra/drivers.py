@@ -17,7 +17,9 @@ from __future__ import annotations
 import re
 import typing as t
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
+from ..topology import cpuset
 from .problems import Problem, Problems
 
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
@@ -174,6 +176,7 @@ def parse_version(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str],
     return int(major), int(minor), int(patch or 0), identifiers
 
 
+@lru_cache(maxsize=1024)
 def _order(version: str, epochs: tuple[str, ...]) -> tuple[t.Any, ...]:
     """Sort key of a version among all releases of a driver; C(main) comes after every release.
 
@@ -498,6 +501,9 @@ def knowledge(name: str, options: t.Mapping[str, t.Any] | None = None) -> Driver
         problems.append(
             Problem(f"{path}.{key}", "unknown option", "unknown", "known are version, knowledge, " + _OTHERS)
         )
+    for key, form in _OTHER_OPTIONS.items():
+        if options.get(key) is not None and not form.holds(options[key]):
+            problems.append(Problem(f"{path}.{key}", f"must be {form.says}, not {options[key]!r}", "bad-value"))
     driver = DRIVERS.get(name)
     own = options.get("knowledge")
     if driver is None and not own:
@@ -521,8 +527,22 @@ def knowledge(name: str, options: t.Mapping[str, t.Any] | None = None) -> Driver
     return _resolve(driver)
 
 
-#: Options that other parts of the compiler and the offers read.
-_OTHER_OPTIONS = ("group_by", "reserved_cpus")
+@dataclass(frozen=True)
+class _Option:
+    """An option that only the offers read."""
+
+    says: str
+    holds: t.Callable[[t.Any], bool]
+
+
+_GROUPS = ("numa_node", "socket", "machine")
+_OTHER_OPTIONS = {
+    "group_by": _Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS),
+    "reserved_cpus": _Option(
+        'a list of CPUs as the kernel writes it, such as "0-3,64"',
+        lambda value: isinstance(value, str) and cpuset.from_list(value) is not None,
+    ),
+}
 _OTHERS = ", ".join(_OTHER_OPTIONS)
 
 
@@ -540,6 +560,10 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: t.Any, path
         return "main"
     text = str(version)
     where = f"{path}.version"
+    if not isinstance(version, str):
+        # YAML reads 1.10 as the number 1.1
+        problems.append(Problem(where, f"must be a string, not {version}", "version", 'quote it: "1.10.0"'))
+        return "main"
     if text in _NEWEST:
         return "main"
     try:

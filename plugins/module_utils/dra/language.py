@@ -107,6 +107,9 @@ class _Parser(Parts):
             allow_unreachable=self._flag("allow_unreachable"),
         )
         self._unique([(item.path, item.name) for item in found.classes], "class")
+        # Kubernetes takes the newest of such classes, whichever that is
+        named = [(item.path, item.extended_resource) for item in found.classes]
+        self._unique(named, "extended resource", "extended_resource")
         self._unique([(item.path, item.name) for item in found.taints], "taint")
         self._unique([(item.path, f"{item.namespace}/{item.name}") for item in found.quotas], "quota")
         for template, what in ((True, "template"), (False, "claim")):
@@ -127,13 +130,13 @@ class _Parser(Parts):
         value = self.given.get(variable)
         return bool(value is not None and self.reader.boolean(value, PREFIX + variable))
 
-    def _unique(self, named: list[tuple[str, str]], what: str) -> None:
+    def _unique(self, named: list[tuple[str, str]], what: str, key: str = "name") -> None:
         first: dict[str, str] = {}
         for path, name in named:
             shown = name.strip("/")
             if name in first:
                 self.reader.problem(
-                    child(path, "name"), f"{what} {shown!r} is already defined by {first[name]}", "duplicate-name"
+                    child(path, key), f"{what} {shown!r} is already defined by {first[name]}", "duplicate-name"
                 )
             elif not name.endswith("/") and name:
                 first[name] = path
@@ -260,15 +263,34 @@ class _Parser(Parts):
         return found
 
     def _raw(self, value: t.Any, path: str) -> bool:
+        """Whether an object has what it is told apart by; all else is for its own API to judge."""
+        before = len(self.reader.problems)
         item = self.reader.free_mapping(value, path)
-        for key in ("apiVersion", "kind", "metadata"):
-            if isinstance(value, dict) and key not in item:
+        parts: dict[str, t.Callable[[t.Any, str], t.Any]] = {
+            "apiVersion": self.reader.string,
+            "kind": lambda v, p: self.reader.name(v, p, _kind_name),
+            "metadata": self._raw_metadata,
+        }
+        for key, read in parts.items() if isinstance(value, dict) else ():
+            if key in item:
+                read(item[key], child(path, key))
+            else:
                 self.reader.problem(child(path, key), "is missing", "missing")
-        return all(key in item for key in ("apiVersion", "kind", "metadata"))
+        return len(self.reader.problems) == before
+
+    def _raw_metadata(self, value: t.Any, path: str) -> None:
+        item = self.reader.free_mapping(value, path)
+        if isinstance(value, dict):
+            self.name(item, path, lambda _name: "")
+            self.option(item, "namespace", path, lambda v, p: self.reader.name(v, p, limits.dns_label))
 
 
 def _site_name(name: str) -> str:
     return limits.label_value(name)
+
+
+def _kind_name(name: str) -> str:
+    return "" if name.isascii() and name.isalnum() else "is no kind of object"
 
 
 def _class_name(name: str) -> str:

@@ -428,6 +428,17 @@ class ClaimParser(Parts):
                 "too-many",
                 "ask for alike devices with count, or split the claim",
             )
+        # the API takes such a claim, and the scheduler never allocates it
+        least = sum(
+            min(one.count for one in d.choices()) * group.count for group in claim.groups for d in group.devices
+        )
+        if least > limits.ALLOCATION_RESULTS >= total:
+            self.reader.problem(
+                claim.path,
+                f"asks for {least} devices; a claim can get {limits.ALLOCATION_RESULTS}",
+                "too-many",
+                "split the claim",
+            )
         names = {device.name for group in claim.groups for device in group.devices}
         for rule in claim.distinct:
             for name in rule.devices:

@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..topology import cpuset, publish
-from . import limits
+from . import limits, schema, versions
 from .drivers import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, knowledge
 
 Facts = t.Mapping[str, t.Any]
@@ -42,25 +42,66 @@ class Offer:
     possible: bool = False
 
 
-def offers(node: str, facts: Facts, drivers: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[Offer]:
+def offers(
+    node: str,
+    facts: Facts,
+    drivers: t.Mapping[str, t.Mapping[str, t.Any]],
+    known: t.Mapping[str, DriverKnowledge] | None = None,
+    server: Server | None = None,
+) -> list[Offer]:
     """What each driver of the site would publish for the node, by driver and in each driver's own order.
 
     C(facts) are the node's topology facts, C(drivers) the options of each driver as in dra_claims_drivers. A driver
-    that only the site describes has no offers: nothing says which functions it publishes, and how. Raises L(Problems,)
-    as :func:`drivers.knowledge` does.
+    that only the site describes has no offers: nothing says which functions it publishes, and how. C(known) is what
+    :func:`drivers.knowledge` says of each, where it was asked before; otherwise raises L(Problems,) as it does.
+    C(server) is what the devices are published to: 1.37 as it comes, where none is given.
     """
+    server = server or Server()
     result: list[Offer] = []
     for name in sorted(drivers):
-        known = knowledge(name, drivers[name])
+        driver = known[name] if known else knowledge(name, drivers[name])
         maker = _MAKERS.get(name)
         if maker:
-            result += maker(node, facts, known, drivers[name] or {})
-    return result
+            result += maker(node, facts, driver, {**(drivers[name] or {}), "counters": server.counts})
+    return [server.keeps(offer) for offer in result] if server.lost or server.rules else result
 
 
 def blind(drivers: t.Iterable[str]) -> list[str]:
     """The drivers whose devices no probe can tell."""
     return sorted(name for name in drivers if name not in _MAKERS)
+
+
+class Server:
+    """What an API server makes of published devices: fields behind a gate that is off are lost, and taint rules add
+    their taints.
+
+    C(rules) are DeviceTaintRules of any version. What they say of selectors and classes, which 1.34 has, is passed
+    over. C(counts) tells whether counters are kept. Raises ValueError for a release that is not known.
+    """
+
+    def __init__(
+        self,
+        kubernetes: str = f"1.{schema.NEWEST}",
+        gates: versions.Gates = None,
+        rules: t.Sequence[t.Mapping[str, t.Any]] = (),
+    ) -> None:
+        minor = versions.minor_of(kubernetes)
+        self.lost = versions.lost_of_devices(minor, gates)
+        self.counts = "consumesCounters" not in self.lost
+        self.rules = [rule["spec"] for rule in rules]
+
+    def keeps(self, offer: Offer) -> Offer:
+        """The device as the scheduler sees it."""
+        device = {name: value for name, value in offer.device.items() if name not in self.lost}
+        here = {"driver": offer.driver, "pool": offer.pool, "device": device["name"]}
+        taints = [
+            rule["taint"]
+            for rule in self.rules
+            if all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
+        ]
+        if taints:
+            device["taints"] = [*device.get("taints", ()), *taints]
+        return replace(offer, device=device, counter_sets=offer.counter_sets if self.counts else ())
 
 
 @dataclass
@@ -90,6 +131,13 @@ class _Maker:
 
     def unknown(self, *names: str) -> frozenset[str]:
         return frozenset(self.known.qualified(name) for name in names)
+
+    def offer(self, node: str, name: str, unknown: frozenset[str], address: str = "", **more: t.Any) -> Offer:
+        """The device of this name in the node's pool; C(more) are fields of it beside its attributes."""
+        device = {"name": name, "attributes": self.attributes, **more}
+        return Offer(
+            self.known.name, node, node, device, address=address, unknown=unknown, assumed=frozenset(self.assumed)
+        )
 
 
 def _gpus(facts: Facts, known: DriverKnowledge) -> list[tuple[int, Facts, Facts]]:
@@ -159,15 +207,7 @@ def _nvidia(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> 
             *([] if "architecture" in maker.attributes else ["architecture"]),
             *_unpublished(function, facts),
         )
-        whole = Offer(
-            known.name,
-            node,
-            node,
-            {"name": f"gpu-{index}", "attributes": maker.attributes},
-            address=function["address"],
-            unknown=unknown,
-            assumed=frozenset(maker.assumed),
-        )
+        whole = maker.offer(node, f"gpu-{index}", unknown, function["address"])
         result.append(whole)
         result += _partitions(whole, known, "mig", _MOST_MIG, maker.unknown("profile", "parentUUID", "multiprocessors"))
     return result
@@ -193,16 +233,8 @@ def _amd(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> lis
             *([] if "productName" in maker.attributes else ["productName"]),
             *_unpublished(function, facts),
         )
-        whole = Offer(
-            known.name,
-            node,
-            node,
-            # the driver numbers cards and render nodes; every card has one of each
-            {"name": f"gpu-{index}-{128 + index}", "attributes": maker.attributes},
-            address=function["address"],
-            unknown=unknown,
-            assumed=frozenset(maker.assumed),
-        )
+        # the driver numbers cards and render nodes; every card has one of each
+        whole = maker.offer(node, f"gpu-{index}-{128 + index}", unknown, function["address"])
         result.append(whole)
         result += _partitions(whole, known, "amdgpu-partition", _MOST_PARTITIONS, frozenset())
     return result
@@ -245,17 +277,7 @@ def _intel(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> l
         unknown = maker.unknown("family", "health", "type", "memory", "millicores", *_unpublished(function, facts))
         name = f"{function['address']}-{maker.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")
-        result.append(
-            Offer(
-                known.name,
-                node,
-                node,
-                {"name": name, "attributes": maker.attributes},
-                address=function["address"],
-                unknown=unknown,
-                assumed=frozenset(maker.assumed),
-            )
-        )
+        result.append(maker.offer(node, name, unknown, function["address"]))
     return result
 
 
@@ -268,17 +290,7 @@ def _gaudi(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> l
             maker.standard(function["kubernetes"], PCIE_ROOT)
         unknown = maker.unknown("serial", "healthy", *_unpublished(function, facts))
         name = f"{publish.device_name(function['address'])[4:]}-0x{function['device_id']}"
-        result.append(
-            Offer(
-                known.name,
-                node,
-                node,
-                {"name": name, "attributes": maker.attributes},
-                address=function["address"],
-                unknown=unknown,
-                assumed=frozenset(maker.assumed),
-            )
-        )
+        result.append(maker.offer(node, name, unknown, function["address"]))
     return result
 
 
@@ -316,13 +328,9 @@ def _cpu(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> lis
         if group_by != "machine":
             maker.put("dra.cpu/socketID", socket_of.get(cpus[0]))
         maker.put("dra.cpu/numCPUs", len(cpus))
-        device = {
-            "name": name,
-            "attributes": maker.attributes,
-            "capacity": {"dra.cpu/cpu": {"value": str(len(cpus))}},
-            "allowMultipleAllocations": True,
-        }
-        result.append(Offer(known.name, node, node, device, unknown=maker.unknown("smtEnabled")))
+        capacity = {"dra.cpu/cpu": {"value": str(len(cpus))}}
+        unknown = maker.unknown("smtEnabled")
+        result.append(maker.offer(node, name, unknown, capacity=capacity, allowMultipleAllocations=True))
     return result
 
 
@@ -364,17 +372,7 @@ def _dranet(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> 
             *("pciVendor", "pciSubsystem", "alias", "type", "ipv4", "ipv6", "ebpf", "tcFilterNames", "tcxProgramNames"),
             *_unpublished(function, facts),
         )
-        result.append(
-            Offer(
-                known.name,
-                node,
-                node,
-                {"name": publish.device_name(nic["address"]), "attributes": maker.attributes},
-                address=nic["address"],
-                unknown=unknown,
-                assumed=frozenset(maker.assumed),
-            )
-        )
+        result.append(maker.offer(node, publish.device_name(nic["address"]), unknown, nic["address"]))
     return sorted(result, key=lambda offer: str(offer.device["name"]))
 
 
@@ -404,20 +402,18 @@ def _sriov(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> l
         numa = function["kubernetes"].get("numaNode")
         maker.put(NUMA_NODE_DRANET, -1 if numa is None else numa)
         result.append(
-            Offer(
-                known.name,
+            maker.offer(
                 node,
-                node,
-                {"name": publish.device_name(nic["address"])[4:], "attributes": maker.attributes},
-                address=nic["address"],
-                unknown=maker.unknown("EswitchMode", "resourceName", *_unpublished(function, facts)),
+                publish.device_name(nic["address"])[4:],
+                maker.unknown("EswitchMode", "resourceName", *_unpublished(function, facts)),
+                nic["address"],
             )
         )
     return result
 
 
 def _lanewise(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> list[Offer]:
-    publication = publish.publication(facts)
+    publication = publish.publication(facts, options["counters"])
     sets = {entry["name"]: entry for entry in publication.counter_sets}
     return [
         Offer(

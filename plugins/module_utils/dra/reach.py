@@ -17,11 +17,11 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from . import allocator, schema, versions
-from .cel import EvaluationError, Uncheckable
+from .cel import Engine, EvaluationError, Subject, Uncheckable
 from .claim_compiler import Compiled
 from .drivers import NUMA_NODE, PCIE_ROOT, knowledge
 from .inventory import PREFIX, Claim
-from .offers import Offer, blind, offers
+from .offers import Offer, Server, blind, offers
 from .problems import Problem, Problems
 from .reader import child
 
@@ -66,24 +66,33 @@ def shown(names: t.Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+_Texts = tuple[str, ...]
+
+
 class _Memory:
     """Evaluates a selector on a device of a shape once, whatever the number of claims."""
 
-    def __init__(self, engine: allocator.Engine) -> None:
+    # devices live as long as the shapes do, so that an id stands for one device
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.subjects: dict[int, Subject] = {}
         self.known: dict[tuple[str, int], bool | Exception] = {}
         self.guessed: dict[int, set[str]] = {}
-        self.fits: dict[tuple[tuple[str, ...], int], list[int]] = {}
+        self.words: dict[_Texts, set[str]] = {}
+        self.fits: dict[tuple[_Texts, int], tuple[int, ...]] = {}
 
     def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool:
-        # devices live as long as the shapes do, so that an id stands for one device
         key = (expression, id(device))
-        if key not in self.known:
+        answer = self.known.get(key)
+        if answer is None:
+            subject = self.subjects.get(id(device))
+            if subject is None:
+                subject = self.subjects[id(device)] = Subject(device, driver)
             try:
-                self.known[key] = self.engine.matches(expression, device, driver)
+                answer = self.engine.selects(expression, subject)
             except Exception as error:  # pylint: disable=broad-exception-caught
-                self.known[key] = error  # what was raised is raised again for the next claim
-        answer = self.known[key]
+                answer = error  # what was raised is raised again for the next claim
+            self.known[key] = answer
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -95,14 +104,23 @@ class _Memory:
             self.guessed[id(offered)] = {name.rpartition("/")[2] for name in names}
         return self.guessed[id(offered)]
 
-    def fitting(self, texts: tuple[str, ...], offered: t.Sequence[Offer]) -> list[int]:
-        """The positions of the devices that all the selectors match. Raises what M(matches) raises."""
+    def mentioned(self, texts: _Texts) -> set[str]:
+        """The words of selectors, attributes' names among them."""
+        if texts not in self.words:
+            self.words[texts] = set(re.findall(r"\w+", " ".join(texts)))
+        return self.words[texts]
+
+    def fitting(self, texts: _Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
+        """The positions of the devices that all the selectors match. Raises what M(matches) raises.
+
+        Those of the class come first, and what they leave is known after the first claim.
+        """
+        if not texts:
+            return tuple(range(len(offered)))
         key = (texts, id(offered))
         if key not in self.fits:
-            left = list(range(len(offered)))
-            for text in texts:
-                left = [i for i in left if self.matches(text, offered[i].device, offered[i].driver)]
-            self.fits[key] = left
+            text, left = texts[-1], self.fitting(texts[:-1], offered)
+            self.fits[key] = tuple(i for i in left if self.matches(text, offered[i].device, offered[i].driver))
         return self.fits[key]
 
 
@@ -111,28 +129,35 @@ def reach(
     claims: t.Sequence[tuple[Claim, Compiled]],
     classes: t.Mapping[str, Object],
     nodes: t.Mapping[str, t.Any],
-    engine: allocator.Engine,
+    engine: Engine,
     allow_unreachable: bool = False,
+    server: Server | None = None,
 ) -> tuple[list[Reach], list[Problem]]:
     """Try every claim on every node (name to topology facts). Problems are claims that no node can satisfy.
 
     A claim that some node may satisfy, for all the probe can tell, is no problem; nor is any where the site says
-    C(dra_claims_allow_unreachable). C(drivers) is C(dra_claims_drivers).
+    C(dra_claims_allow_unreachable). C(drivers) is C(dra_claims_drivers), C(server) what they publish to.
     """
-    shapes, problems = _shapes(drivers, claims, classes, nodes)
+    shapes, problems = _shapes(drivers, claims, classes, nodes, server)
     memory = _Memory(engine)
     unseen = blind(drivers)
     answers: dict[str, list[allocator.Allocation | allocator.Refusal]] = {}
-    alike: dict[str, tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
+    alike: dict[tuple[t.Any, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
     found = []
     for claim, compiled in claims:
         asked: Object = {key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices}
         key = json.dumps(asked, sort_keys=True)
         if key not in answers:
             answers[key] = []
-            texts = _texts(asked, classes)
+            bodies = [(body["deviceClassName"], tuple(_selectors(body, classes))) for body in _asked_bodies(asked)]
+            different = list(dict.fromkeys(bodies))
+            frame = _frame(asked, [different.index(body) for body in bodies])
+            texts = {text for _name, own in different for text in own}
             for number, (offered, _names) in enumerate(shapes):
-                same = f"{number} {_fits(asked, classes, offered, memory)}"
+                try:
+                    same = (number, frame, *(_fits(name, own, classes, offered, memory) for name, own in different))
+                except (EvaluationError, Uncheckable):
+                    same = (number, key)  # a selector that fails: only the same claim is alike
                 answer, quoted = alike.get(same, (None, set()))
                 # a reason that quotes a selector holds for claims that have this selector
                 if answer is None or not quoted <= texts:
@@ -170,48 +195,48 @@ def _asked_bodies(asked: Object) -> list[Object]:
     return [body for request in asked["requests"] for body in request.get("firstAvailable") or [request["exactly"]]]
 
 
-def _texts(asked: Object, classes: t.Mapping[str, Object]) -> set[str]:
-    return {text for body in _asked_bodies(asked) for text in _selectors(body, classes)}
-
-
-def _fits(asked: Object, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], engine: _Memory) -> str:
-    """What a claim asks for, with the devices that fit in place of its selectors.
-
-    Claims for which this is the same get the same devices, or none for the same reason. Selectors that name what the
-    probe does not know stay as they are: for them, what fits is not the whole answer.
-    """
-    unsure = engine.unsure(offered)
-
-    def seen(body: Object) -> Object:
-        rest = {key: value for key, value in body.items() if key not in ("selectors", "deviceClassName")}
-        texts = _selectors(body, classes)
-        if body["deviceClassName"] not in classes or unsure & set(re.findall(r"\w+", " ".join(texts))):
-            return {**rest, "class": body["deviceClassName"], "texts": texts}
-        return {**rest, "fits": engine.fitting(tuple(texts), offered)}
-
-    try:
-        found = [seen(body) for body in _asked_bodies(asked)]
-    except (EvaluationError, Uncheckable):
-        return json.dumps(asked, sort_keys=True)  # a selector that fails: only the same claim is alike
+def _frame(asked: Object, places: list[int]) -> str:
+    """What a claim asks for, with C(places) among different ones in place of its selectors and classes."""
+    bodies = [
+        {key: value for key, value in body.items() if key not in ("selectors", "deviceClassName")}
+        for body in _asked_bodies(asked)
+    ]
     names = [[request["name"], len(request.get("firstAvailable") or ())] for request in asked["requests"]]
-    return json.dumps([names, found, asked.get("constraints")], sort_keys=True)
+    return json.dumps([names, places, bodies, asked.get("constraints")], sort_keys=True)
+
+
+def _fits(
+    name: str, texts: _Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], memory: _Memory
+) -> tuple[t.Any, ...]:
+    """The devices that fit the selectors of a request, those of its class C(name) among them.
+
+    Claims of the same frame for which these are the same get the same devices, or none for the same reason. Selectors
+    that name what the probe does not know stay as they are: for them, what fits is not the whole answer.
+    """
+    if name not in classes or not memory.unsure(offered).isdisjoint(memory.mentioned(texts)):
+        return name, texts
+    return memory.fitting(texts, offered)
 
 
 def reach_of(
     objects: t.Sequence[Object],
     nodes: t.Mapping[str, t.Any],
     drivers: t.Mapping[str, t.Any],
-    engine: allocator.Engine,
+    engine: Engine,
+    kubernetes: str = f"1.{schema.NEWEST}",
+    gates: versions.Gates = None,
 ) -> list[Reach]:
     """Try the claims and templates among C(objects), of any DRA version, on every node (name to topology facts).
 
-    C(drivers) is C(dra_claims_drivers). A class that is not among the objects makes the answer unknown. Raises Problems
-    where a driver or the facts of a node cannot be read.
+    C(drivers) is C(dra_claims_drivers); DeviceTaintRules among the objects hold, and what a server of this release
+    drops is not there. A class that is not among the objects makes the answer unknown. Raises Problems where a driver
+    or the facts of a node cannot be read, ValueError for a release that is not known.
     """
     for name, options in drivers.items():
         knowledge(name, options)
     classes: dict[str, Object] = {}
     claims: list[tuple[Claim, Compiled]] = []
+    rules = [item for item in objects if item["kind"] == "DeviceTaintRule"]
     for item in (versions.convert(item, _V1) for item in objects if (_V1, item["kind"]) in schema.SERVED):
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         name = str(metadata.get("name") or f"{metadata.get('generateName')}*")
@@ -222,7 +247,8 @@ def reach_of(
             if devices.get("requests"):
                 namespaces = [str(metadata.get("namespace") or "default")]
                 claims.append((Claim("", name, False, namespaces, {}, {}, [], "", []), Compiled(devices)))
-    found, problems = reach(drivers, claims, classes, nodes, engine, allow_unreachable=True)
+    server = Server(kubernetes, gates, rules)
+    found, problems = reach(drivers, claims, classes, nodes, engine, allow_unreachable=True, server=server)
     if problems:
         raise Problems(problems)
     return found
@@ -278,6 +304,7 @@ def _shapes(
     claims: t.Sequence[tuple[Claim, Compiled]],
     classes: t.Mapping[str, Object],
     nodes: t.Mapping[str, t.Any],
+    server: Server | None,
 ) -> tuple[list[tuple[list[Offer], list[str]]], list[Problem]]:
     """The different sets of devices among the nodes, each with its nodes.
 
@@ -294,18 +321,17 @@ def _shapes(
         for constraint in compiled.devices.get("constraints", ())
     }
     everything = "\n".join(texts)
-    whole = bool(_MACRO.search(everything))
-    words = set(re.findall(r"\w+", everything))
+    sight = _Sight(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
+    known = {name: knowledge(name, options) for name, options in drivers.items()}
     found: dict[str, tuple[list[Offer], list[str]]] = {}
     for node in sorted(nodes):
         try:
-            offered = offers(node, nodes[node], drivers)
+            offered = offers(node, nodes[node], drivers, known, server)
         except (KeyError, TypeError, AttributeError) as error:
             message = f"these are not facts of topology_info: {type(error).__name__} {error}"
             problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
             continue
-        key = json.dumps(_look(offered, words, matched, whole), sort_keys=True)
-        found.setdefault(key, (offered, []))[1].append(node)
+        found.setdefault(sight.of(offered), (offered, []))[1].append(node)
     return list(found.values()), problems
 
 
@@ -317,31 +343,63 @@ def _bodies(claims: t.Sequence[tuple[Claim, Compiled]], classes: t.Mapping[str, 
             yield from request.get("firstAvailable") or [request["exactly"]]
 
 
-def _look(offered: t.Sequence[Offer], words: set[str], matched: set[str], whole: bool) -> list[t.Any]:
-    """What the claims of a site can see of a node's devices."""
-    if whole:
-        return [[offer.driver, offer.device, sorted(offer.unknown), offer.possible] for offer in offered]
-    numbers: dict[t.Any, int] = {}
-    look = []
-    for offer in offered:
-        seen: Object = {}
-        for name, value in (offer.device.get("attributes") or {}).items():
-            if name.rpartition("/")[2] in words:
-                seen[name] = value
-            elif (name if "/" in name else f"{offer.driver}/{name}") in matched:
-                seen[name] = numbers.setdefault((name, json.dumps(value, sort_keys=True)), len(numbers))
-        rest = {k: v for k, v in offer.device.items() if k not in ("name", "attributes", "consumesCounters")}
-        counters = [
-            [numbers.setdefault(("", entry["counterSet"]), len(numbers)), entry["counters"]]
-            for entry in offer.device.get("consumesCounters") or ()
-        ]
-        sets = [
-            [numbers.setdefault(("", entry["name"]), len(numbers)), entry["counters"]] for entry in offer.counter_sets
-        ]
-        look.append(
-            [offer.driver, seen, rest, counters, sets, sorted(offer.unknown), sorted(offer.assumed), offer.possible]
-        )
-    return look
+class _Sight:
+    """What the claims of a site can see of devices: C(words) in selectors, attributes C(matched) by constraints."""
+
+    def __init__(self, words: set[str], matched: set[str], whole: bool) -> None:
+        self.words = words
+        self.matched = matched
+        self.whole = whole
+        self.attributes: dict[str, set[str]] = {}  # those met so far, by driver
+        self.visible: dict[str, dict[str, bool]] = {}  # those that claims look at, and whether at the value itself
+        self.sorts: dict[tuple[t.Any, ...], int] = {}
+
+    def of(self, offered: t.Sequence[Offer]) -> str:
+        """The same for nodes that no claim can tell apart."""
+        if self.whole:
+            look = [
+                [one.driver, one.device, sorted(one.unknown), sorted(one.assumed), one.possible, list(one.counter_sets)]
+                for one in offered
+            ]
+        else:
+            look = self._look(offered)
+        return json.dumps(look, sort_keys=True)
+
+    def _look(self, offered: t.Sequence[Offer]) -> list[list[t.Any]]:
+        numbers: dict[t.Any, int] = {}
+        look = []
+        for offer in offered:
+            attributes = offer.device.get("attributes") or {}
+            seen: Object = {}
+            for name, by_value in self._visible(offer.driver, attributes).items():
+                value = attributes.get(name)
+                if value is not None:
+                    seen[name] = value if by_value else numbers.setdefault((name, repr(value)), len(numbers))
+            rest = {k: v for k, v in offer.device.items() if k not in ("name", "attributes", "consumesCounters")}
+            counters = [
+                [numbers.setdefault(("", entry["counterSet"]), len(numbers)), entry["counters"]]
+                for entry in offer.device.get("consumesCounters") or ()
+            ]
+            sets = [
+                [numbers.setdefault(("", entry["name"]), len(numbers)), entry["counters"]]
+                for entry in offer.counter_sets
+            ]
+            sort = (offer.driver, offer.unknown, offer.assumed, offer.possible)
+            look.append([self.sorts.setdefault(sort, len(self.sorts)), seen, rest, counters, sets])
+        return look
+
+    def _visible(self, driver: str, attributes: t.Mapping[str, t.Any]) -> dict[str, bool]:
+        """The attributes of a driver that claims look at. Few are new after the first nodes."""
+        known = self.attributes.setdefault(driver, set())
+        visible = self.visible.setdefault(driver, {})
+        if not known.issuperset(attributes):
+            for name in attributes:
+                if name.rpartition("/")[2] in self.words:
+                    visible[name] = True
+                elif (name if "/" in name else f"{driver}/{name}") in self.matched:
+                    visible[name] = False
+            known.update(attributes)
+        return visible
 
 
 def _unreachable(

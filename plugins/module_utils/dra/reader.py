@@ -157,4 +157,4 @@ class Reader:
         if number <= 0:
             self.problem(path, f"must be more than zero, not {value}", "out-of-range")
             return None
-        return str(value)
+        return str(value).strip()

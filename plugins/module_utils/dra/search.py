@@ -401,7 +401,7 @@ class Search:
             raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
         request.read(class_selectors(self.classes, request.spec))
         if request.spec.get("allocationMode", "ExactCount") != "All":
-            request.count = int(request.spec.get("count", 1))
+            request.count = int(request.spec.get("count") or 1)  # the server takes 0 for a count that is left out
             return
         found = []
         for position, offer in enumerate(self.offers):

@@ -219,14 +219,16 @@ def device_selectors(parts: t.Sequence[Selector]) -> list[dict[str, t.Any]]:
     texts: list[str] = []
     for part in parts:
         text = part.text
-        if len(text.encode()) > limits.CEL_BYTES:
-            raise ValueError(f"a selector of {len(text.encode())} bytes; at most {limits.CEL_BYTES} are allowed")
-        texts.append(f"({text})" if part.joined == "||" and len(parts) > limits.SELECTORS else text)
+        if limits.size(text) > limits.CEL_BYTES:
+            raise ValueError(f"a selector of {limits.size(text)} bytes; at most {limits.CEL_BYTES} are allowed")
+        texts.append(text)
+    # what is to be joined may be any expression: a || b, or one that ends in a comment
+    terms = [part.text if part.joined == "&&" else raw(part.text).text for part in parts]
     while len(texts) > limits.SELECTORS:
         # The two neighbours that are shortest together
-        sizes = [len(f"{one} && {other}".encode()) for one, other in zip(texts, texts[1:])]
+        sizes = [limits.size(f"{one} && {other}") for one, other in zip(terms, terms[1:])]
         at = sizes.index(min(sizes))
         if sizes[at] > limits.CEL_BYTES:
             raise ValueError(f"more than {limits.SELECTORS} selectors of {limits.CEL_BYTES} bytes are needed")
-        texts[at : at + 2] = [f"{texts[at]} && {texts[at + 1]}"]
+        terms[at : at + 2] = texts[at : at + 2] = [f"{terms[at]} && {terms[at + 1]}"]
     return [{"cel": {"expression": text}} for text in texts]

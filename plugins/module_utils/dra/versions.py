@@ -158,6 +158,13 @@ FEATURES: dict[str, Feature] = {
 }
 
 
+def check_gates(gates: Gates) -> None:
+    """Raises ValueError for a gate that is neither on nor off: the string C(false) would count as on."""
+    for gate, on in (gates or {}).items():
+        if not isinstance(on, bool):
+            raise ValueError(f"{gate} must be true or false, without quotes, not {on!r}")
+
+
 def minor_of(kubernetes: str) -> int:
     """The minor release in C(1.37), C(v1.37.1) or C(1.37+); a newer one than we know counts as the newest we know.
 
@@ -318,6 +325,18 @@ def _holders(value: t.Any, steps: tuple[str, ...], path: str) -> t.Iterator[tupl
                 yield value, step, schema.child(path, step)
             else:
                 yield from _holders(value[step], steps[1:], schema.child(path, step))
+
+
+def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
+    """The fields of a device in a v1 slice that a server of 1.C(minor) drops, those of its values left out."""
+    start = "spec.devices[]."
+    return frozenset(
+        gated.path[len(start) :]
+        for feature in FEATURES.values()
+        if not enabled(feature.gate, minor, gates)
+        for gated in feature.fields
+        if gated.kind == "ResourceSlice" and gated.path.startswith(start) and minor >= gated.drops_since
+    )
 
 
 def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import compiler, drivers, interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import compiler, drivers, interface_config, limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.inventory import FILTERS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problems
 from hypothesis import strategies as st
@@ -133,6 +133,15 @@ def devices(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: lis
 _ALIGN = [["pcie_root"], ["numa_node"], ["any"], ["pcie_root", "any"], ["pcie_root", "numa_node", "any"]]
 
 
+def _least(groups: list[Values]) -> int:
+    """How many devices a claim asks for at least."""
+    return sum(
+        group.get("count", 1) * min(line.get("count", 1) for line in device.get("first_of", [device]))
+        for group in groups
+        for device in group["devices"]
+    )
+
+
 @st.composite
 def claims(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list[Values], admin: bool) -> Values:
     """The body of a template or of a claim."""
@@ -157,6 +166,12 @@ def claims(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list
         if admin and "first_of" not in group["devices"][0]:
             group["devices"][0]["admin"] = True
         groups.append(group)
+    # no claim gets more than 32 devices
+    lines = [line for group in groups for device in group["devices"] for line in device.get("first_of", [device])]
+    for counted in (lines, groups):
+        if _least(groups) > limits.ALLOCATION_RESULTS:
+            for one in counted:
+                one.pop("count", None)
     if len(groups) == 1 and "count" not in groups[0] and draw(st.booleans()):
         claim.update(groups[0])
     else:

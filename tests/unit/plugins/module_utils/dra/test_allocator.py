@@ -143,6 +143,12 @@ def test_all(engine: cel.Engine) -> None:
     assert refused(allocate([claim], CLASSES, [], engine)).kind == "absent"
 
 
+def test_a_count_of_zero_is_one(engine: cel.Engine) -> None:
+    """As the server has it: 0 is what a number is that was left out."""
+    classes = {"c": {"spec": {"selectors": selectors("true")}}}
+    assert isinstance(allocate([spec(one("a", "c", count=0))], classes, [], engine), Refusal)
+
+
 def test_admin_access_sees_devices_in_use(engine: cel.Engine) -> None:
     node = [device("d0")]
     held = [Result(0, "other", node[0])]

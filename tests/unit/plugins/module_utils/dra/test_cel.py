@@ -136,6 +136,49 @@ def test_a_device_is_taken_as_the_api_has_it():
     assert ENGINE.matches("device.attributes.size() == 0", {"attributes": None}, "d.io")
 
 
+# What devices of one driver have in i; to Python 1, 1.0 and true are the same
+VALUES = [None, {"int": 1}, {"int": 0}, {"bool": True}, {"bool": False}, {"string": "1"}, {"version": "1.0.0"}]
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("expression", "results"),
+    [
+        (f"has({D}.i)", [False, True, True, True, True, True, True]),
+        (f'"i" in {D}', [False, True, True, True, True, True, True]),
+        (f"has({D}.i) && type({D}.i) in [int] && {D}.i >= 1", [False, True, False, False, False, False, False]),
+        (f"{D}.i == true", [None, False, False, True, False, False, None]),
+        (f'{D}["i"] == "1"', [None, False, False, False, False, True, None]),
+        ('"d.io" in device.attributes', [False, True, True, True, True, True, True]),
+        ("device.attributes.size() == 0", [True, False, False, False, False, False, False]),
+        (f"{D}.size() == 1", [False, True, True, True, True, True, True]),
+        ("device.attributes[device.driver].?i.hasValue()", [False, True, True, True, True, True, True]),
+        ("device.attributes.exists(d, device.attributes[d].i == 1)", [False, True, False, False, False, False, None]),
+        (f"cel.bind(m, {D}, has(m.i))", [False, True, True, True, True, True, True]),
+    ],
+)
+def test_an_answer_is_kept_for_devices_that_look_the_same_only(expression, results):
+    engine = cel.Engine()
+    for _again in range(2):
+        found = []
+        for value in VALUES:
+            try:
+                found.append(engine.matches(expression, {"attributes": {"i": value} if value else {}}, "d.io"))
+            except cel.EvaluationError:
+                found.append(None)
+        assert found == results
+
+
+@needs_engine
+def test_an_answer_is_kept_for_devices_of_one_driver_only():
+    shared = {**DEVICE, "allowMultipleAllocations": True}
+    for _again in range(2):
+        assert ENGINE.matches('device.driver == "d.io"', DEVICE, "d.io")
+        assert not ENGINE.matches('device.driver == "d.io"', DEVICE, "o.io")
+        assert ENGINE.matches("device.allowMultipleAllocations", shared, "d.io")
+        assert not ENGINE.matches("device.allowMultipleAllocations", DEVICE, "d.io")
+
+
 @pytest.mark.parametrize("data", [b"", b"\x0a\x01x"])
 def test_only_expressions_are_read(data):
     with pytest.raises(ValueError, match="no expression"):

@@ -422,3 +422,76 @@ def test_whatever_compiles_is_valid_and_compiles_again_alike(values: Values) -> 
     assert claims_strategies.compiled(values).objects == made.objects
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in made.objects]
     assert len(keys) == len(set(keys))
+
+
+def test_a_driver_with_a_mistake_is_the_only_problem_of_claims_that_use_it() -> None:
+    one(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {}}), "dra_claims_drivers.gpu.nvidia.com", "version")
+
+
+def test_what_a_class_says_of_interfaces() -> None:
+    own = {"name": "own", "kind": "rdma", "interface": {"name": "rdma{index}", "mtu": 9000}}
+    one(site(classes=[own]), "dra_claims_classes[0].interface.name", "contradiction", "{index}")
+    of_gpu = {"name": "own", "kind": "gpu", "interface": {"mtu": 9000}}
+    one(site(classes=[of_gpu]), "dra_claims_classes[0].interface", "config-driver", "gpu.nvidia.com")
+
+
+@pytest.mark.parametrize("text", ["x" * 11000, "\ud800"])
+def test_a_class_with_cel_that_cannot_be_written(text: str) -> None:
+    assert len(refused(site(classes=[{"name": "own", "cel": [f"device.driver == '{text}'"]}]))) == 1
+
+
+def test_a_raw_object_that_is_made_here_as_well() -> None:
+    raw = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
+    one(site({"devices": [GPU]}, raw=[raw]), "dra_claims_raw[0]", "duplicate-name", "templates[0].devices[0].kind")
+    two = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": n}} for n in ("a", "b")]
+    assert len(compile_site(site(raw=two)).objects) == 2
+    one(site(raw=[two[0], two[0]]), "dra_claims_raw[1]", "duplicate-name", "dra_claims_raw[0]")
+
+
+def test_a_gate_is_on_or_off() -> None:
+    with pytest.raises(Problems, match="DRADeviceTaints must be true or false"):
+        compile_site(site(), None, "1.34", {"DRADeviceTaints": t.cast("bool", "false")})
+
+
+def test_levels_of_one_name_in_two_domains() -> None:
+    group = {"align": ["a.example/zone", "b.example/zone", "c.example/Zone"], "devices": [GPU, NIC]}
+    nic = devices(compile_site(site({"groups": [group]})))["requests"][0]
+    assert [entry["name"] for entry in nic["firstAvailable"]] == ["zone", "zone-2", "zone-3"]
+
+
+def test_distinct_by_an_attribute_in_common() -> None:
+    pair = [{"name": "cpu", "kind": "cpu"}, NIC]
+    made = compile_site(site({"devices": pair, "distinct": ["numa_node"]}, drivers={**CPU, **OURS}))
+    assert devices(made)["constraints"] == [{"requests": ["cpu", "nic"], "distinctAttribute": "dra.net/numaNode"}]
+
+
+def test_a_device_of_an_unknown_driver_does_not_tie_two_others() -> None:
+    both = {"gpu.amd.com": {"version": "1.0.0"}, **CPU}
+    trio = [GPU, {"name": "cpu", "kind": "cpu"}, {"name": "other", "class": "theirs"}]
+    one(
+        site({"devices": trio, "align": "numa_node"}, drivers=both),
+        "dra_claims_templates[0].align",
+        "no-common-attribute",
+    )
+
+
+def test_taints_of_the_site_keep_claims_away_and_do_not_stop_the_site(machines: t.Callable[[str], Values]) -> None:
+    nodes = {"good": machines("hgx-h100"), "bad": machines("hgx-h100")}
+    taint = {"name": "x", "driver": "gpu.nvidia.com", "pool": "bad", "key": "example.com/cable", "effect": "NoSchedule"}
+    made = compile_site(site({"devices": [GPU]}, taints=[taint]), nodes)
+    assert made.reach[0].nodes == ["good"] and "example.com/cable:NoSchedule" in made.reach[0].refused["bad"]
+    tolerant = {**GPU, "tolerations": [{"operator": "Exists"}]}
+    assert compile_site(site({"devices": [tolerant]}, taints=[taint]), nodes).reach[0].nodes == ["bad", "good"]
+
+    del taint["pool"]
+    made = compile_site(site({"devices": [GPU]}, taints=[taint]), nodes)
+    assert made.reach[0].nodes == [] and len(made.warnings) == 1 and "example.com/cable" in made.warnings[0]
+    too_many = {**GPU, "count": 9}
+    assert "publishes 8" in str(refused(site({"devices": [too_many]}, taints=[taint]), nodes=nodes)[0])
+
+
+def test_reach_is_that_of_the_release(machines: t.Callable[[str], Values]) -> None:
+    nodes = {"n": machines("sriov")}
+    pf = {"name": "nic", "kind": "nic", "where": {"pci_address": "0000:49:00.0"}}
+    assert compile_site(site({"devices": [pf]}), nodes).reach[0].nodes == ["n"]
+    assert refused(site({"devices": [pf]}), "1.35", nodes)[0].rule == "unreachable"

@@ -164,3 +164,18 @@ def test_a_site_adds_to_a_driver() -> None:
     )
     assert known.alignments("numa_node") == ["gpu.intel.com/numaNode", NUMA_NODE]
     assert known.alignments("pcie_root") == [PCIE_ROOT]
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"version": 1.1}, "version"),  # YAML's reading of 1.10
+        ({"version": "0.2.0", "group_by": "sockets"}, "group_by"),
+        ({"version": "0.2.0", "reserved_cpus": 1}, "reserved_cpus"),
+        ({"version": "0.2.0", "reserved_cpus": "first"}, "reserved_cpus"),
+    ],
+)
+def test_an_option_that_would_be_misread(options: dict[str, t.Any], where: str) -> None:
+    with pytest.raises(Problems) as caught:
+        knowledge("dra.cpu", options)
+    assert [problem.path for problem in caught.value.problems] == [f"dra_claims_drivers.dra.cpu.{where}"]

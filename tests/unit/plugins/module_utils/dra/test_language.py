@@ -35,6 +35,7 @@ def groups(*given_groups: Values, **more: t.Any) -> Values:
 
 DEVICE = "dra_claims_templates[0].devices[0]"
 GPU = {"kind": "gpu"}
+RAW = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "ml"}}
 
 
 def test_small_template() -> None:
@@ -46,6 +47,21 @@ def test_small_template() -> None:
     assert (claim.name, claim.namespaces, claim.template, claim.align) == ("t", ["ml"], True, "")
     assert [(d.name, d.kind, d.count) for d in claim.groups[0].devices] == [("gpu", "gpu", 1), ("rdma", "rdma", 1)]
     assert claim.groups[0].align == ("numa_node",)
+
+
+def test_the_most_devices_that_a_claim_can_get() -> None:
+    half = {"kind": "gpu", "count": 16}
+    either = {"name": "b", "first_of": [{"kind": "gpu", "count": 32}, {"kind": "nic", "count": 16}]}
+    assert read(template({"name": "a", **half}, either, {"name": "b2", "kind": "cpu"}))[1]
+    assert not read(template({"name": "a", **half}, either))[1]
+    assert not read(groups({"count": 32, "devices": [GPU]}))[1]
+
+
+def test_blanks_around_an_amount_do_not_count() -> None:
+    """The server trims a quantity in a field, and the quantity() of a selector fails on blanks."""
+    inventory, problems = read(template({"kind": "gpu", "where": {"min_memory": " 80Gi "}}))
+    assert problems == []
+    assert inventory.claims[0].groups[0].devices[0].where == {"min_memory": "80Gi"}
 
 
 def test_variables_of_the_role_are_no_mistakes() -> None:
@@ -214,7 +230,37 @@ def test_variables_of_the_role_are_no_mistakes() -> None:
             "unknown-value",
             "did you mean 'NoSchedule'?",
         ),
-        ({"dra_claims_raw": [{"kind": "X", "metadata": {}}]}, "dra_claims_raw[0].apiVersion", "missing", ""),
+        (
+            {"dra_claims_raw": [{"kind": "X", "metadata": {"name": "x"}}]},
+            "dra_claims_raw[0].apiVersion",
+            "missing",
+            "",
+        ),
+        ({"dra_claims_raw": [{**RAW, "metadata": "x"}]}, "dra_claims_raw[0].metadata", "wrong-type", "a mapping"),
+        ({"dra_claims_raw": [{**RAW, "metadata": {}}]}, "dra_claims_raw[0].metadata.name", "missing", ""),
+        ({"dra_claims_raw": [{**RAW, "kind": "../x"}]}, "dra_claims_raw[0].kind", "bad-name", ""),
+        (
+            {"dra_claims_raw": [{**RAW, "metadata": {"name": "x", "namespace": "../../x"}}]},
+            "dra_claims_raw[0].metadata.namespace",
+            "bad-name",
+            "",
+        ),
+        (
+            {
+                "dra_claims_classes": [
+                    {"name": name, "kind": "gpu", "extended_resource": "example.com/gpu"} for name in ("a", "b")
+                ]
+            },
+            "dra_claims_classes[1].extended_resource",
+            "duplicate-name",
+            "dra_claims_classes[0]",
+        ),
+        (
+            template({"name": "a", "kind": "gpu", "count": 17}, {"name": "b", "kind": "nic", "count": 16}),
+            "dra_claims_templates[0]",
+            "too-many",
+            "33 devices",
+        ),
     ],
 )
 def test_one_mistake_is_told_once(values: Values, path: str, rule: str, words: str) -> None:

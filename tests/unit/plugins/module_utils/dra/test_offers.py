@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, Server, offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -163,3 +163,32 @@ def test_an_import_leaves_the_standard_attributes_unknown() -> None:
     for offer in offers("node-1", node, ALL):
         if offer.driver != "dra.cpu":
             assert {PCIE_ROOT, NUMA_NODE} <= offer.unknown and PCIE_ROOT not in values(offer)
+
+
+def test_what_an_old_server_loses() -> None:
+    """Before 1.36 servers drop taints and counters, and the driver withholds a PF that only counters would protect."""
+    new, old = (
+        {(one.driver, one.device["name"]): one for one in offers("n", facts("sriov"), ALL, server=server)}
+        for server in (None, Server("1.35"))
+    )
+    assert set(new) - set(old) >= {("lanewise.dev", "pci-0000-49-00-0")}
+    for field in ("taints", "consumesCounters", "allowMultipleAllocations"):
+        assert any(field in one.device for one in new.values())
+        assert not any(field in one.device for one in old.values())
+    assert not any(one.counter_sets for one in old.values())
+    gates = {"DRADeviceTaints": True}
+    some = offers("n", facts("sriov"), ALL, server=Server("1.35", gates))
+    assert any("taints" in one.device for one in some)
+
+
+def test_taint_rules_reach_the_devices_that_they_name() -> None:
+    taint = {"key": "example.com/cable", "effect": "NoSchedule"}
+
+    def tainted(**selector: str) -> list[str]:
+        rule = {"spec": {"deviceSelector": selector, "taint": taint}}
+        found = offers("n", facts("hgx-h100"), ALL, server=Server(rules=[rule]))
+        return [f"{one.driver}/{one.device['name']}" for one in found if taint in one.device.get("taints", ())]
+
+    assert tainted(driver="gpu.nvidia.com", pool="n", device="gpu-3") == ["gpu.nvidia.com/gpu-3"]
+    assert tainted(pool="other") == [] and tainted(driver="gpu.nvidia.com", device="gpu-99") == []
+    assert len(tainted()) == len(offers("n", facts("hgx-h100"), ALL))

@@ -1,0 +1,165 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""playbooks/claims.yml under a real ansible-playbook: where it reads and writes, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+NODE = "h100-01"
+SITE: dict[str, t.Any] = {
+    "dra_claims_drivers": {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}},
+    "dra_claims_templates": [
+        {
+            "name": "pair",
+            "namespace": "training",
+            "align": "pcie_root",
+            "devices": [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}],
+        }
+    ],
+}
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+
+class Folder:
+    """The folder in which a person works: an inventory, and a report if there is one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def report(self, name: str) -> None:
+        (self.path / name / "nodes").mkdir(parents=True)
+        (self.path / name / "site.json").write_text("{}")
+        stored = {"host": NODE, "facts": facts("hgx-h100")}
+        (self.path / name / "nodes" / f"{NODE}.json").write_text(json.dumps(stored))
+
+    def run(self, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
+        own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **SITE, **variables}
+        inventory = {"all": {"hosts": {NODE: {}}, "vars": own}}
+        (self.path / "inventory.json").write_text(json.dumps(inventory))
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+        paths = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(self.path / "home")}
+        done = subprocess.run(
+            [str(PROGRAM), "-i", "inventory.json", "lanewise.dra.claims", *arguments],
+            cwd=self.path,
+            env={**kept, **paths, "PWD": str(self.path), "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode == rc, output
+        assert "Traceback" not in output
+        return output
+
+    def holds(self, name: str) -> bool:
+        return (self.path / name / "manifests/namespaces/training/resourceclaimtemplates.yaml").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_the_report_and_the_manifests_are_in_the_current_folder(folder: Folder) -> None:
+    folder.report("report")
+    assert "training/pair: 1 of 1 node(s)" in folder.run() and folder.holds("kubernetes")
+    assert "changed=0" in folder.run()
+
+
+def test_paths_of_the_command_line_are_relative_to_the_current_folder(folder: Folder) -> None:
+    folder.report("elsewhere")
+    output = folder.run("-e", "dra_claims_report=./elsewhere", "-e", "dra_claims_dest=./out")
+    assert "training/pair: 1 of 1 node(s)" in output and folder.holds("out") and not folder.holds("kubernetes")
+    assert "1 of 1 node(s)" in folder.run("-e", "site_report_dest=elsewhere", "-e", "site_claims_dest=more")
+    assert folder.holds("more")
+
+
+def test_the_inventory_may_say_where(folder: Folder) -> None:
+    folder.report("elsewhere")
+    where = {"dra_claims_dest": str(folder.path / "gitops"), "dra_claims_report": "elsewhere"}
+    assert "1 of 1 node(s)" in folder.run(**where) and folder.holds("gitops") and not folder.holds("kubernetes")
+
+
+def test_that_no_claim_was_tried_is_told(folder: Folder) -> None:
+    assert "No claim was tried on a node" in folder.run()
+
+
+def test_a_claim_that_is_let_pass_is_warned_of(folder: Folder) -> None:
+    folder.report("report")
+    many = {"name": "many", "namespace": "training", "devices": [{"kind": "gpu", "count": 16}]}
+    assert "dra_claims_templates[0]" in folder.run(rc=2, dra_claims_templates=[many])
+    output = folder.run("-e", "dra_claims_allow_unreachable=true", dra_claims_templates=[many])
+    assert "No probed node can satisfy training/many" in output and folder.holds("kubernetes")
+
+
+def test_true_and_false_of_the_command_line(folder: Folder) -> None:
+    assert "ValidatingAdmissionPolicy" in folder.run("-e", "dra_claims_policy=true", "-e", "dra_claims_apply=false")
+    folder.run("-e", "dra_claims_kubeconfig=")  # as of a variable of the shell that is not set
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"dra_claims_report": "nowhere"}, "There is no site report in "),
+        ({"dra_claims_apply": True}, "dra_claims_apply is true and dra_claims_kubeconfig is not set"),
+        ({"dra_claims_templates": "pair"}, "dra_claims_templates: must be a list, not the string 'pair'"),
+        ({"dra_claims_workloads": "pod"}, "dra_claims_workloads: must be a list, not 'pod'"),
+        (
+            {"dra_claims_feature_gates": {"DRAPrioritisedList": False, "DRAAdminAccess": "off"}},
+            "(did you mean 'DRAPrioritizedList'?)\n"
+            "dra_claims_feature_gates.DRAAdminAccess: must be true or false, not 'off'",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_mistakes_are_told(folder: Folder, variables: dict[str, t.Any], message: str) -> None:
+    output = folder.run(rc=2, **variables)
+    assert message in output and not (folder.path / "kubernetes").exists()
+    assert "argument_spec_data" not in output
+
+
+_WITH = "{{{{ {{'kind': 'DeviceClass', 'apiVersion': '{}', 'metadata': object.metadata}} | to_yaml }}}}spec: {}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("manifests/DeviceClass.yaml.j2", "a: 1\n{{ object | combin({}) }}", "DeviceClass.yaml.j2, line 2, failed: "),
+        ("manifests/DeviceClass.yaml.j2", "kind: [", "gives for DeviceClass/gpu is not YAML"),
+        ("manifests/DeviceClass.yaml.j2", _WITH.format("v9", "{}"), "apiVersion: 'v9' has no DeviceClass"),
+        (
+            "manifests/DeviceClass.yaml.j2",
+            _WITH.format("resource.k8s.io/v1", "{selector: []}"),
+            "spec.selector: is no field",
+        ),
+        ("DeviceClass.yaml.j2", "kind: DeviceClass", "has no template"),
+    ],
+)
+def test_mistakes_in_templates_are_told(folder: Folder, name: str, text: str, message: str) -> None:
+    template = folder.path / "own" / name
+    template.parent.mkdir(parents=True)
+    template.write_text(text)
+    output = folder.run("-e", "dra_claims_template_dir=own", rc=2)
+    assert message in output and not (folder.path / "kubernetes").exists()
+
+
+def test_a_template_of_a_misspelt_kind_is_told(folder: Folder) -> None:
+    template = folder.path / "own/manifests/DeviceClasses.yaml.j2"
+    template.parent.mkdir(parents=True)
+    template.write_text("kind: DeviceClass")
+    assert "did you mean DeviceClass.yaml.j2?" in " ".join(folder.run("-e", "dra_claims_template_dir=own").split())

@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The module dra_manifests under a real ansible, on files as people write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+PROGRAM = Path(sys.executable).with_name("ansible")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+API = "resource.k8s.io/v1"
+DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
+Object = dict[str, t.Any]
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+
+@pytest.fixture(name="check")
+def _check(tmp_path: Path) -> t.Callable[..., Object]:
+    def check(*objects: Object, text: str = "", **arguments: t.Any) -> Object:
+        path = tmp_path / "claims.yaml"
+        path.write_text(text or "\n---\n".join(json.dumps(item) for item in objects))
+        asked = json.dumps({"paths": [str(path)], **arguments})
+        answers = tmp_path / "answers"
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+        own = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(tmp_path / "home")}
+        subprocess.run(
+            [PROGRAM, "localhost", "-c", "local", "-i", "localhost,", "-t", answers]
+            + ["-e", f"ansible_python_interpreter={sys.executable}", "-m", "lanewise.dra.dra_manifests", "-a", asked],
+            env={**kept, **own},
+            capture_output=True,
+            check=False,
+        )
+        answer: Object = json.loads((answers / "localhost").read_text())
+        return answer
+
+    return check
+
+
+def device_class(name: str, driver: str) -> Object:
+    selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
+    return {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": name}, "spec": {"selectors": selectors}}
+
+
+def claim(name: str, device_class_name: str, **body: t.Any) -> Object:
+    request = {"name": "nic", "exactly": {"deviceClassName": device_class_name, **body}}
+    metadata = {"name": name, "namespace": "training"}
+    spec = {"devices": {"requests": [request]}}
+    return {"apiVersion": API, "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
+
+
+def test_what_is_right_is_counted(check: t.Callable[..., Object]) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    answer = check({"kind": "List", "items": [claim("a", "nic"), pod]}, device_class("nic", "lanewise.dev"))
+    assert "msg" not in answer and answer["problems"] == []
+    assert answer["checked"] == {"ResourceClaim": 1, "DeviceClass": 1} and answer["unchecked"] == {"Pod": 1}
+
+
+def test_every_mistake_is_told_with_its_place(check: t.Callable[..., Object]) -> None:
+    wrong = device_class("nic", "lanewise.dev")
+    wrong["spec"]["selectors"][0]["cel"]["expression"] = "device.driver"
+    answer = check(claim("a", "No Class"), wrong)
+    assert answer["msg"].startswith("2 mistake(s):")
+    assert "claims.yaml: ResourceClaim training/a: spec.devices.requests[0].exactly.deviceClassName" in answer["msg"]
+    assert "claims.yaml: DeviceClass nic: spec.selectors[0].cel.expression" in answer["msg"]
+    told = check(claim("a", "No Class"), fail=False)
+    assert "msg" not in told and len(told["problems"]) == 1
+
+
+def test_bad_input(check: t.Callable[..., Object]) -> None:
+    assert "Cannot read" in check(text="a: [b")["msg"]
+    assert check(paths=["/nowhere"])["msg"] == "There is no file or folder /nowhere"
+    assert "true or false, without quotes" in check(claim("a", "nic"), feature_gates={"DRAX": "false"})["msg"]
+    assert "no Kubernetes release" in check(claim("a", "nic"), kubernetes_version="new")["msg"]
+
+
+def test_reach_knows_what_keeps_devices_away(check: t.Callable[..., Object]) -> None:
+    objects = [device_class("nic", "lanewise.dev"), claim("one", "nic"), claim("nil", "nic", count=0)]
+    asked: Object = {"nodes": {"h100-01": facts("hgx-h100")}, "drivers": DRIVERS}
+    reach = {entry["claim"]: entry for entry in check(*objects, **asked)["reach"]}
+    assert reach["training/one"]["nodes"] == ["h100-01"]
+    assert reach["training/nil"]["nodes"] == ["h100-01"]  # the server makes it one
+    taint = {"key": "example.com/repair", "effect": "NoSchedule"}
+    rule: Object = {"apiVersion": API, "kind": "DeviceTaintRule", "metadata": {"name": "repair"}}
+    rule["spec"] = {"taint": taint, "deviceSelector": {"driver": "lanewise.dev"}}
+    kept_away = {entry["claim"]: entry for entry in check(*objects, rule, **asked)["reach"]}
+    assert kept_away["training/one"]["nodes"] == []
+    assert "example.com/repair" in kept_away["training/one"]["refused"]["h100-01"]
