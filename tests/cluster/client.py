@@ -42,7 +42,7 @@ class Client:
         C(body) is sent as JSON unless it is bytes. A PATCH is a merge patch unless C(content_type) says otherwise.
         Raises OSError or http.client.HTTPException where there is no answer.
         """
-        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         headers = {"Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = content_type or (MERGE_PATCH if method == "PATCH" else "application/json")
