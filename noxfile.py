@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import re
 import shutil
@@ -239,25 +240,44 @@ def prepare(lock: str = "dev", name: str | None = None) -> Path:
     return ensure(lock, python(name or primary()))
 
 
+@functools.lru_cache(None)
+def driver_package(venv: Path) -> str:
+    """A PYTHONPATH on which the driver stands as its wheel installs it, after the collections."""
+    folder = WORK / "driver"
+    shutil.rmtree(folder, ignore_errors=True)
+    source = folder / "source"  # a build leaves its own files behind
+    for name in ("driver", "plugins/module_utils/dra", "plugins/module_utils/topology"):
+        shutil.copytree(TREE / name, source / name)
+    shutil.copy(TREE / "pyproject.toml", source)
+    pip = [str(venv / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run(build, check=True)
+    wheel = str(next(folder.glob("*.whl")))
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(folder / "site"), wheel], check=True)
+    return os.pathsep.join(str(path) for path in (STAGE, OTHERS, folder / "site"))
+
+
 @nox.session
 @check
 def lint(session: nox.Session) -> None:
     """Style and types: ruff, mypy, ansible-lint with yamllint, the changelog's form."""
     venv = prepare()
     other_collections()
+    site = driver_package(venv).rsplit(os.pathsep, maxsplit=1)[-1]
     # ansible-lint installs the collection there, and would look at an older one first
     shutil.rmtree(WORK / "ansible" / "collections", ignore_errors=True)
     commands = (
         ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
         ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
         ("mypy", "--cache-dir", str(WORK / "mypy"), "plugins/module_utils/topology", "plugins/module_utils/dra"),
+        ("mypy", "--cache-dir", str(WORK / "mypy-driver"), "-p", "lanewise_driver"),
         ("ansible-lint", "--profile", "production", "--offline"),
         ("antsibull-changelog", "lint"),
     )
     failed = []
     for command in commands:  # every one of them, so that one run shows all there is to mend
         try:
-            run(session, venv, *command)
+            run(session, venv, *command, MYPYPATH=site)
         except nox.command.CommandFailed:
             failed.append(command[0])
     if failed:
@@ -301,7 +321,16 @@ def tests(session: nox.Session) -> None:
                 session.error(str(missing))
             session.warn(str(missing))
     folders = {str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")}
-    run(session, venv, "python", "-m", "pytest", *sorted(folders - {"tests/cluster"}))
+    run(session, venv, "python", "-m", "pytest", *sorted(folders - {"tests/cluster", "tests/driver"}))
+
+
+@nox.session
+@check
+def driver(session: nox.Session) -> None:
+    """The driver as its wheel installs it, on network namespaces of the tests' own."""
+    venv = prepare()
+    other_collections()
+    run(session, venv, "python", "-m", "pytest", "tests/driver", PYTHONPATH=driver_package(venv))
 
 
 @nox.session
@@ -312,7 +341,8 @@ def cluster(session: nox.Session) -> None:
     other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
-    run(session, venv, "python", "-m", "pytest", "tests/cluster", "--ignore-glob=*/test_node*.py")
+    command = ("python", "-m", "pytest", "tests/cluster", "--ignore-glob=*/test_node*.py")
+    run(session, venv, *command, PYTHONPATH=driver_package(venv))
 
 
 @nox.session
@@ -320,16 +350,38 @@ def cluster(session: nox.Session) -> None:
 def node(session: nox.Session) -> None:
     """A real kubelet and containerd with pods, in namespaces of their own. Needs root; leaves nothing behind."""
     if os.geteuid() or sys.platform != "linux":
-        session.skip("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
+        raise Missing("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
     venv = prepare()
-    try:
-        ensure_package("runc", bool(shutil.which("runc")))
-    except Missing as missing:
-        session.skip(str(missing))
+    other_collections()
+    ensure_package("runc", bool(shutil.which("runc")))
     newest = kubernetes.minors()[0]
     kubernetes.programs(newest, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
-    files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/cluster/test_node*.py"))
-    run(session, venv, "python", "tests/cluster/sandbox.py", "python", "-m", "pytest", *files)
+    for file in ("test_node.py", "test_node_driver.py"):  # each is a machine of its own
+        command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}")
+        run(session, venv, *command, PYTHONPATH=driver_package(venv))
+
+
+@nox.session
+@check
+def install(session: nox.Session) -> None:
+    """The role dra_driver on a machine with systemd, kubelet and containerd: install, upgrade, roll back, remove."""
+    if not os.environ.get("LANEWISE_SLOW"):
+        raise Missing("takes ten minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
+    if os.geteuid() or sys.platform != "linux":
+        raise Missing("needs root on Linux, for namespaces and containers")
+    venv = prepare()
+    other_collections()
+    ensure_package("runc", bool(shutil.which("runc")))
+    kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    given = {  # there is no network in the sandbox
+        "dra_driver_wheelhouse": str(CACHE / "driver-wheelhouse"),
+        "dra_driver_wheelhouse_pythons": [primary()],
+        "dra_driver_cache": str(WORK / "driver-wheels"),
+    }
+    wheelhouse = ("ansible-playbook", "-i", "localhost,", "lanewise.dra.driver_wheelhouse", "-e", json.dumps(given))
+    run(session, venv, *wheelhouse)
+    command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", "tests/cluster/test_node_role.py")
+    run(session, venv, *command, PYTHONPATH=driver_package(venv))
 
 
 @nox.session

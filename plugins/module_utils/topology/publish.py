@@ -6,11 +6,14 @@
 """What the driver lanewise.dev publishes for the NICs of a probed node.
 
 The one place that says which functions may be given to pods, and under which attributes: the driver publishes it, and
-the claims of the collection are checked against it before there is a cluster.
+the claims of the collection are checked against it before there is a cluster. What only the running driver knows (the
+settings of its node, the routes, the devices that pods have) comes in as a :class:`Policy`.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import re
 import typing as t
 from dataclasses import dataclass, field
 
@@ -26,6 +29,8 @@ _NEAR = ("PIX", "PXB", "PHB", "NODE")
 USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub")
 
 LINK_DOWN = f"{DRIVER}/link-down"
+#: The taint of a device that a pod has and the node no longer shows: nobody else shall get it.
+MISSING = f"{DRIVER}/missing"
 COUNTER = "functions"
 
 Facts = t.Mapping[str, t.Any]
@@ -36,13 +41,76 @@ class Publication:
     """The pool of a node.
 
     C(devices) and C(counter_sets) are v1 Device and CounterSet objects in the order of PCI addresses; C(addresses) maps
-    device names to PCI addresses; C(withheld) tells by address why a NIC function is not published.
+    device names to PCI addresses, and C(interfaces) names the interfaces of devices that have none; C(withheld) tells
+    by address, or by name of an interface without one, why something is not published.
     """
 
     devices: list[dict[str, t.Any]] = field(default_factory=list)
     counter_sets: list[dict[str, t.Any]] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
+    interfaces: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Chooses devices by what they are. All that is set must hold; of several values of one field any does.
+
+    Texts are shell patterns (fnmatch), compared as they are written.
+    """
+
+    address: tuple[str, ...] = ()
+    interface: tuple[str, ...] = ()
+    driver: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    vendor_id: tuple[str, ...] = ()
+    device_id: tuple[str, ...] = ()
+    link_layer: tuple[str, ...] = ()
+    type: tuple[str, ...] = ()
+    rail: tuple[int, ...] = ()
+    numa_node: tuple[int, ...] = ()
+    min_speed_mbps: int | None = None
+
+    def matches(self, values: t.Mapping[str, t.Any]) -> bool:
+        """Whether C(values), by the names of these fields (C(interface) a list, C(speed_mbps)), are chosen."""
+        for name in ("address", "driver", "model", "vendor_id", "device_id", "link_layer", "type"):
+            patterns = getattr(self, name)
+            if patterns and not _like(values.get(name), patterns):
+                return False
+        if self.interface and not any(_like(one, self.interface) for one in values.get("interface") or ()):
+            return False
+        for name in ("rail", "numa_node"):
+            if getattr(self, name) and values.get(name) not in getattr(self, name):
+                return False
+        return self.min_speed_mbps is None or (values.get("speed_mbps") or 0) >= self.min_speed_mbps
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a node's driver knows besides the facts.
+
+    C(include) empty means all devices, C(exclude) wins. C(virtual) are patterns of interfaces without a PCI function
+    that are published too. C(management) are patterns of interface names and PCI addresses that never are. C(aliases)
+    names devices by PCI address or interface. C(uplinks) tells by interface why the node needs it (a default route in
+    any table, an SSH session, or being below such a one). C(held) are the devices that pods have, by name, as they were
+    published when they were allocated.
+    """
+
+    include: tuple[Selector, ...] = ()
+    exclude: tuple[Selector, ...] = ()
+    virtual: tuple[str, ...] = ()
+    management: tuple[str, ...] = ()
+    aliases: t.Mapping[str, str] = field(default_factory=dict)
+    uplinks: t.Mapping[str, str] = field(default_factory=dict)
+    held: t.Mapping[str, dict[str, t.Any]] = field(default_factory=dict)
+
+
+_PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+
+
+def interface_device_name(interface: str) -> str:
+    """The device of an interface without a PCI function: C(net-eth1), or C(netx-) and the name's bytes in hex."""
+    return f"net-{interface}" if _PLAIN_NAME.fullmatch(interface) else f"netx-{interface.encode().hex()}"
 
 
 def device_name(address: str) -> str:
@@ -50,7 +118,7 @@ def device_name(address: str) -> str:
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
-def publication(facts: Facts, counters: bool = True) -> Publication:
+def publication(facts: Facts, counters: bool = True, policy: Policy | None = None) -> Publication:
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
     A function is withheld where the node itself needs it: it carries the default route or lies below an interface that
@@ -58,10 +126,19 @@ def publication(facts: Facts, counters: bool = True) -> Publication:
     nor RDMA device to give. A PF and its VFs exclude each other by a counter set that the PF consumes whole; with
     C(counters) False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. What the probe
     does not know is left out, and so is a string too long for an attribute: cut short it would equal another's.
+
+    With a C(policy) the node is the running one: a RoCE function without its interface, which is then in some other
+    namespace, and one with several interfaces, of which a claim could name none, are withheld too. Devices that pods
+    have keep their attributes, and are never withheld.
     """
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     lower = {name: entry["name"] for entry in facts["interfaces"] for name in entry["lower"] if _hosts(entry)}
     nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
+    held = policy.held if policy else {}
+    own: list[Facts] = []  # interfaces that are devices of their own
+    if policy:
+        own = [entry for entry in facts["interfaces"] if _is_virtual(entry, policy)]
+        lower.update({name: entry["name"] for entry in own for name in entry["lower"]})
     virtual: dict[str, list[Facts]] = {}
     for nic in nics.values():
         if nic["physfn"]:
@@ -69,19 +146,27 @@ def publication(facts: Facts, counters: bool = True) -> Publication:
 
     result = Publication()
     for address, nic in nics.items():
+        if device_name(address) in held:
+            continue
         reason = _needed(nic, interfaces, lower) or _needed_for_vfs(nic, virtual.get(address, []), interfaces, lower)
+        if policy and not reason:
+            reason = _unfit(nic, facts, interfaces, policy) or _uplink_vf(virtual.get(address, []), policy)
         if not reason and not counters and virtual.get(address):
             reason = f"it has {len(virtual[address])} VFs, and without shared counters both could be given away"
+        if not reason and not counters and nic["physfn"] and device_name(nic["physfn"]) in held:
+            reason = f"a pod has its PF {nic['physfn']}"
         if reason:
             result.withheld[address] = reason
     published = [nic for address, nic in nics.items() if address not in result.withheld]
 
     shared: dict[str, int] = {}  # PF -> its published VFs
+    if counters:
+        for nic in published:
+            if nic["physfn"] in nics and nic["physfn"] not in result.withheld:
+                shared[nic["physfn"]] = shared.get(nic["physfn"], 0) + 1
     for nic in published:
-        if nic["physfn"] in nics and nic["physfn"] not in result.withheld:
-            shared[nic["physfn"]] = shared.get(nic["physfn"], 0) + 1
-    for nic in published:
-        device = _device(nic, facts, interfaces)
+        name = device_name(nic["address"])
+        device = _kept(held[name]) if name in held else _device(nic, facts, interfaces, policy)
         pf = nic["address"] if nic["address"] in shared else nic["physfn"] if nic["physfn"] in shared else None
         if pf:
             amount = shared[pf] if pf == nic["address"] else 1
@@ -93,7 +178,107 @@ def publication(facts: Facts, counters: bool = True) -> Publication:
     result.counter_sets = [
         {"name": device_name(pf), "counters": {COUNTER: {"value": str(amount)}}} for pf, amount in shared.items()
     ]
+    if policy:
+        _add_interfaces(result, own, facts, policy)
+        for name in sorted(held):
+            if name not in result.addresses and name not in result.interfaces:
+                device = _kept(held[name])
+                if name.startswith("pci-"):  # its function is gone; an interface may just be in the pod
+                    device["taints"] = [{"key": MISSING, "effect": "NoSchedule"}]
+                result.devices.append(device)
     return result
+
+
+def _add_interfaces(result: Publication, own: list[Facts], facts: Facts, policy: Policy) -> None:
+    """Publish the interfaces that are devices of their own, or say why not."""
+    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
+    lower = {name: entry["name"] for entry in facts["interfaces"] for name in entry["lower"]}
+    for entry in own:
+        name = interface_device_name(entry["name"])
+        if name in policy.held:
+            # the one that the pod has is elsewhere: this is another interface of the same name
+            result.withheld[entry["name"]] = "a pod has a device of this name"
+            continue
+        master = entry["master"] or lower.get(entry["name"])
+        reason = "it carries the node's default route" if entry["default_route"] else ""
+        if master and master in interfaces:
+            reason = reason or f"it is part of {master}"
+        reason = reason or _excluded(_values_of_interface(entry), policy)
+        if reason:
+            result.withheld[entry["name"]] = reason
+            continue
+        result.devices.append(_interface_device(entry, facts, policy))
+        result.interfaces[name] = entry["name"]
+
+
+def _is_virtual(entry: Facts, policy: Policy) -> bool:
+    """Whether an interface has no PCI function and the settings name it."""
+    return entry["address"] is None and entry["kind"] != "loopback" and _like(entry["name"], policy.virtual)
+
+
+def _like(value: t.Any, patterns: t.Iterable[str]) -> bool:
+    return isinstance(value, str) and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _kept(device: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """A device as it was published, without what follows from its neighbours or is for those who do not have it."""
+    return {key: value for key, value in device.items() if key not in ("consumesCounters", "taints")}
+
+
+def _type(nic: Facts) -> str:
+    return "vf" if nic["physfn"] else "pf"
+
+
+def _values_of(nic: Facts, facts: Facts) -> dict[str, t.Any]:
+    function = facts["functions"][nic["address"]]
+    return {
+        **{name: nic[name] for name in ("address", "driver", "model", "link_layer", "rail", "numa_node", "speed_mbps")},
+        "interface": nic["interfaces"],
+        "vendor_id": function["vendor_id"],
+        "device_id": function["device_id"],
+        "type": _type(nic),
+    }
+
+
+def _values_of_interface(entry: Facts) -> dict[str, t.Any]:
+    values = {"interface": [entry["name"]], "link_layer": entry["link_layer"], "type": "virtual"}
+    return {**values, "speed_mbps": entry["speed_mbps"]}
+
+
+def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
+    """Why the node's settings or routes keep a device."""
+    for name in values["interface"]:
+        if policy.uplinks.get(name):
+            return policy.uplinks[name]
+    for name in (values.get("address"), *values["interface"]):
+        if _like(name, policy.management):
+            return f"the settings keep {name} for management"
+    if any(selector.matches(values) for selector in policy.exclude):
+        return "the settings exclude it"
+    if policy.include and not any(selector.matches(values) for selector in policy.include):
+        return "the settings do not include it"
+    return ""
+
+
+def _unfit(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts], policy: Policy) -> str:
+    """Why a function of a running node is not given away, besides what its facts say."""
+    reason = _excluded(_values_of(nic, facts), policy)
+    if reason:
+        return reason
+    if len(nic["interfaces"]) > 1:
+        return f"it has several interfaces: {', '.join(nic['interfaces'])}"
+    if not nic["interfaces"] and nic["link_layer"] == "ethernet":
+        return "its network interface is in another namespace"
+    return ""
+
+
+def _uplink_vf(vfs: list[Facts], policy: Policy) -> str:
+    """Why a PF is kept: the node needs one of its VFs."""
+    for vf in vfs:
+        for name in vf["interfaces"]:
+            if policy.uplinks.get(name):
+                return f"its VF {vf['address']} is in use: {policy.uplinks[name]}"
+    return ""
 
 
 def _hosts(entry: Facts) -> bool:
@@ -128,7 +313,9 @@ def _needed_for_vfs(nic: Facts, vfs: list[Facts], interfaces: t.Mapping[str, Fac
     return ""
 
 
-def _device(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts]) -> dict[str, t.Any]:
+def _device(
+    nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts], policy: Policy | None = None
+) -> dict[str, t.Any]:
     function: Facts = facts["functions"][nic["address"]]
     rdma = [device for device in facts["rdma_devices"] if device["name"] in nic["rdma_devices"]]
     # a function with several ports has several interfaces, and then none is the function's
@@ -140,7 +327,8 @@ def _device(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts]) -> dict
     values.update(
         {
             _NUMA_NODE_DRANET: standard.get("numaNode"),
-            "type": "vf" if nic["physfn"] else "pf",
+            "type": _type(nic),
+            "alias": _alias(policy, nic["address"], interface.get("name")),
             "ifName": interface.get("name"),
             "mac": interface.get("permanent_mac"),
             "driver": nic["driver"],
@@ -163,14 +351,51 @@ def _device(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts]) -> dict
             "up": nic["up"],
         }
     )
-    attributes = {name: typed for name, typed in ((key, _attribute(value)) for key, value in values.items()) if typed}
-    device: dict[str, t.Any] = {"name": device_name(nic["address"]), "attributes": attributes}
+    device = _with_attributes(device_name(nic["address"]), values)
     # A VF's share of the port is a setting and not a fact, so VFs have no bandwidth to count on.
     if nic["speed_mbps"] and not nic["physfn"]:
         device["capacity"] = {"bandwidth": {"value": _rate(nic["speed_mbps"])}}
     if nic["up"] is False:
         device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
     return device
+
+
+def _interface_device(entry: Facts, facts: Facts, policy: Policy) -> dict[str, t.Any]:
+    """The device of an interface without a PCI function."""
+    rdma = [device for device in facts["rdma_devices"] if entry["name"] in device["interfaces"]]
+    up = {"up": True, "down": False}.get(entry["operstate"] or "", entry["carrier"])
+    device = _with_attributes(
+        interface_device_name(entry["name"]),
+        {
+            "type": "virtual",
+            "kind": entry["kind"],
+            "alias": _alias(policy, None, entry["name"]),
+            "ifName": entry["name"],
+            "mac": entry["mac"],
+            "linkLayer": entry["link_layer"] if entry["link_layer"] in _LINK_LAYERS else None,
+            "rdmaDevice": rdma[0]["name"] if len(rdma) == 1 else None,
+            "linkSpeedMbps": entry["speed_mbps"],
+            "mtu": entry["mtu"],
+            "rdma": bool(rdma),
+            "up": up,
+        },
+    )
+    if entry["speed_mbps"]:
+        device["capacity"] = {"bandwidth": {"value": _rate(entry["speed_mbps"])}}
+    if up is False:
+        device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
+    return device
+
+
+def _alias(policy: Policy | None, address: str | None, interface: str | None) -> str | None:
+    """The site's own name of a device."""
+    aliases = policy.aliases if policy else {}
+    return aliases.get(address or "") or aliases.get(interface or "")
+
+
+def _with_attributes(name: str, values: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    attributes = {key: typed for key, typed in ((key, _attribute(value)) for key, value in values.items()) if typed}
+    return {"name": name, "attributes": attributes}
 
 
 def _attribute(value: t.Any) -> dict[str, t.Any] | None:

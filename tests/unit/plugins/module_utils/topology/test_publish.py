@@ -13,7 +13,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
     COUNTER,
     LINK_DOWN,
+    Policy,
+    Selector,
     device_name,
+    interface_device_name,
     publication,
 )
 from ansible_collections.lanewise.dra.tests.machines.description import names
@@ -143,3 +146,82 @@ def test_long_and_unknown_values_are_left_out() -> None:
     device = next(d for d in publication(facts).devices if d["name"] == "pci-0000-19-00-0")
     assert "model" not in device["attributes"] and "linkSpeedMbps" not in device["attributes"]
     assert "capacity" not in device
+
+
+# What only the running driver knows.
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_policy_only_takes_away(name: str) -> None:
+    facts = probed.facts(name)
+    plain, strict = publication(facts), publication(facts, policy=Policy(aliases=dict.fromkeys(_addresses(facts), "x")))
+    assert set(strict.addresses) <= set(plain.addresses) and set(plain.withheld) <= set(strict.withheld)
+    attributes = {device["name"]: dict(device["attributes"]) for device in strict.devices}
+    for device in plain.devices:
+        if device["name"] in attributes:
+            assert attributes[device["name"]].pop("alias") == {"string": "x"}
+            assert attributes[device["name"]] == device["attributes"]
+    for device in strict.devices:
+        assert len(device["attributes"]) + len(device.get("capacity", {})) <= limits.ATTRIBUTES_AND_CAPACITIES
+
+
+def _addresses(facts: Facts) -> list[str]:
+    return [nic["address"] for nic in facts["nics"]]
+
+
+def test_uplinks_take_their_functions_and_pfs() -> None:
+    facts = probed.facts("sriov")
+    vf = next(nic for nic in facts["nics"] if nic["physfn"] == "0000:c9:00.1")
+    (interface,) = vf["interfaces"]
+    withheld = publication(facts, policy=Policy(uplinks={interface: "an SSH session is on it"})).withheld
+    assert withheld[vf["address"]] == "an SSH session is on it"
+    assert withheld["0000:c9:00.1"] == f"its VF {vf['address']} is in use: an SSH session is on it"
+
+
+def test_a_function_with_several_interfaces_is_withheld() -> None:
+    facts = probed.facts("hgx-h100")
+    nic = next(nic for nic in facts["nics"] if nic["address"] == "0000:19:00.0")
+    nic["interfaces"] = [*nic["interfaces"], "ib9"]
+    assert "0000:19:00.0" in publication(facts).addresses.values()
+    assert "several interfaces" in publication(facts, policy=Policy()).withheld["0000:19:00.0"]
+
+
+def test_interfaces_without_a_function() -> None:
+    facts = probed.facts("sriov")
+    wanted = Policy(virtual=("bond*", "lo", "enp*"))
+    result = publication(facts, policy=wanted)
+    assert not result.interfaces and "default route" in result.withheld["bond0.100"]
+    assert "lo" not in result.withheld and "enp201s0f0" not in result.withheld
+    for entry in facts["interfaces"]:
+        entry["default_route"] = False
+    result = publication(facts, policy=wanted)
+    assert result.interfaces == {interface_device_name("bond0.100"): "bond0.100"}
+    assert result.withheld["bond0"] == "it is part of bond0.100"
+    device = next(one for one in result.devices if one["name"] in result.interfaces)
+    assert values(device)["type"] == "virtual" and values(device)["kind"] == "vlan"
+    assert interface_device_name("bond0.100") not in publication(facts, policy=Policy()).interfaces
+
+
+@pytest.mark.parametrize("name", ["eth0", "a" * 15, "Eth0", "bond0.100", "eth0-", "ü", "a_b"])
+def test_names_of_interfaces_are_labels(name: str) -> None:
+    assert not limits.dns_label(interface_device_name(name))
+
+
+def test_a_held_interface_is_not_another_of_its_name() -> None:
+    facts = probed.facts("sriov")
+    for entry in facts["interfaces"]:
+        entry["default_route"] = False
+    name = interface_device_name("bond0.100")
+    held = {"name": name, "attributes": {"ifName": {"string": "bond0.100"}}}
+    result = publication(facts, policy=Policy(virtual=("bond0.100",), held={name: held}))
+    assert [device for device in result.devices if device["name"] == name] == [held]
+    assert result.withheld["bond0.100"] == "a pod has a device of this name"
+
+
+def test_selectors() -> None:
+    nic = {"address": "0000:8a:00.0", "interface": ["eth0"], "driver": "mlx5_core", "rail": 0, "speed_mbps": None}
+    assert Selector(address=("0000:8a:*",), interface=("eth[01]",), rail=(0, 1)).matches(nic)
+    assert not Selector(address=("0000:8a:*",), interface=("ib*",)).matches(nic)
+    assert not Selector(min_speed_mbps=1).matches(nic) and not Selector(model=("*",)).matches(nic)
+    assert not Selector(rail=(1,)).matches(nic) and not Selector(numa_node=(0,)).matches(nic)
+    assert not Selector(interface=("*",)).matches({**nic, "interface": []})

@@ -1,0 +1,193 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""IP addresses and fixed neighbors of an interface. Numbers are those of linux/if_addr.h and linux/neighbour.h.
+
+An address is C({"address": "10.0.0.2/24", "scope": 0, "flags": 0}), with C(peer), C(broadcast), C(label), C(metric) and
+C(protocol) where they are not the usual ones, and C(validUntil), C(preferredUntil) in seconds since 1970 where it ends.
+A neighbor is C({"destination": "10.0.0.1", "mac": "02:..", "flags": 0}).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+import time
+import typing as t
+
+from . import links, netlink
+from .netlink import Netlink
+
+Object = dict[str, t.Any]
+Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
+RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
+_ADDRESS, _LOCAL, _LABEL, _BROADCAST, _CACHEINFO, _FLAGS, _METRIC, _PROTOCOL = 1, 2, 3, 4, 6, 8, 9, 11
+SECONDARY, DADFAILED, TENTATIVE, PERMANENT = 0x01, 0x08, 0x40, 0x80
+#: What an administrator may ask for: no DAD, home address, temporary addresses of it, no prefix route, multicast join.
+_KEPT = 0x02 | 0x10 | 0x100 | 0x200 | 0x400
+_FOREVER = 2**32 - 1
+_DST, _LLADDR, _NDA_IFINDEX = 1, 2, 8
+_NUD_PERMANENT, _NTF_PROXY, _NTF_ROUTER = 0x80, 0x08, 0x80
+
+SCOPE_LINK = 253
+_IFADDR = struct.Struct("=BBBBI")
+_ND = struct.Struct("=BxxxiHBB")
+_CACHE = struct.Struct("=IIII")
+
+
+def family(text: str) -> int:
+    """The socket family of an address or network as text."""
+    return socket.AF_INET6 if ":" in text else socket.AF_INET
+
+
+def ip_text(value: bytes) -> str:
+    return str(ipaddress.ip_address(value))
+
+
+def ip_bytes(value: str) -> bytes:
+    return ipaddress.ip_address(value).packed
+
+
+def listed(connection: Netlink, index: int) -> list[tuple[Object, int]]:
+    """The addresses of an interface in the kernel's order, each with the kernel's flags; IPv6 temporary ones, which the
+    kernel makes itself, are left out."""
+    name = ""
+    found = []
+    for _unused, body in connection.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, index)):
+        kind, prefix, flags, scope, owner = _IFADDR.unpack_from(body)
+        if owner != index or kind not in (socket.AF_INET, socket.AF_INET6):
+            continue
+        raw = netlink.attributes(body, _IFADDR.size)
+        flags = netlink.number(raw[_FLAGS]) if _FLAGS in raw else flags
+        if kind == socket.AF_INET6 and flags & SECONDARY:
+            continue
+        local = raw.get(_LOCAL) or raw[_ADDRESS]
+        address: Object = {"address": f"{ip_text(local)}/{prefix}", "scope": scope, "flags": flags & _KEPT}
+        if _ADDRESS in raw and raw[_ADDRESS] != local:
+            address["peer"] = ip_text(raw[_ADDRESS])
+        if _BROADCAST in raw:
+            address["broadcast"] = ip_text(raw[_BROADCAST])
+        if _LABEL in raw:
+            name = name or (links.get(connection, index=index) or links.Link(0, 0, {})).name
+            label = netlink.string(raw[_LABEL])
+            if label != name:
+                address["label"] = label
+        if _METRIC in raw and netlink.number(raw[_METRIC]):
+            address["metric"] = netlink.number(raw[_METRIC])
+        if _PROTOCOL in raw and netlink.number(raw[_PROTOCOL]):
+            address["protocol"] = netlink.number(raw[_PROTOCOL])
+        address.update(_lifetimes(raw.get(_CACHEINFO, b"")))
+        found.append((address, flags))
+    return found
+
+
+def owners(connection: Netlink) -> dict[Address, int]:
+    """All addresses of the connection's namespace, with the index of the interface of each."""
+    found: dict[Address, int] = {}
+    for _unused, body in connection.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        raw = netlink.attributes(body, _IFADDR.size)
+        value = raw.get(_LOCAL) or raw.get(_ADDRESS, b"")
+        if len(value) in (4, 16):
+            found[ipaddress.ip_address(value)] = _IFADDR.unpack_from(body)[4]
+    return found
+
+
+def _lifetimes(value: bytes) -> Object:
+    if len(value) < _CACHE.size:
+        return {}
+    preferred, valid, _unused, _unused = _CACHE.unpack_from(value)
+    now = int(time.time())
+    ends = {}
+    if valid != _FOREVER:
+        ends["validUntil"] = now + valid
+    if preferred != _FOREVER:
+        ends["preferredUntil"] = now + preferred if preferred else 0
+    return ends
+
+
+def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: bool = False) -> bool:
+    """Adds one address; one that is there is no error (and gets the new times with C(renew)), and one whose time has
+    ended is not added: then False."""
+    interface = ipaddress.ip_interface(address["address"])
+    kind = family(address["address"])
+    now = time.time()
+    valid = _left(address.get("validUntil"), now)
+    if not valid:
+        return False
+    flags = address.get("flags", 0)
+    body = _IFADDR.pack(kind, interface.network.prefixlen, flags & 0xFF, address.get("scope", 0), index)
+    body += netlink.attribute(_LOCAL, interface.ip.packed)
+    body += netlink.attribute(_ADDRESS, ip_bytes(address["peer"]) if "peer" in address else interface.ip.packed)
+    body += netlink.u32(_FLAGS, flags)
+    if "broadcast" in address:
+        body += netlink.attribute(_BROADCAST, ip_bytes(address["broadcast"]))
+    if "label" in address:
+        body += netlink.text(_LABEL, address["label"])
+    if "metric" in address:
+        body += netlink.u32(_METRIC, address["metric"])
+    if "protocol" in address:
+        body += netlink.u8(_PROTOCOL, address["protocol"])
+    if "validUntil" in address or "preferredUntil" in address:
+        preferred = min(_left(address.get("preferredUntil"), now), valid)
+        body += netlink.attribute(_CACHEINFO, _CACHE.pack(preferred, valid, 0, 0))
+    connection.ensure(RTM_NEWADDR, body, netlink.REPLACE if renew else netlink.EXCLUSIVE)
+    return True
+
+
+def _left(until: int | None, now: float) -> int:
+    return _FOREVER if until is None else max(0, int(until - now))
+
+
+def remove(connection: Netlink, index: int, address: t.Mapping[str, t.Any]) -> None:
+    """Removes one address; one that is gone is no error."""
+    interface = ipaddress.ip_interface(address["address"])
+    body = _IFADDR.pack(family(address["address"]), interface.network.prefixlen, 0, 0, index)
+    body += netlink.attribute(_LOCAL, interface.ip.packed)
+    body += netlink.attribute(_ADDRESS, ip_bytes(address["peer"]) if "peer" in address else interface.ip.packed)
+    connection.drop(RTM_DELADDR, body)
+
+
+def ordered(addresses: t.Sequence[Object]) -> list[Object]:
+    """In which order to add them so that the kernel lists them as they are given: it puts a new IPv6 address before
+    the others of its scope, and a new IPv4 address after them."""
+    four = [address for address in addresses if family(address["address"]) == socket.AF_INET]
+    six = [address for address in addresses if family(address["address"]) == socket.AF_INET6]
+    return four + six[::-1]
+
+
+def neighbors(connection: Netlink, index: int) -> list[Object]:
+    """The permanent and proxied neighbors of an interface; not those that the kernel has of itself."""
+    found = []
+    for flags in (0, _NTF_PROXY):
+        body = _ND.pack(socket.AF_UNSPEC, 0, 0, flags, 0)
+        # the kernel filters its table by interface, but not the proxied ones
+        body += b"" if flags else netlink.u32(_NDA_IFINDEX, index)
+        for _unused, reply in connection.dump(RTM_GETNEIGH, body):
+            kind, owner, state, got, _unused = _ND.unpack_from(reply)
+            raw = netlink.attributes(reply, _ND.size)
+            wanted = got & _NTF_PROXY if flags else state & _NUD_PERMANENT
+            if owner != index or kind not in (socket.AF_INET, socket.AF_INET6) or not wanted or _DST not in raw:
+                continue
+            neighbor: Object = {"destination": ip_text(raw[_DST]), "flags": got & (_NTF_PROXY | _NTF_ROUTER)}
+            if not flags:
+                neighbor["mac"] = raw.get(_LLADDR, b"").hex(":")
+            found.append(neighbor)
+    return sorted(found, key=lambda item: (item["flags"], item["destination"]))
+
+
+def add_neighbor(connection: Netlink, index: int, neighbor: t.Mapping[str, t.Any]) -> None:
+    flags = neighbor.get("flags", 0)
+    body = _ND.pack(family(neighbor["destination"]), index, 0 if flags & _NTF_PROXY else _NUD_PERMANENT, flags, 0)
+    body += netlink.attribute(_DST, ip_bytes(neighbor["destination"]))
+    if neighbor.get("mac"):
+        body += netlink.attribute(_LLADDR, links.mac_bytes(neighbor["mac"]))
+    connection.request(RTM_NEWNEIGH, body, netlink.CREATE | netlink.REPLACE)
+
+
+def remove_neighbor(connection: Netlink, index: int, neighbor: t.Mapping[str, t.Any]) -> None:
+    body = _ND.pack(family(neighbor["destination"]), index, 0, neighbor.get("flags", 0) & _NTF_PROXY, 0)
+    connection.drop(RTM_DELNEIGH, body + netlink.attribute(_DST, ip_bytes(neighbor["destination"])))

@@ -1,0 +1,666 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The life of a claim on this node: prepared, attached to its pod, detached, forgotten.
+
+Records on disk are the truth, and each is written before what it tells is done. So the next call, or the next process,
+knows how far the last one may have come, takes everything back to the node and starts over; nothing here trusts that
+what was begun was finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import re
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+from . import calls, cdi, claim_status, interfaces, logs, metadata, netns, rdma
+from .calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
+from .dra.interface_config import DRIVER
+from .dra.problems import Problem
+from .errors import Busy, DriverError, Refused, Unreachable
+from .inventory import Device
+from .metrics import DETACH, Metrics
+from .paths import Paths
+from .plan import consumer, plan, refusal
+from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Object, Record, Store, Unreadable, boot_id
+from .topology import publish
+
+if t.TYPE_CHECKING:
+    from . import dhcp
+
+log = logging.getLogger(__name__)
+
+#: Seconds to wait for another operation on the same claim or port. Kubelet gives a call 45.
+PATIENCE = 25.0
+_RETRY = 0.005
+_RESERVE = "reserve"
+
+
+class Cluster(claim_status.Api, t.Protocol):
+    """What is needed of cluster.Cluster."""
+
+    node: str
+
+    def claim(self, namespace: str, name: str) -> Object | None: ...
+
+    def pod(self, namespace: str, name: str) -> Object | None: ...
+
+
+class Inventory(t.Protocol):
+    """What is needed of inventory.Inventory."""
+
+    def device(self, name: str) -> Device | None: ...
+
+    def withheld(self, name: str) -> str: ...
+
+    def needed(self, name: str) -> str: ...
+
+    @property
+    def publication(self) -> publish.Publication: ...
+
+
+class Locks:
+    """Named locks between threads and processes, which the kernel lets go when their holder dies."""
+
+    def __init__(self, folder: Path, patience: float = PATIENCE) -> None:
+        self.folder = folder
+        self.patience = patience
+
+    @contextlib.contextmanager
+    def hold(self, *names: str) -> t.Iterator[None]:
+        """Hold all of these, taken in the order of their names. Raises Busy where one is not free in time."""
+        end = time.monotonic() + self.patience
+        with contextlib.ExitStack() as stack:
+            for name in sorted(set(names)):
+                stack.enter_context(self._one(name, end))
+            yield
+
+    @contextlib.contextmanager
+    def _one(self, name: str, end: float) -> t.Iterator[None]:
+        path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        descriptor = self._take(path, name, end)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # before it is let go: whoever waits for it sees that it is another file now
+            os.close(descriptor)
+
+    def _take(self, path: Path, name: str, end: float) -> int:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                    return descriptor
+            except (BlockingIOError, FileNotFoundError):
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+            if time.monotonic() > end:
+                raise Busy(f"another operation holds {name} for more than {self.patience:.0f} s")
+            time.sleep(_RETRY)
+
+
+class Service:
+    """Prepares, attaches and takes back the claims of this node (calls.Service).
+
+    C(mounts) is the mount namespace that pins are made in, where the driver has one of its own (netns.pin). Any number
+    of threads and processes may call at once. After a start, C(reconcile) comes before anything else.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        cluster: Cluster,
+        inventory: Inventory,
+        status: claim_status.Writer,
+        metrics: Metrics | None = None,
+        *,
+        mounts: str | None = None,
+        boot: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.paths = paths
+        self.cluster = cluster
+        self.inventory = inventory
+        self.status = status
+        self.metrics = metrics
+        self.store = Store(paths.state_dir)
+        self.locks = Locks(paths.run_dir / "locks", patience)
+        self.mounts = mounts
+        self.boot = boot or boot_id()
+        # a renewed lease is written down where nobody works on its claim: waiting could wait for who waits for it
+        self._quick = Locks(self.locks.folder, 0.0)
+        self._keeper: dhcp.Keeper | None = None
+        self._keeper_lock = threading.Lock()
+
+    def close(self) -> None:
+        """End the thread that renews leases. Nothing is taken back: pods run on."""
+        if self._keeper:
+            self._keeper.close()
+
+    # what kubelet and the hook ask
+
+    def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+        """Check a claim, write its record and its CDI spec. Nothing moves yet."""
+        _check(claim)
+        with logs.about(claim=claim.uid, claim_name=str(claim), operation="prepare"), self._claim(claim.uid):
+            return self._prepare(claim)
+
+    def unprepare(self, claim: ClaimRef) -> None:
+        """Take everything back and forget the claim. Kubelet names claims whose object may be gone."""
+        _check(claim)
+        with logs.about(claim=claim.uid, claim_name=str(claim), operation="unprepare"), self._claim(claim.uid):
+            record = self._load(claim.uid)
+            if record:
+                claim = _reference(record)  # as it was prepared
+            self._forget(claim.uid, record)
+            if record:
+                self.status.put(claim, [])
+                log.info("unprepared")
+
+    def attach(self, request: AttachRequest) -> None:
+        """Bring a claim's devices into the network namespace of a container that starts."""
+        with logs.about(claim=request.uid, container=request.container, operation="attach"), self._claim(request.uid):
+            record = self._load(request.uid)
+            if record is None:
+                raise Refused(f"claim {request.uid} is not prepared on this node")
+            if not record.held:
+                return
+            if netns.is_host(request.netns):
+                raise Refused("the container is in the node's network, where devices are anyway")
+            record = self._of_pod(record, request)
+            pin = self.paths.pin(record.uid)
+            if record.phase == ATTACHED and netns.same(pin, request.netns):
+                return  # for another container of the pod
+            with self._devices(record):
+                if record.phase != PREPARED:
+                    # the last attempt did not end, or the pod has a new sandbox
+                    self._detach(record)
+                self._attach(record, request, pin)
+
+    def health(self) -> list[DeviceHealth]:
+        """Of the node's devices: unhealthy without a link, or while a claim's is neither on the node nor in its pod."""
+        now = time.time()
+        found = {}
+        for device in self.inventory.publication.devices:
+            down = any(taint["key"] in (publish.LINK_DOWN, publish.MISSING) for taint in device.get("taints", ()))
+            health = calls.UNHEALTHY if down else calls.HEALTHY
+            message = "its link is down" if down else ""
+            found[device["name"]] = DeviceHealth(self.cluster.node, device["name"], health, now, message)
+        for record in self.store.all()[0]:
+            for one in record.held:
+                stuck = record.phase == DETACHING
+                message = "it could not be taken back to the node" if stuck else ""
+                health = calls.UNHEALTHY if stuck else calls.HEALTHY
+                found[one.device] = DeviceHealth(one.pool, one.device, health, now, message)
+        return list(found.values())
+
+    def held(self) -> list[Device]:
+        """The devices that claims have for themselves, as they were at allocation, for inventory.Inventory."""
+        records, unreadable = self.store.all()
+        for error in unreadable:
+            log.error("%s", error.message)
+        return [Device.from_json(device.known) for record in records for device in record.held]
+
+    # after a start
+
+    def reconcile(self) -> bool:
+        """Settle everything: recover, and drop_gone. True where nothing is left to be done."""
+        recovered = self.recover()
+        return self.drop_gone() and recovered
+
+    def recover(self) -> bool:
+        """Finish or take back what the last process began, and clear away what belongs to no record.
+
+        Asks the node alone. False where something could not be done now and is told in the log: call again.
+        """
+        settled = True
+        self.store.sweep()
+        for uid in self.store.uids():
+            with logs.about(claim=uid, operation="recover"):
+                settled &= self._tried(self._recover, uid)
+        known = set(self.store.uids())
+        for uid in self._traces() - known:
+            with logs.about(claim=uid, operation="recover"):
+                settled &= self._tried(self._clear_trace, uid)
+        return settled
+
+    def drop_gone(self) -> bool:
+        """Take back the devices of claims that the API server has no more, and whose pods have ended.
+
+        Kubelet does this by unprepare, but for claims that it has forgotten. False as for recover; an API server that
+        does not answer is asked once.
+        """
+        settled = True
+        for uid in self.store.uids():
+            with logs.about(claim=uid, operation="reconcile"):
+                try:
+                    settled &= self._tried(self._drop_if_gone, uid)
+                except Unreachable as error:
+                    log.warning("it is not known which claims are gone: %s", error.message)
+                    return False
+        return settled
+
+    def _tried(self, function: t.Callable[[str], None], uid: str) -> bool:
+        try:
+            function(uid)
+        except Unreachable:
+            raise
+        except DriverError as error:
+            log.error("%s", error.message)
+            return False
+        except Exception:
+            log.exception("failed")
+            return False
+        return True
+
+    def _recover(self, uid: str) -> None:
+        with self._claim(uid):
+            record = self._load(uid)
+            if record is None:
+                return
+            if record.phase in (ATTACHING, DETACHING):
+                with self._devices(record):
+                    self._detach(record)
+            self._write_files(record)
+            self._tell(record)
+            self._keep_leases(record)
+
+    def _drop_if_gone(self, uid: str) -> None:
+        with self._claim(uid):
+            record = self._load(uid)
+            if record is None:
+                return
+            claim = self.cluster.claim(record.namespace, record.name)
+            if (claim is None or claim.get("metadata", {}).get("uid") != uid) and not self._in_use(record):
+                log.warning("the claim is gone, and so are its pod's processes: its devices go back to the node")
+                self._forget(uid, record)
+
+    def _in_use(self, record: Record) -> bool:
+        pin = self.paths.pin(record.uid)
+        return record.phase == ATTACHED and netns.alive(pin) and bool(netns.processes(pin))
+
+    def _traces(self) -> set[str]:
+        """Claims that have a file or a pin."""
+        folder = self.paths.netns_dir
+        pins = set(os.listdir(folder)) if folder.is_dir() else set()
+        return cdi.written(self.paths) | metadata.written(self.paths) | pins
+
+    def _clear_trace(self, uid: str) -> None:
+        with self._claim(uid):
+            if self.store.load(uid) is None:  # else another instance has just prepared it
+                log.warning("files of a claim without a record are removed")
+                self._remove_files(uid)
+
+    # steps; the claim's lock is held
+
+    def _claim(self, uid: str) -> t.ContextManager[None]:
+        return self.locks.hold(f"claim-{uid}")
+
+    def _devices(self, record: Record) -> t.ContextManager[None]:
+        return self.locks.hold(*(f"device-{device.lock}" for device in record.held))
+
+    def _load(self, uid: str) -> Record | None:
+        """A claim's record, of this boot; None where there is none, or where it could not be read and lies aside."""
+        try:
+            record = self.store.load(uid)
+        except Unreadable as error:
+            if self.store.path(uid).exists():
+                raise  # a newer driver's
+            log.error("%s", error.message)
+            return None
+        if record and record.boot != self.boot:
+            # the machine has started anew, and its devices are where the kernel put them
+            self._at_home(record)
+            record.boot = self.boot
+            self._save(record, PREPARED)
+        return record
+
+    def _save(self, record: Record, phase: str) -> None:
+        before = record.phase, record.since
+        if record.phase != phase or not record.since:
+            record.since = claim_status.now()
+        record.phase = phase
+        try:
+            self.store.save(record)
+        except BaseException:
+            record.phase, record.since = before
+            raise
+
+    @staticmethod
+    def _at_home(record: Record) -> None:
+        record.netns = None
+        for device in record.devices:
+            device.host = device.rdma = device.network = None
+            device.leases = []
+
+    def _prepare(self, reference: ClaimRef) -> list[PreparedDevice]:
+        claim = self.cluster.claim(reference.namespace, reference.name)
+        if claim is None:
+            raise Refused(f"claim {reference} does not exist")
+        owner = consumer(claim, reference.uid)
+        pod = self.cluster.pod(owner.namespace, owner.name) if owner else None
+        old = self._load(reference.uid)
+        if old and not _same(old, self._plan(claim, pod, reference.uid)):
+            log.warning("the claim was allocated anew, or is for another pod now")
+            self._forget(reference.uid, old)
+            old = None
+        if old:
+            record = old
+        else:
+            # of two claims that ask for one device at the same time, one sees the record of the other
+            with self.locks.hold(_RESERVE):
+                record = self._plan(claim, pod, reference.uid)
+                self._save(record, PREPARED)
+        try:
+            if record.phase == PREPARED:
+                with self._devices(record):
+                    self._check_devices(record)
+            prepared = self._write_files(record)
+        except BaseException as error:
+            if record is not old:
+                self._forget(reference.uid, record)
+            if isinstance(error, DriverError):
+                self._tell(record, error.message)
+            raise
+        self._tell(record)
+        if record is not old:
+            log.info("prepared %s", ", ".join(device.device for device in record.devices))
+        return prepared
+
+    def _plan(self, claim: Object, pod: Object | None, uid: str) -> Record:
+        results = claim["status"]["allocation"]["devices"]["results"]
+        names = {str(result.get("device")) for result in results if result.get("driver") == DRIVER}
+        devices = {name: self.inventory.device(name) for name in sorted(names)}
+        records, unreadable = self.store.all()
+        for error in unreadable:
+            log.error("%s", error.message)
+        return plan(
+            claim,
+            pod,
+            uid=uid,
+            node=self.cluster.node,
+            known={name: device for name, device in devices.items() if device},
+            withheld={name: self.inventory.withheld(name) for name, device in devices.items() if not device},
+            others=records,
+            boot=self.boot,
+        )
+
+    def _check_devices(self, record: Record) -> None:
+        """Whether the node can spare the devices, and they can do what is asked. Raises Refused and Busy."""
+        problems: list[Problem] = []
+        for device in record.held:
+            if reason := self.inventory.needed(device.device):
+                raise Busy(f"{device.device} is not given to pods now: {reason}")
+            if device.interface:
+                identity = Device.from_json(device.known).identity
+                where = f"configuration of request {device.request} ({device.device})"
+                problems += interfaces.check(identity, device.config, where)
+        if problems:
+            raise refusal(problems)
+
+    def _write_files(self, record: Record) -> list[PreparedDevice]:
+        """The metadata files and the CDI spec of a claim, written anew where they differ. Raises DriverError."""
+        mounts = self._write_metadata(record)
+        devices = [
+            cdi.Device(
+                request=device.request,
+                device=device.device,
+                nodes=_nodes(device),
+                mounts=(mounts[device.main_request],),
+                share_id=device.share_id,
+            )
+            for device in record.devices
+        ]
+        with _disk():
+            ids = cdi.write(self.paths, record.uid, devices, hook=bool(record.held))
+        return [
+            PreparedDevice(device.pool, device.device, (device.request,), (name,), device.share_id or None)
+            for device, name in zip(record.devices, ids, strict=True)
+        ]
+
+    def _write_metadata(self, record: Record) -> dict[str, cdi.Mount]:
+        entries = [
+            metadata.DeviceMetadata(
+                request=device.request,
+                pool=device.pool,
+                device=device.device,
+                attributes=device.known["device"].get("attributes", {}),
+                network=device.network,
+            )
+            for device in record.devices
+        ]
+        with _disk():
+            return metadata.write(self.paths, _reference(record), entries, record.pod_claim_name or None)
+
+    def _remove_files(self, uid: str) -> None:
+        with _disk():
+            cdi.remove(self.paths, uid)
+            metadata.remove(self.paths, uid)
+        netns.unpin(self.paths.pin(uid), self.mounts)
+
+    def _forget(self, uid: str, record: Record | None) -> None:
+        """Take back a claim's devices and leave no trace of it; the record goes last."""
+        if record:
+            with self._devices(record):
+                self._detach(record)
+        self._remove_files(uid)
+        self.store.remove(uid)
+
+    def _tell(self, record: Record, failure: str = "") -> None:
+        self.status.put(_reference(record), claim_status.devices(record, failure))
+
+    def _of_pod(self, record: Record, request: AttachRequest) -> Record:
+        """The record, which is for the pod that the container belongs to. Raises Refused."""
+        if not request.pod_uid:
+            raise Refused("the container runtime does not say which pod the container belongs to")
+        if record.pod and record.pod.uid == request.pod_uid:
+            return record
+        # A claim that outlives its pod goes to the next one, and kubelet does not prepare it again.
+        self._prepare(_reference(record))
+        renewed = self._load(record.uid)
+        if renewed is None or renewed.pod is None or renewed.pod.uid != request.pod_uid:
+            raise Refused(f"claim {record.namespace}/{record.name} is not for the pod {request.pod_uid}")
+        return renewed
+
+    # devices; their locks are held
+
+    def _attach(self, record: Record, request: AttachRequest, pin: Path) -> None:
+        start = time.monotonic()
+        try:
+            exclusive = any(device.known["rdma_devices"] for device in record.held) and rdma.mode() == "exclusive"
+            for device in record.held:
+                known = Device.from_json(device.known)
+                if device.interface:
+                    device.host = interfaces.snapshot(known.identity)
+                if known.rdma_devices:
+                    nodes = [dataclasses.asdict(node) for node in _live_nodes(device)]
+                    device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
+            record.netns = list(netns.identity(request.netns))
+            self._save(record, ATTACHING)
+            netns.pin(request.netns, pin, self.mounts)
+            for device in record.held:
+                self._give(device, pin)
+            asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
+            for note in interfaces.settle(pin, asked):
+                log.info("%s", note)
+            self._write_metadata(record)
+            self._save(record, ATTACHED)
+        except BaseException as error:
+            message = error.message if isinstance(error, DriverError) else "the driver failed"
+            log.error("attach failed: %s", message)
+            try:
+                self._detach(record)
+            except DriverError as second:
+                log.error("what attach did cannot be taken back now: %s", second.message)
+            self._tell(record, message)
+            raise
+        self._tell(record)
+        self._keep_leases(record)
+        names = [device.device for device in record.held]
+        log.info("attached %s in %.0f ms", ", ".join(names), (time.monotonic() - start) * 1000)
+
+    def _give(self, device: DeviceRecord, pin: Path) -> None:
+        moves = device.rdma["moves"] if device.rdma else []
+        first = [link for link in moves if rdma.before_interface(link)]
+        for link in first:
+            rdma.move(link, pin)
+        if device.interface and device.host is not None:
+            identity = Device.from_json(device.known).identity
+            attached = interfaces.attach(identity, device.host, device.config, pin)
+            device.network = attached.network
+            device.leases = attached.leases
+            for note in attached.notes:
+                log.info("%s", note, extra={"device": device.device})
+        for link in moves:
+            if link not in first:
+                rdma.move(link, pin)
+
+    def _keep_leases(self, record: Record) -> None:
+        if record.phase != ATTACHED:
+            return
+        for device in record.held:
+            for lease in device.leases:
+                key = _lease_key(record, device, lease)
+                self._leases().start(key, self.paths.pin(record.uid), lease, device.config)
+
+    def _drop_leases(self, record: Record) -> None:
+        for device in record.held:
+            for lease in device.leases:
+                self._leases().stop(_lease_key(record, device, lease))
+
+    def _leases(self) -> dhcp.Keeper:
+        from . import dhcp  # few claims ask for it
+
+        with self._keeper_lock:
+            if self._keeper is None:
+                self._keeper = dhcp.Keeper(self._lease_changed)
+            return self._keeper
+
+    def _lease_changed(self, key: str, lease: Object) -> None:
+        """Write down a renewed lease, and the address where it is another one. In the keeper's thread."""
+        uid, name, family = key.split(" ")
+        try:
+            with self._quick.hold(f"claim-{uid}"):
+                record = self._load(uid)
+                if record is None or record.phase != ATTACHED:
+                    return
+                for device in record.held:
+                    if device.device == name:
+                        _renew(device, family, lease)
+                self._save(record, ATTACHED)
+                self._write_metadata(record)
+                self._tell(record)
+        except Busy:
+            log.info("the claim is being worked on: a renewed lease of %s is not written down", name)
+        except DriverError as error:
+            log.error("a renewed lease of %s is not written down: %s", name, error.message)
+
+    def _detach(self, record: Record) -> None:
+        """Take all devices back to the node, wherever they are, from whatever state. Raises the first DriverError, when
+        all was tried; the record then stays C(detaching)."""
+        if record.phase == PREPARED:
+            return
+        with self.metrics.operation(DETACH) if self.metrics else contextlib.nullcontext():
+            if record.phase == ATTACHED:
+                self._save(record, DETACHING)
+            elif record.phase == ATTACHING:
+                with contextlib.suppress(DriverError):  # a full disk: what it says already means the same
+                    self._save(record, DETACHING)
+            pin = self.paths.pin(record.uid)
+            self._drop_leases(record)
+            failures = []
+            for device in reversed(record.held):
+                try:
+                    self._take(device, pin)
+                except DriverError as error:
+                    log.error("%s cannot be taken back: %s", device.device, error.message)
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+            netns.unpin(pin, self.mounts)
+            self._at_home(record)
+            self._write_metadata(record)
+            self._save(record, PREPARED)
+
+    def _take(self, device: DeviceRecord, pin: Path) -> None:
+        for link in device.rdma["moves"] if device.rdma else ():
+            rdma.move(link, pin, back=True)
+        if device.host is not None:
+            identity = Device.from_json(device.known).identity
+            inside = pin if netns.alive(pin) else None
+            for lost in interfaces.detach(identity, device.host, inside, device.config):
+                log.warning("%s", lost, extra={"device": device.device})
+
+
+def _lease_key(record: Record, device: DeviceRecord, lease: Object) -> str:
+    return f"{record.uid} {device.device} {lease['family']}"
+
+
+def _renew(device: DeviceRecord, family: str, lease: Object) -> None:
+    """Put a lease in the place of the one of its family, and its address in the place of that one's."""
+    gone = {old["address"] for old in device.leases if old["family"] == family} - {lease["address"]}
+    device.leases = [*(old for old in device.leases if old["family"] != family), lease]
+    if device.network and gone:
+        ips = [ip for ip in device.network["ips"] if ip not in gone and ip != lease["address"]]
+        device.network["ips"] = [*ips, lease["address"]]
+
+
+@contextlib.contextmanager
+def _disk() -> t.Iterator[None]:
+    """Errors of files as errors of the driver: a full disk is no mistake of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise DriverError(f"the driver's files cannot be written: {error}") from error
+
+
+def _live_nodes(device: DeviceRecord) -> list[cdi.DeviceNode]:
+    """The character devices of a device that is on the node; rdma_cm, which all share, once."""
+    found = {
+        node.path: cdi.DeviceNode(node.path, node.major, node.minor)
+        for link in device.known["rdma_devices"]
+        for node in rdma.char_devices(link)
+    }
+    return list(found.values())
+
+
+def _nodes(device: DeviceRecord) -> tuple[cdi.DeviceNode, ...]:
+    """What containers with this device may open: nothing more for admin access, which only looks on."""
+    if device.admin:
+        return ()
+    if device.rdma:  # away, or about to go
+        return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
+    return tuple(_live_nodes(device))
+
+
+def _check(claim: ClaimRef) -> None:
+    if problem := claim.problem():
+        raise Refused(problem)
+
+
+def _reference(record: Record) -> ClaimRef:
+    return ClaimRef(record.namespace, record.name, record.uid)
+
+
+def _same(old: Record, new: Record) -> bool:
+    """Whether a claim is still allocated as it was prepared, to the same pod."""
+
+    def said(record: Record) -> t.Any:
+        devices = [(one.pool, one.device, one.request, one.admin, one.share_id, one.config) for one in record.devices]
+        return record.pod, devices, record.namespace, record.name
+
+    return bool(said(old) == said(new))

@@ -1,0 +1,248 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The program lanewise-driver: the driver itself, and what a person at the node asks of it.
+
+lanewise-driver run         serve kubelet, until SIGTERM
+lanewise-driver status      is it ready, and what do claims have
+lanewise-driver inventory   what is published of this node, what is not and why
+lanewise-driver doctor      look for what keeps pods from their devices
+lanewise-driver check       find what is wrong with the settings
+lanewise-driver withdraw    delete this node's ResourceSlices, when the driver is taken away
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import typing as t
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from . import netns
+from .dra.problems import Problems
+from .errors import DriverError
+from .paths import Paths
+from .records import ATTACHED, Record, Store
+from .settings import Settings, load
+
+if t.TYPE_CHECKING:
+    from .inventory import Inventory
+
+_OWN_PYTHON = Paths().hook_python
+_SECONDS = 5
+
+
+def main(arguments: t.Sequence[str] | None = None) -> int:
+    """Exit status 0: well; 1: not well, or a failure that is told; 2: wrong arguments."""
+    parser = argparse.ArgumentParser(
+        prog="lanewise-driver", description=f"Kubernetes DRA driver for NICs and RDMA devices ({__package__})"
+    )
+    defaults = Paths()
+    parser.add_argument("--settings", type=Path, default=defaults.settings, help="default: %(default)s")
+    parser.add_argument("--plugin-dir", type=Path, default=defaults.plugin_dir, help="default: %(default)s")
+    parser.add_argument("--registry-dir", type=Path, default=defaults.registry_dir, help="default: %(default)s")
+    parser.add_argument("--run-dir", type=Path, default=defaults.run_dir, help="default: %(default)s")
+    parser.add_argument("--cdi-dir", type=Path, default=defaults.cdi_dir, help="default: %(default)s")
+    parser.add_argument("--root", default="/", help="the tree that is probed, default: %(default)s")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="serve kubelet")
+    run.add_argument("--instance", help="the UID of the driver's pod, where it runs in one")
+    own = _OWN_PYTHON if _OWN_PYTHON.exists() else Path(sys.executable)
+    run.add_argument("--hook-python", type=Path, default=own, help="what runs the hook, default: %(default)s")
+    for name, does in (
+        ("status", _status),
+        ("inventory", _inventory),
+        ("doctor", _doctor),
+        ("check", _check),
+        ("withdraw", _withdraw),
+    ):
+        command = commands.add_parser(name, help=(does.__doc__ or "").splitlines()[0].lower().rstrip("."))
+        command.add_argument("--json", action="store_true", help="for programs")
+        command.set_defaults(does=does)
+    asked = parser.parse_args(arguments)
+    given = {field.name: getattr(asked, field.name, None) for field in dataclasses.fields(Paths)}
+    paths = Paths(**{name: value for name, value in given.items() if value is not None})
+    try:
+        if asked.command == "run":
+            from .daemon import Daemon
+
+            Daemon(paths, asked.root, asked.instance).run()
+            return 0
+        return int(asked.does(paths, load(paths.settings), asked))
+    except DriverError as error:
+        print(f"lanewise-driver: {error.message}", file=sys.stderr)
+    except Problems as problems:
+        print(f"lanewise-driver: {paths.settings}:\n{problems}", file=sys.stderr)
+    except OSError as error:
+        print(f"lanewise-driver: {error}", file=sys.stderr)
+    return 1
+
+
+def _print(answer: t.Any) -> None:
+    print(json.dumps(answer, indent=1, sort_keys=True))
+
+
+def _ready(settings: Settings) -> list[str]:
+    """Why the running driver is not ready, by its own word."""
+    if not settings.metrics_address:
+        return []
+    host, port = settings.metrics_address
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/readyz"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=_SECONDS):
+            return []
+    except urllib.error.HTTPError as error:
+        return error.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return [f"it does not answer at {url}: {getattr(error, 'reason', error)}"]
+
+
+def _records(paths: Paths) -> tuple[list[Record], list[str]]:
+    folder = paths.state_dir
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise DriverError(f"{folder} cannot be read: run this as root")
+    records, unreadable = Store(folder).all()
+    return records, [error.message for error in unreadable]
+
+
+def _status(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+    """Show whether the driver is ready, and the claims on this node."""
+    reasons = _ready(settings)
+    records, broken = _records(paths)
+    if asked.json:
+        _print({"ready": not reasons, "reasons": reasons, "claims": [dataclasses.asdict(one) for one in records]})
+        return int(bool(reasons or broken))
+    print("ready" if not reasons else "not ready:")
+    for reason in [*reasons, *broken]:
+        print(f"  {reason}")
+    print(f"{len(records)} claim{'s' if len(records) != 1 else ''}")
+    for record in records:
+        print(f"  {record.namespace}/{record.name}  {record.phase}  pod {_pod(record)}  {record.uid}")
+        for device in record.devices:
+            print(f"    {device.device}  {device.main_request}  {device.interface or ''}".rstrip())
+    return int(bool(reasons or broken))
+
+
+def _pod(record: Record) -> str:
+    return record.pod.name if record.pod else "any"
+
+
+def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
+    from .inventory import Device, Inventory
+
+    records, _broken = _records(paths)
+    held = [Device.from_json(device.known) for record in records for device in record.held]
+    return Inventory(lambda: settings, lambda: held, root)
+
+
+def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+    """Show the devices that are published, and what is withheld with the reason."""
+    publication = _probed(paths, settings, asked.root).refresh()
+    if asked.json:
+        _print(
+            {
+                "devices": publication.devices,
+                "sharedCounters": publication.counter_sets,
+                "withheld": publication.withheld,
+            }
+        )
+        return 0
+    print(f"{len(publication.devices)} published")
+    for device in publication.devices:
+        values = {name: next(iter(typed.values())) for name, typed in device["attributes"].items()}
+        shown = ("ifName", "rdmaDevice", "model", "linkLayer", "linkSpeedMbps", "rail", "nearestGPU")
+        words = [f"{name}={values[name]}" for name in shown if name in values]
+        taints = [f"taint={taint['key']}" for taint in device.get("taints", ())]
+        print("  " + "  ".join([device["name"], *words, *taints]))
+    print(f"{len(publication.withheld)} withheld")
+    for name, reason in publication.withheld.items():
+        print(f"  {name}: {reason}")
+    return 0
+
+
+def _doctor(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+    """Check all that a pod needs to get its devices; exit status 1 where something is wrong."""
+    findings = [{"check": name, "wrong": wrong} for name, wrong in _checks(paths, settings, asked.root)]
+    wrong = [entry for entry in findings if entry["wrong"]]
+    if asked.json:
+        _print(findings)
+    else:
+        for entry in findings:
+            print(f"{'wrong' if entry['wrong'] else 'ok   '}  {entry['check']}")
+            for line in entry["wrong"]:
+                print(f"         {line}")
+    return int(bool(wrong))
+
+
+def _check(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+    """Find what is wrong with the settings; exit status 1 where something is."""
+    if asked.json:
+        _print({"settings": str(paths.settings), "node": settings.node})
+    else:
+        print(f"{paths.settings} is well")
+    return 0
+
+
+def _withdraw(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+    """Delete this node's ResourceSlices. A driver that runs publishes them again."""
+    from . import cluster
+    from .daemon import access
+    from .dra.interface_config import DRIVER
+
+    api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
+    found, _version = api.slices()
+    for entry in found:
+        api.delete_slice(entry)
+    if asked.json:
+        _print({"deleted": [entry["metadata"]["name"] for entry in found]})
+    else:
+        print(f"{len(found)} deleted")
+    return 0
+
+
+def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str, list[str]]]:
+    from . import cluster
+    from .daemon import access
+    from .dra.interface_config import DRIVER
+
+    yield "it runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root"]
+    kubelet = paths.registry_dir
+    there = [] if kubelet.is_dir() else [f"{kubelet} is not there: is this a node?"]
+    yield f"kubelet looks for drivers in {kubelet}", there
+    yield "the driver is ready", _ready(settings)
+    hook = [str(path) for path in (paths.hook_program,) if not path.exists()]
+    yield "the hook of containers is in place", [f"{path} is not there: start the driver" for path in hook]
+    try:
+        api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
+        api.node_object()
+        yield f"the API server knows the node {settings.node}", []
+        found, _version = api.slices()
+        published = sum(len(entry["spec"].get("devices", ())) for entry in found)
+        yield f"{published} devices are published", [] if found else ["there is no ResourceSlice of this node"]
+    except DriverError as error:
+        yield f"the API server knows the node {settings.node}", [error.message]
+    publication = _probed(paths, settings, root).refresh()
+    yield (
+        f"the node has {len(publication.devices)} devices to give",
+        [] if publication.devices else ["see 'lanewise-driver inventory' for what is withheld and why"],
+    )
+    records, broken = _records(paths)
+    yield "the records of claims can be read", broken
+    lost = [
+        f"claim {record.namespace}/{record.name}: the network namespace of pod {_pod(record)} is gone"
+        for record in records
+        if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
+    ]
+    yield "pods have their network namespaces", lost
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The running driver: its parts, in the order in which they start and end."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+from . import cdi, claim_status, cluster, logs, metrics
+from .claims import Service
+from .dra.interface_config import DRIVER
+from .hook_server import HookServer
+from .inventory import Device, Inventory
+from .paths import Paths
+from .plugin import Plugin
+from .publisher import Publisher
+from .settings import Settings, SettingsFile
+from .token import Renewal
+from .topology.publish import Publication
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two attempts to settle what could not be settled, and between two looks for claims that are gone.
+SETTLE_INTERVAL = 5.0
+RECONCILE_INTERVAL = 600.0
+
+
+def access(settings: Settings) -> cluster.Access:
+    """How to reach the API server: the kubeconfig of the settings, or the account of the pod that this is."""
+    if settings.kubeconfig:
+        token = Path(settings.token_file) if settings.token_file else None
+        return cluster.from_kubeconfig(Path(settings.kubeconfig), token)
+    return cluster.in_cluster()
+
+
+class Daemon:
+    """One driver. C(root) is the tree that is probed, C(instance) the UID of its pod where it runs in one.
+
+    Raises L(Problems,) and OSError for settings that cannot be read.
+    """
+
+    def __init__(self, paths: Paths, root: str = "/", instance: str | None = None) -> None:
+        self.paths = paths
+        self.settings = SettingsFile(paths.settings)
+        settings = self.settings.current
+        logs.setup(settings.log_level)
+        self.metrics = metrics.Metrics()
+        self.cluster = cluster.Cluster(lambda: access(self.settings.current), DRIVER, settings.node)
+        self.status = claim_status.Writer(self.cluster)
+        self.inventory = Inventory(lambda: self.settings.current, self._held, root)
+        self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics)
+        self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published)
+        self.plugin = Plugin(paths, self.service, self.metrics, instance)
+        self.hooks = HookServer(paths, self.service, self.metrics, instance)
+        self.web: metrics.Web | None = None
+        if settings.metrics_address:
+            host, port = settings.metrics_address
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.web = metrics.Web(address, self.metrics, self.reasons)
+        self.renewal: Renewal | None = None
+        if settings.token_file and settings.renew_token:
+            self.renewal = Renewal(self.cluster, Path(settings.token_file))
+        self._stopping = threading.Event()
+        self._settled = False
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. SIGHUP reads the settings again."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_signal: self._stopping.set())
+        signal.signal(signal.SIGHUP, lambda *_signal: self._reload())
+        try:
+            self._start()
+            log.info("started on node %s", self.cluster.node)
+            due = time.monotonic()
+            while not self._stopping.wait(SETTLE_INTERVAL):
+                if not self._settled or time.monotonic() >= due:
+                    self._settled = self.service.reconcile()
+                    due = time.monotonic() + RECONCILE_INTERVAL
+            _tell_manager("STOPPING=1")
+            log.info("stopping")
+        finally:
+            self._stop()
+
+    def _start(self) -> None:
+        self.paths.make()
+        cdi.install_hook(self.paths)
+        if self.web:
+            self.web.start()
+        self.status.start()
+        self._settled = self.service.recover()  # before anybody asks for a claim
+        if self.renewal:
+            self.renewal.start()
+        self.publisher.start()
+        self.hooks.start()
+        self.plugin.start()
+        _tell_manager("READY=1")
+
+    def _stop(self) -> None:
+        """Devices stay where they are and slices stay published: pods run on, and the next start takes over."""
+        self.plugin.stop()
+        self.hooks.stop()
+        self.publisher.stop()
+        if self.renewal:
+            self.renewal.stop()
+        self.service.close()
+        self.status.stop()
+        if self.web:
+            self.web.stop()
+
+    def _held(self) -> list[Device]:
+        return self.service.held()
+
+    def _reload(self) -> None:
+        # not in the signal's handler: what it interrupts may hold a lock
+        threading.Thread(target=self._read_settings, name="reload", daemon=True).start()
+
+    def _read_settings(self) -> None:
+        self.publisher.reload_settings()
+        logs.setup(self.settings.current.log_level)
+
+    def _published(self, publication: Publication) -> None:
+        held = len(self.service.held())
+        self.metrics.published()
+        self.metrics.devices(metrics.PUBLISHED, len(publication.devices))
+        self.metrics.devices(metrics.WITHHELD, len(publication.withheld))
+        self.metrics.devices(metrics.ALLOCATED, held)
+        self.metrics.registered(not self.plugin.unregistered)
+        self.plugin.health_changed()
+
+    def reasons(self) -> list[str]:
+        """Why the driver is not ready; nothing where it is."""
+        found = []
+        if self.plugin.unregistered:
+            found.append(f"kubelet does not use the driver: {self.plugin.unregistered}")
+        if self.publisher.mistake:
+            found.append(f"the devices are not published: {self.publisher.mistake}")
+        elif self.publisher.last_published is None:
+            found.append("the devices are not published yet")
+        if self.settings.mistake:
+            found.append(f"{self.settings.path} is wrong, the settings before it hold: {self.settings.mistake}")
+        if self.renewal and self.renewal.mistake:
+            found.append(f"the token is not renewed: {self.renewal.mistake}")
+        if not self._settled:
+            found.append("what was begun before the start is not settled yet; the log tells why")
+        return found
+
+
+@functools.lru_cache(None)
+def _manager() -> socket.socket | None:
+    """The socket of systemd's manager, where this runs under one (sd_notify(3))."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return None
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    opened.connect("\0" + path[1:] if path.startswith("@") else path)
+    return opened
+
+
+def _tell_manager(state: str) -> None:
+    try:
+        manager: t.Any = _manager()
+        if manager:
+            manager.send(state.encode())
+    except OSError as error:
+        log.warning("the service manager cannot be told %s: %s", state, error)

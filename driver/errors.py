@@ -1,0 +1,39 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the driver says when it cannot do what it was asked; the message goes to the pod's events."""
+
+from __future__ import annotations
+
+import os
+
+
+class DriverError(Exception):
+    """The base of all of them. C(message) is one sentence for the pod's owner."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Refused(DriverError):
+    """The claim, its configuration or its pod is at fault: to try again as it is does not help."""
+
+
+class Busy(DriverError):
+    """Something else has to end first, such as another claim that still holds the device: to try again may help."""
+
+
+class Unreachable(DriverError):
+    """The API server did not answer in time."""
+
+
+class KernelError(DriverError):
+    """The kernel refused a step. C(step) says what was tried; C(errno) is 0 where there was no error number."""
+
+    def __init__(self, step: str, errno: int = 0, detail: str = "") -> None:
+        reason = detail or (os.strerror(errno) if errno else "failed")
+        super().__init__(f"{step}: {reason}")
+        self.step = step
+        self.errno = errno

@@ -1,0 +1,679 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Network interfaces: what one was on the node, giving it to a pod, and taking it back.
+
+What the pod's interface gets: C(addresses) of the InterfaceConfig, or a lease for each family in its C(dhcp), or where
+the configuration has neither field the global addresses that the interface had on the node. With these also go, each
+unless the configuration has the field itself, the node's routes through this interface alone (but no default route of
+the main table: the pod has its own), the rules from these addresses to the tables of these routes, and the permanent
+neighbors. A child interface gets nothing of the node's. An empty list is a field that is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import time
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import abilities, addresses, host_state, links, netlink, routes, sysctls, vf
+from . import ethtool as driver_settings
+from . import netns as namespaces
+from .dra.problems import Problem
+from .errors import DriverError, KernelError, Refused
+from .ethtool import Ethtool
+from .links import step
+from .netlink import Netlink
+
+Object = dict[str, t.Any]
+Config = t.Mapping[str, t.Any]
+
+PCI = "/sys/bus/pci/devices"
+_MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
+_IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
+_VRF_TABLE = 1
+_DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
+#: How often addresses are looked at while they are being proven unique, in seconds.
+_SETTLE_STEP = 0.02
+#: How long an IPv6 address that a route needs is waited for, links of hardware that come up included, in seconds.
+_SOURCE_TIME = 6.0
+#: How often an interface is restored that others rename meanwhile.
+_RESTORES = 5
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How an interface is found wherever it is: by the PCI address of its function (C(0000:8a:00.0)), and where that
+    has several interfaces by their permanent MAC address. C(name) is that of an interface without a PCI function, on
+    the node; for others it is only where to look first."""
+
+    address: str | None
+    permanent_mac: str | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an interface is: C(side) host, pod or missing; its name and index there."""
+
+    side: t.Literal["host", "pod", "missing"]
+    name: str = ""
+    index: int = 0
+
+
+@dataclass
+class Attached:
+    """C(network) is for the claim's status: interfaceName, hardwareAddress, ips (those that were asked for,
+    with prefixes). C(leases) are to be kept in the record and given to dhcp.Keeper. C(notes) say what the log should,
+    one sentence each."""
+
+    network: Object
+    leases: list[Object] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def where(identity: Identity, netns: Path | None) -> Place:
+    """Looks in the pod's namespace (where it is alive), then on the node."""
+    with step(f"look for {identity.name}"):
+        if netns is not None and namespaces.alive(netns) and not namespaces.is_host(netns):
+            with Netlink(netns) as connection:
+                found = _find(connection, identity, netns)
+            if found:
+                return Place("pod", found.name, found.index)
+        with Netlink() as connection:
+            found = _find(connection, identity, None)
+        return Place("host", found.name, found.index) if found else Place("missing")
+
+
+def snapshot(identity: Identity) -> Object:
+    """The host state: what detach restores, as JSON. KernelError (ENODEV) where the interface is not on the node."""
+    with step(f"read what {identity.name} is on the node"), Netlink() as connection:
+        link = _find(connection, identity, None)
+        if link is None:
+            raise OSError(errno.ENODEV, "it is not on the node")
+        return host_state.read(connection, link, identity.address)
+
+
+def host_addresses(host: Object) -> list[str]:
+    """The global addresses of a host state, as a pod gets them where its claim names none and no DHCP."""
+    return [entry["address"] for entry in _global(host)]
+
+
+def check(identity: Identity, config: Config, path: str = "") -> list[Problem]:
+    """What this interface, now on the node, cannot do of a valid InterfaceConfig, each with the field's path.
+
+    Rules: C(unsupported), C(bad-value). KernelError (ENODEV) where the interface is not on the node.
+    """
+    with step(f"look at what {identity.name} can do"), Netlink() as connection:
+        link = _find(connection, identity, None)
+        if link is None:
+            raise OSError(errno.ENODEV, "it is not on the node")
+        return abilities.problems(connection, link, identity.address, config, path)
+
+
+def attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_timeout: float = 5.0) -> Attached:
+    """Gives the interface, or a child of it, to the namespace, configured and up.
+
+    Idempotent: may be called again for the same namespace, after a crash in the middle too. Where a step fails
+    everything is taken back (as detach does) before the error is raised.
+    """
+    if not namespaces.alive(netns):
+        raise KernelError(f"attach {identity.name}", errno.ENOENT, "the pod's network namespace is gone")
+    if namespaces.is_host(netns):
+        raise Refused(f"{identity.name} is not given to a pod in the node's own network namespace")
+    try:
+        return _attach(identity, host, config, netns, dhcp_timeout)
+    except Exception as failure:
+        _undo(failure, identity, host, netns, config)
+        raise
+
+
+def _undo(failure: Exception, identity: Identity, host: Object, netns: Path, config: Config) -> None:
+    """Takes everything back, and adds to the failure what could not be."""
+    try:
+        said = "; ".join(f"not restored: {note}" for note in detach(identity, host, netns, config))
+    except DriverError as second:
+        said = f"it did not come back: {second.message}"
+    if said and isinstance(failure, DriverError):
+        failure.message += f"; {said}"
+        failure.args = (failure.message,)
+
+
+def settle(netns: Path, asked: t.Mapping[str, t.Sequence[str]], timeout: float = 5.0) -> list[str]:
+    """Waits until the IPv6 addresses in C(asked), by interface (the C(interfaceName) and C(ips) of Attached), are
+    proven unique; once for a claim, after all of attach, so that they wait together. KernelError where another node has
+    one of them, or the time is up. Interfaces that have no carrier cannot prove anything: they are waited for as long,
+    then told of in what is returned.
+
+    What nobody asked for is not waited for: addresses that routers announce, and the link-local one that the kernel
+    makes of itself, which takes a second or two. GIDs of RoCE do not depend on it. The kernel makes them when an
+    address is added, proven or not, and the default GIDs, which look like link-local addresses, of the MAC address when
+    the interface is up (drivers/infiniband/core/roce_gid_mgmt.c, net/ipv6/addrconf.c ipv6_add_addr). So GIDs of
+    C(asked), and those mapped from IPv4 addresses, are under way when attach returns. A program that binds to the
+    link-local address itself in its first seconds (EADDRNOTAVAIL) has to try again, as on any node.
+    """
+    notes: list[str] = []
+    wanted = {name: {one for one in ips if ":" in one} for name, ips in asked.items()}
+    wanted = {name: ips for name, ips in wanted.items() if ips}
+    if not wanted:
+        return notes
+    with step("wait for IPv6 addresses"), Netlink(netns) as connection:
+        indexes = {}
+        for name in wanted:
+            link = links.get(connection, name=name)
+            if link is None:
+                raise OSError(errno.ENODEV, f"the pod has no interface {name}")
+            indexes[name] = link.index
+        end = time.monotonic() + timeout
+        while True:
+            waiting = {name: _tentative(connection, name, index, wanted[name]) for name, index in indexes.items()}
+            waiting = {name: left for name, left in waiting.items() if left}
+            if not waiting:
+                return notes
+            if time.monotonic() >= end:
+                break
+            time.sleep(_SETTLE_STEP)
+        for name, left in waiting.items():
+            link = links.get(connection, index=indexes[name])
+            if link is not None and link.carrier:
+                raise OSError(errno.ETIMEDOUT, f"{', '.join(left)} of {name} not proven unique in {timeout:g} s")
+            notes.append(f"{name} has no carrier: {', '.join(left)} not proven unique yet")
+    return notes
+
+
+def detach(identity: Identity, host: Object, netns: Path | None, config: Config) -> list[str]:
+    """Converges to the host state wherever the interface is; from any state that attach or detach left when killed.
+
+    C(netns) may be None or no longer alive. The kernel has then put hardware back on the node, under the name it had in
+    the pod or C(devN), and destroyed virtual interfaces, which is told. Returns what could not be restored, one
+    sentence each; KernelError only where the interface did not come back to the node.
+    """
+    if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
+        netns = None
+    if "child" in config:
+        return _remove_child(identity, host, netns, config)
+    notes: list[str] = []
+    if netns is not None:
+        with step(f"take {identity.name} back from the pod"), Netlink(netns) as connection:
+            found = _find(connection, identity, netns)
+            if found is not None:
+                _move_back(connection, found, host)
+    with Netlink() as connection:
+        with step(f"look for {identity.name} on the node"):
+            link = _find(connection, identity, None, tagged=True)
+        if link is None:
+            if identity.address is not None:
+                if not os.path.exists(f"{PCI}/{identity.address}"):
+                    return [f"{identity.name} is gone: the node has no PCI function {identity.address} any more"]
+                raise KernelError(f"take {identity.name} back from the pod", errno.ENODEV, "it is nowhere to be found")
+            with step(f"look for {identity.name} on the node"):
+                if links.get(connection, name=identity.name) is None:
+                    notes.append(f"{identity.name} is gone: virtual interfaces end with their network namespace")
+            return notes
+        with step(f"restore {host['name']} on the node"):
+            notes = _restore(connection, link, host, identity.address)
+            if identity.address is None:
+                links.altnames(connection, link.index, [_tag(identity)], add=False)
+    return notes
+
+
+def _restore(connection: Netlink, link: links.Link, host: Object, address: str | None) -> list[str]:
+    """Restores the host state, once more where somebody renamed the interface meanwhile: udev does so when it comes,
+    and sysctls and ethtool go by names. Returns what is not as it was."""
+    for left in reversed(range(_RESTORES)):
+        try:
+            notes = host_state.restore(connection, link, host, address)
+            now = links.get(connection, index=link.index) or link
+            told = {note.split(":")[0] for note in notes}
+            differing = host_state.differences(host, host_state.read(connection, now, address), now.carrier)
+        except (OSError, KernelError) as error:
+            renamed = links.get(connection, index=link.index)
+            if not left or renamed is None or error.errno not in (errno.ENODEV, errno.ENOENT):
+                raise
+            link = renamed
+            continue
+        taken = now.name == link.name and links.get(connection, name=host["name"]) is not None
+        if not left or now.name == host["name"] or taken:
+            return notes + [one for one in differing if one.split(":")[0] not in told]
+        link = now
+    raise AssertionError("the last turn returns or raises")
+
+
+# ---- finding
+
+
+def _find(connection: Netlink, identity: Identity, netns: Path | None, tagged: bool = False) -> links.Link | None:
+    """The interface in one namespace. One without PCI address has our tag everywhere but on the node before attach and
+    after detach; C(tagged) asks for it only while it has that."""
+    if identity.address is None:
+        found = links.get(connection, altname=_tag(identity))
+        if found is None and netns is None and not tagged:
+            found = links.get(connection, name=identity.name)
+        return found
+    parents = _parents(identity.address)
+    with Ethtool(netns) as tool:
+        first = links.get(connection, name=identity.name)
+        if first is not None and _matches(first, identity, parents, tool, sure=True):
+            return first
+        candidates = [one for one in links.listed(connection) if _matches(one, identity, parents, tool, sure=False)]
+        for one in candidates:
+            if identity.permanent_mac and _permanent(one, tool) == identity.permanent_mac:
+                return one
+    # a virtual function's permanent address changes with the one that its physical function gives it
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, sure: bool) -> bool:
+    # IPoIB is hardware too, but for the interfaces of further partitions
+    if link.kind and (link.kind != "ipoib" or link.number(links.IFLA_LINK) not in (0, link.index)):
+        return False
+    if (link.parent not in parents) if link.parent else (tool.bus(link.name) not in parents):
+        return False
+    if _representor(link):
+        return False
+    return not sure or (identity.permanent_mac is not None and _permanent(link, tool) == identity.permanent_mac)
+
+
+def _permanent(link: links.Link, tool: Ethtool) -> str:
+    return link.permanent_mac or tool.permanent_mac(link.name)
+
+
+def _representor(link: links.Link) -> bool:
+    """Whether it stands for a port of a switch inside the device: it has the PCI address of the physical function.
+
+    Names of such ports: Documentation/networking/representors.rst (pf0, pf0vf1, c1pf0sf88); those of uplinks are p0.
+    """
+    name = netlink.string(link.raw.get(links.IFLA_PHYS_PORT_NAME, b""))
+    return "pf" in name
+
+
+def _parents(address: str) -> set[str]:
+    """The names that the device which an interface belongs to may have: virtio devices stand below their function."""
+    try:
+        entries = os.listdir(f"{PCI}/{address}")
+    except OSError:
+        entries = []
+    return {address} | {entry for entry in entries if entry.startswith("virtio") and entry[6:].isdigit()}
+
+
+def _tag(identity: Identity) -> str:
+    return f"{host_state.TAG}{identity.name}"
+
+
+# ---- attaching
+
+
+@dataclass
+class _Wanted:
+    """The network configuration of a pod's interface, in the forms of addresses.py and routes.py."""
+
+    addresses: list[Object]
+    routes: list[Object]
+    rules: list[Object]
+    neighbors: list[Object]
+    sysctls: dict[str, str | int]
+
+
+def _wanted(host: Object, config: Config) -> _Wanted:
+    inherits = not any(name in config for name in ("addresses", "dhcp", "child"))
+    taken = _global(host) if inherits else []
+    own = {entry["address"].split("/")[0] for entry in taken}
+    carried = [_pod_route(route) for route in host["routes"] if inherits and _goes_along(route, own)]
+    system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
+    tables = {(route["family"], route["table"]) for route in carried if route["table"] not in system}
+    table = config.get("vrf", {}).get("table")
+    wanted = _Wanted(
+        addresses=[{"address": one} for one in config["addresses"]] if "addresses" in config else taken,
+        routes=[routes.configured(route) for route in config["routes"]] if "routes" in config else carried,
+        rules=[routes.configured_rule(rule) for rule in config["rules"]]
+        if "rules" in config
+        else [
+            rule
+            for rule in host["rules"]
+            if rule.get("source", "/").split("/")[0] in own
+            and (rule["family"], rule["table"]) in tables
+            and not {"iif", "oif", "goto"} & set(rule)
+        ],
+        neighbors=list(config["neighbors"])
+        if "neighbors" in config
+        else [neighbor for neighbor in host["neighbors"] if inherits and not neighbor["flags"]],
+        sysctls=dict(config.get("sysctls", {})),
+    )
+    six = any(":" in entry["address"] for entry in wanted.addresses) or "ipv6" in config.get("dhcp", ())
+    if six and not config.get("mtu", 1280) < 1280:
+        # container runtimes switch IPv6 off in pods whose own network has none
+        wanted.sysctls.setdefault(_DISABLE_IPV6, 0)
+    if table is not None:
+        for route in wanted.routes:
+            if route.get("table", routes.TABLE_MAIN) == routes.TABLE_MAIN:
+                route["table"] = table
+    return wanted
+
+
+def _global(host: Object) -> list[Object]:
+    """The host's addresses that a pod can have: global ones, without the name of the node's interface in them."""
+    return [
+        {key: value for key, value in entry.items() if key not in ("label", "protocol")}
+        for entry in host["addresses"]
+        if entry["scope"] == 0
+    ]
+
+
+def _goes_along(route: Object, own: set[str]) -> bool:
+    """Whether a route of the node makes sense in a pod that has the interface and its addresses."""
+    if route["type"] != routes.RTN_UNICAST or "expires" in route or route["table"] == routes.TABLE_LOCAL:
+        return False
+    if route["protocol"] in (routes.RTPROT_KERNEL, routes.RTPROT_REDIRECT, routes.RTPROT_RA):
+        return False
+    if route["table"] == routes.TABLE_MAIN and route["destination"].endswith("/0"):
+        return False
+    if any(hop["device"] for hop in route.get("hops", [{"device": route.get("device", "other")}])):
+        return False
+    return route.get("source", "") in {"", *own}
+
+
+def _pod_route(route: Object) -> Object:
+    return {**route, "protocol": routes.RTPROT_STATIC}
+
+
+def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_timeout: float) -> Attached:
+    name = str(config.get("name") or host["name"])
+    wanted = _wanted(host, config)
+    notes: list[str] = []
+    if "child" in config:
+        index = _make_child(identity, host, config, netns, name)
+    else:
+        index = _move(identity, host, config, netns, name)
+    with step(f"set sysctls of {name}"):
+        namespaces.run(netns, sysctls.write, name, wanted.sysctls)
+    leases: list[Object] = []
+    with Netlink(netns) as connection:
+        if "vrf" in config:
+            _enslave(connection, index, config["vrf"])
+        for entry in wanted.addresses:
+            with step(f"add the address {entry['address']} to {name}"):
+                addresses.add(connection, index, entry)
+        with step(f"set {name} up"):
+            links.set_up(connection, index, True)
+        for kind in config.get("dhcp", ()):
+            from . import dhcp
+
+            lease = dhcp.acquire(netns, name, kind, dhcp_timeout)
+            leases.append(lease)
+            dhcp.apply(connection, index, lease, config)
+        _wait_for_sources(connection, name, index, wanted.routes)
+        for route, error in routes.add_all(connection, index, wanted.routes):
+            with step(f"add the route to {route['destination']} by {name}"):
+                raise error
+        for rule in wanted.rules:
+            with step(f"add the rule with table {rule['table']} for {name}"):
+                routes.add_rule(connection, rule)
+        for neighbor in wanted.neighbors:
+            with step(f"add the neighbor {neighbor['destination']} to {name}"):
+                addresses.add_neighbor(connection, index, neighbor)
+        with step(f"read {name} in the pod"):
+            link = links.get(connection, index=index)
+            if link is None:
+                raise OSError(errno.ENODEV, "it is gone")
+            asked = {str(ipaddress.ip_interface(one["address"])) for one in [*wanted.addresses, *leases]}
+            ips = [
+                entry["address"] for entry, _unused in addresses.listed(connection, index) if entry["address"] in asked
+            ]
+    if not link.carrier:
+        notes.append(f"{name} has no carrier yet")
+    return Attached({"interfaceName": name, "hardwareAddress": link.mac, "ips": ips}, leases, notes)
+
+
+def _move(identity: Identity, host: Object, config: Config, netns: Path, name: str) -> int:
+    """Settings that are made on the node, then the move; returns the index in the pod."""
+    attributes = _link_attributes(config)
+    with Netlink(netns) as inside:
+        with step(f"look for {identity.name} in the pod"):
+            found = _find(inside, identity, netns)
+        if found is not None:  # an attach that did not end
+            with step(f"configure {name} in the pod"):
+                if found.name != name:
+                    attributes = [netlink.text(links.IFLA_IFNAME, name), *attributes]
+                links.set_up(inside, found.index, False)
+                if attributes:
+                    links.change(inside, found.index, *attributes)
+            _set_ethtool(found.name if found.name == name else name, netns, config)
+            return found.index
+        with Netlink() as outside:
+            with step(f"look for {identity.name} on the node"):
+                link = _find(outside, identity, None)
+                if link is None:
+                    raise OSError(errno.ENODEV, "it is not there")
+            if identity.address is None:
+                with step(f"mark {link.name}"):
+                    links.altnames(outside, link.index, [_tag(identity)], add=True)
+            _set_vf(outside, identity, config)
+            _set_ethtool(link.name, None, config)
+            with step(f"take the other names of {link.name}"):
+                others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
+                links.altnames(outside, link.index, others, add=False)
+            descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                with step(f"move {link.name} to the pod as {name}"):
+                    where_to = netlink.u32(links.IFLA_NET_NS_FD, descriptor)
+                    new_name = netlink.text(links.IFLA_IFNAME, name)
+                    # down as well: the move takes it down, but IPv6 must not begin before its sysctls are set
+                    links.change(outside, link.index, where_to, new_name, *attributes, flags=0, mask=links.IFF_UP)
+            finally:
+                os.close(descriptor)
+        with step(f"look for {name} in the pod"):
+            found = links.get(inside, name=name)
+            if found is None:
+                raise OSError(errno.ENODEV, "it did not arrive")
+            return found.index
+
+
+def _link_attributes(config: Config) -> list[bytes]:
+    attributes = []
+    mac = config.get("mac") or config.get("vf", {}).get("mac")
+    if mac:
+        attributes.append(netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(mac)))
+    if "mtu" in config:
+        attributes.append(netlink.u32(links.IFLA_MTU, config["mtu"]))
+    for size, kind in links.SIZES.items():
+        if size in config:
+            attributes.append(netlink.u32(kind, config[size]))
+    return attributes
+
+
+def _set_vf(connection: Netlink, identity: Identity, config: Config) -> None:
+    one = vf.function(identity.address) if identity.address else None
+    settings = dict(config.get("vf", {}))
+    if one is None:
+        if settings:
+            raise Refused(f"{identity.name} is no virtual function: it has no vf settings")
+        return
+    if "mac" in config:
+        # an untrusted function may only take the address that its physical function gave it
+        settings.setdefault("mac", config["mac"])
+    if settings:
+        with step(f"set vf of {identity.name}"):
+            try:
+                vf.write(connection, one, settings)
+            except OSError:
+                if set(settings) == {"mac"} and "vf" not in config:
+                    return  # the function may still take it by itself
+                raise
+
+
+def _set_ethtool(name: str, netns: Path | None, config: Config) -> None:
+    settings = config.get("ethtool", {})
+    if not settings:
+        return
+    with Ethtool(netns) as tool:
+        with step(f"set rings of {name}"):
+            if settings.get("rings"):
+                tool.set_rings(name, settings["rings"])
+        with step(f"set private flags of {name}"):
+            tool.set_private_flags(name, settings.get("privateFlags", {}))
+        with step(f"set features of {name}"):
+            if settings.get("features"):
+                found, unknown = driver_settings.resolve(settings["features"], tool.features(name))
+                if unknown:
+                    raise OSError(errno.EOPNOTSUPP, f"no feature {', '.join(unknown)} that can be changed")
+                tool.set_features(name, found)
+
+
+def _enslave(connection: Netlink, index: int, vrf: Config) -> None:
+    """Puts the interface in a VRF, which is made where the pod does not have it."""
+    with step(f"make the VRF {vrf['name']}"):
+        master = links.get(connection, name=vrf["name"])
+        if master is None:
+            info = netlink.nest(
+                links.IFLA_LINKINFO,
+                netlink.text(links.IFLA_INFO_KIND, "vrf"),
+                netlink.nest(links.IFLA_INFO_DATA, netlink.u32(_VRF_TABLE, vrf["table"])),
+            )
+            body = links.header(0, links.IFF_UP, links.IFF_UP) + netlink.text(links.IFLA_IFNAME, vrf["name"]) + info
+            connection.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
+            master = links.get(connection, name=vrf["name"])
+        if master is None or master.kind != "vrf" or _vrf_table(master) != vrf["table"]:
+            raise OSError(errno.EEXIST, f"the pod's {vrf['name']} is no VRF of table {vrf['table']}")
+    with step(f"put the interface in the VRF {vrf['name']}"):
+        links.set_up(connection, master.index, True)
+        links.change(connection, index, netlink.u32(links.IFLA_MASTER, master.index))
+
+
+def _vrf_table(link: links.Link) -> int:
+    info = netlink.attributes(link.raw.get(links.IFLA_LINKINFO, b""))
+    return netlink.number(netlink.attributes(info.get(links.IFLA_INFO_DATA, b"")).get(_VRF_TABLE, b""))
+
+
+def _tentative(connection: Netlink, name: str, index: int, asked: t.Collection[str]) -> list[str]:
+    """Those of the addresses that are not proven unique yet; OSError (EADDRINUSE) where one is proven not to be."""
+    waiting = []
+    for entry, flags in addresses.listed(connection, index):
+        if entry["address"] not in asked:
+            continue
+        if flags & addresses.DADFAILED:
+            raise OSError(errno.EADDRINUSE, f"another node has {entry['address']}, which {name} was to have")
+        if flags & addresses.TENTATIVE:
+            waiting.append(entry["address"])
+    return waiting
+
+
+def _wait_for_sources(connection: Netlink, name: str, index: int, wanted: t.Sequence[Object]) -> None:
+    """IPv6 takes no route with a source address that is not proven unique."""
+    sources = {str(ipaddress.ip_address(one["source"])) for one in wanted if one["family"] == 6 and "source" in one}
+    end = time.monotonic() + _SOURCE_TIME
+    while sources:
+        with step(f"wait for IPv6 addresses of {name}"):
+            held = [entry["address"] for entry, _unused in addresses.listed(connection, index)]
+            left = _tentative(connection, name, index, [one for one in held if one.split("/")[0] in sources])
+            if not left:
+                return
+            if time.monotonic() > end:
+                raise OSError(errno.ETIMEDOUT, f"{', '.join(sorted(left))} not proven unique, which a route needs")
+        time.sleep(_SETTLE_STEP)
+
+
+# ---- children
+
+
+def _make_child(identity: Identity, host: Object, config: Config, netns: Path, name: str) -> int:
+    """A macvlan or ipvlan, made in the pod's namespace; the parent stays on the node, and is up. Returns its index."""
+    child = config["child"]
+    kind = child["type"]
+    with Netlink() as outside:
+        with step(f"look for {identity.name} on the node"):
+            parent = _find(outside, identity, None)
+            if parent is None:
+                raise OSError(errno.ENODEV, "it is not there")
+        with step(f"set {parent.name} up"):
+            if not parent.up:
+                links.set_up(outside, parent.index, True)
+        if kind == "macvlan":
+            mode = netlink.u32(1, _MACVLAN[child.get("mode", "bridge")])
+        else:
+            mode = netlink.u16(1, _IPVLAN[child.get("mode", "l2")])
+        info = netlink.nest(
+            links.IFLA_LINKINFO,
+            netlink.text(links.IFLA_INFO_KIND, kind),
+            netlink.nest(links.IFLA_INFO_DATA, mode),
+        )
+        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with step(f"make the {kind} {name} of {parent.name} in the pod"):
+                body = links.header() + netlink.u32(links.IFLA_LINK, parent.index)
+                body += netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_NET_NS_FD, descriptor)
+                body += b"".join(_link_attributes(config)) + info
+                try:
+                    outside.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
+                except OSError as error:
+                    if error.errno != errno.EEXIST or _child(netns, config, name, parent) is None:
+                        raise
+                found = _child(netns, config, name, parent)
+                if found is None:
+                    raise OSError(errno.ENODEV, "it did not appear")
+        finally:
+            os.close(descriptor)
+    if "ethtool" in config:
+        _set_ethtool(name, netns, config)
+    return found.index
+
+
+def _child(netns: Path, config: Config, name: str, parent: links.Link | None) -> links.Link | None:
+    with Netlink(netns) as connection:
+        link = links.get(connection, name=name)
+    if link is None or link.kind != config["child"]["type"]:
+        return None
+    return link if parent is None or link.number(links.IFLA_LINK) == parent.index else None
+
+
+def _remove_child(identity: Identity, host: Object, netns: Path | None, config: Config) -> list[str]:
+    name = str(config.get("name") or host["name"])
+    with Netlink() as outside:
+        with step(f"look for {identity.name} on the node"):
+            parent = _find(outside, identity, None)
+        if netns is not None:
+            with step(f"remove {name} from the pod"):
+                link = _child(netns, config, name, parent)
+                if link is not None:
+                    with Netlink(netns) as inside:
+                        links.delete(inside, link.index)
+        if parent is not None and parent.up and not host["up"] and not _has_children(parent.name):
+            with step(f"set {parent.name} down, as it was"):
+                links.set_up(outside, parent.index, False)
+    return []
+
+
+def _has_children(name: str) -> bool:
+    """Whether other interfaces are made of this one, in whatever namespace."""
+    try:
+        return any(entry.startswith("upper_") for entry in os.listdir(f"/sys/class/net/{name}"))
+    except OSError:
+        return False
+
+
+# ---- detaching
+
+
+def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:
+    """Out of the pod's namespace, under the name it had on the node, or another where that is taken."""
+    others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
+    links.altnames(connection, link.index, others, add=False)
+    descriptor = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        where_to = netlink.u32(links.IFLA_NET_NS_FD, descriptor)
+        try:
+            links.change(connection, link.index, where_to, netlink.text(links.IFLA_IFNAME, host["name"]))
+        except OSError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            # The kernel moves first, under the old name where that is free, and renames then: it may be back by now.
+            if links.get(connection, index=link.index) is None:
+                return
+            # it puts a number for %d
+            links.change(connection, link.index, where_to, netlink.text(links.IFLA_IFNAME, "dev%d"))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,219 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What this node has: the devices that are published, and the kernel's names for each of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import typing as t
+from dataclasses import asdict, dataclass
+
+from . import uplinks
+from .addresses import Address
+from .errors import DriverError
+from .topology import publish
+from .topology.model import as_dict
+from .topology.overrides import OverrideError
+from .topology.probe import probe
+
+if t.TYPE_CHECKING:
+    from .interfaces import Identity
+    from .settings import Settings
+
+Object = dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A published device.
+
+    C(device) is the v1 Device as published. C(interface) is the name in the node's namespace: of a device that a pod
+    has, the name at allocation. C(rdma_devices) are names as in /sys/class/infiniband. C(pf) is the PCI address of a
+    VF's PF, C(vf) its number.
+    """
+
+    name: str
+    device: Object
+    address: str | None = None
+    permanent_mac: str | None = None
+    interface: str | None = None
+    rdma_devices: tuple[str, ...] = ()
+    pf: str | None = None
+    vf: int | None = None
+    link_layer: str | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """As the kernel side finds the interface again, wherever it is."""
+        from .interfaces import Identity
+
+        return Identity(self.address, self.permanent_mac, self.interface or "")
+
+    def as_json(self) -> Object:
+        """For a record on disk; C(from_json) reads it back."""
+        return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
+
+    @classmethod
+    def from_json(cls, data: t.Mapping[str, t.Any]) -> Device:
+        """Raises TypeError and KeyError for what C(as_json) did not write."""
+        return cls(**{**data, "rdma_devices": tuple(data["rdma_devices"])})
+
+
+class Inventory:
+    """Probes the node. May be used from any thread.
+
+    C(settings) gives the settings of the moment, C(held) the devices that records hold, as they were in here at
+    allocation: they stay published as they were, whatever has become of their interfaces meanwhile. C(root) is that of
+    the tree to probe; of another than the running node nothing is asked of the kernel.
+    """
+
+    def __init__(
+        self, settings: t.Callable[[], Settings], held: t.Callable[[], t.Iterable[Device]], root: str = "/"
+    ) -> None:
+        self._settings = settings
+        self._held = held
+        self._root = root
+        self._lock = threading.RLock()
+        self._devices: dict[str, Device] = {}
+        self._publication: publish.Publication | None = None
+        self._sessions: set[tuple[Address, Address]] = set()
+        #: Addresses of the node as Kubernetes has them, and of the API server: what they are on is never published.
+        self.node_addresses: tuple[Address, ...] = ()
+        self.api_addresses: tuple[Address, ...] = ()
+
+    def refresh(self, counters: bool = True) -> publish.Publication:
+        """Probe the node and say what to publish. C(counters): whether the API server keeps shared counters.
+
+        Raises DriverError.
+        """
+        with self._lock:
+            settings = self._settings()
+            held = {device.name: device for device in self._held()}
+            try:
+                facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
+            except (OSError, OverrideError) as error:
+                raise DriverError(f"the node cannot be probed: {error}") from error
+            policy = publish.Policy(
+                include=settings.include,
+                exclude=settings.exclude,
+                virtual=settings.virtual_interfaces,
+                management=settings.management,
+                aliases=dict(settings.aliases),
+                uplinks=self._uplinks(settings),
+                held={name: device.device for name, device in held.items()},
+            )
+            publication = publish.publication(facts, counters, policy)
+            found = _devices(publication, facts)
+            self._devices = {**found, **held}
+            self._publication = publication
+            return publication
+
+    @property
+    def publication(self) -> publish.Publication:
+        """The last one, or a first one."""
+        with self._lock:
+            return self._publication or self.refresh()
+
+    def device(self, name: str) -> Device | None:
+        """A device of the last probe, or one that a record holds. An unknown name makes it probe. Raises as refresh."""
+        with self._lock:
+            if name not in self._devices:
+                self.refresh()
+            return self._devices.get(name)
+
+    def withheld(self, name: str) -> str:
+        """Why a device was not published at the last probe; empty where it was, or where there is no such device."""
+        with self._lock:
+            for key, reason in self.publication.withheld.items():
+                if name in (publish.device_name(key), publish.interface_device_name(key)):
+                    return reason
+            return ""
+
+    def needed(self, name: str) -> str:
+        """Why the node itself needs the device at this moment (uplink, SSH session ...); empty where it does not.
+
+        Of a device that is not published at all, why that is so.
+
+        Looks at the kernel's tables anew: to be asked before a device is taken for a claim. Raises DriverError.
+        """
+        with self._lock:
+            device = self.device(name)
+            if device is None:
+                return self.withheld(name)
+            if self._root != "/":
+                return ""
+            names = _interfaces_of(device.address) if device.address else []
+            names = names or ([device.interface] if device.interface else [])
+            reasons = self._uplinks(self._settings())
+            return next((reasons[one] for one in names if one in reasons), "")
+
+    def _uplinks(self, settings: Settings) -> dict[str, str]:
+        if self._root != "/":
+            return {}
+        needed = uplinks.default_routes(settings.default_routes)
+        # Who has been logged in over an interface will be again: it does not come and go with the session. An address
+        # that has left the node is nobody's path any more.
+        self._sessions |= uplinks.ssh_sessions()
+        if self._sessions:
+            own = uplinks.addresses()
+            self._sessions = {pair for pair in self._sessions if pair[0] in own}
+        for pairs, reason in (
+            (self._sessions, "an SSH session to this node is on it"),
+            ([(one, None) for one in self.node_addresses], "it has the node's address"),
+            ([(None, one) for one in self.api_addresses], "the API server is reached over it"),
+        ):
+            for index, why in uplinks.paths(pairs, reason).items():
+                needed.setdefault(index, why)
+        return uplinks.uplinks(needed)
+
+
+def _interfaces_of(address: str) -> list[str]:
+    """The interfaces of a PCI function and of its VFs, in this namespace, as they are now."""
+    folder = f"/sys/bus/pci/devices/{address}"
+    found: list[str] = []
+    try:
+        functions = [name for name in os.listdir(folder) if name.startswith("virtfn")]
+    except OSError:
+        return []
+    for one in ["", *functions]:
+        try:
+            found += os.listdir(f"{folder}/{one}/net")
+        except OSError:
+            continue
+    return found
+
+
+def _devices(publication: publish.Publication, facts: Object) -> dict[str, Device]:
+    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
+    nics = {nic["address"]: nic for nic in facts["nics"]}
+    found = {}
+    for device in publication.devices:
+        name = device["name"]
+        if name in publication.interfaces:
+            entry = interfaces[publication.interfaces[name]]
+            rdma = [one["name"] for one in facts["rdma_devices"] if entry["name"] in one["interfaces"]]
+            found[name] = Device(
+                name=name,
+                device=device,
+                interface=entry["name"],
+                rdma_devices=tuple(rdma),
+                link_layer=entry["link_layer"],
+            )
+        elif publication.addresses.get(name) in nics:
+            nic = nics[publication.addresses[name]]
+            interface = nic["interfaces"][0] if len(nic["interfaces"]) == 1 else None
+            found[name] = Device(
+                name=name,
+                device=device,
+                address=nic["address"],
+                permanent_mac=interfaces[interface]["permanent_mac"] if interface in interfaces else None,
+                interface=interface,
+                rdma_devices=tuple(nic["rdma_devices"]),
+                pf=nic["physfn"],
+                vf=facts["functions"][nic["address"]]["vf_number"] if nic["physfn"] else None,
+                link_layer=nic["link_layer"],
+            )
+    return found

@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Log lines as JSON, one a line, each with the claim and the pod that it is about.
+
+with logs.about(claim=uid, pod="training/worker-0"):
+    log.info("attached", extra={"device": name})
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import datetime
+import json
+import logging
+import sys
+import typing as t
+
+#: What a line may be about beyond its message: by about() or by a call's C(extra).
+FIELDS = ("claim", "claim_name", "pod", "pod_uid", "container", "device", "interface", "operation", "step", "instance")
+
+_about: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("about", default=None)
+
+
+@contextlib.contextmanager
+def about(**fields: str) -> t.Iterator[None]:
+    """Add fields to all lines that this thread writes within the block. Unknown fields are a mistake: KeyError."""
+    for name in fields:
+        if name not in FIELDS:
+            raise KeyError(name)
+    token = _about.set({**(_about.get() or {}), **{name: value for name, value in fields.items() if value}})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class Lines(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, message, part, the fields above, error, trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
+        line: dict[str, t.Any] = {
+            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "part": record.name.removeprefix("lanewise_driver."),
+            **(_about.get() or {}),
+        }
+        line.update((name, str(record.__dict__[name])) for name in FIELDS if name in record.__dict__)
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def setup(level: str = "info", stream: t.TextIO | None = None) -> None:
+    """Send all log lines of the process to C(stream) (standard error). May be called again to change the level.
+
+    Raises ValueError for an unknown level.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(Lines())
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    for old in [old for old in root.handlers if isinstance(old.formatter, Lines)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    # libraries tell of each request and retry
+    for noisy in ("urllib3", "grpc"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

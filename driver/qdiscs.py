@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Queueing disciplines that somebody set on an interface, as they are in linux/rtnetlink.h and linux/pkt_sched.h.
+
+One is C({"kind": "mqprio", "handle": 0x80010000, "parent": 0xffffffff, "raw": {..}}), attributes in hexadecimal.
+Classes and filters are not among them: a discipline comes back without them, or not at all where it takes other options
+than it tells (htb).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import typing as t
+
+from . import netlink
+from .netlink import Netlink
+
+Object = dict[str, t.Any]
+
+RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+_KIND, _OPTIONS = 1, 2
+#: TCA_OPTIONS, TCA_STAB, TCA_INGRESS_BLOCK, TCA_EGRESS_BLOCK; the rest tells what happened so far
+_KEPT = (2, 8, 13, 14)
+_TC = struct.Struct("=BxxxiIII")
+
+
+def listed(connection: Netlink, index: int) -> list[Object]:
+    """Those of an interface, parents first; not what the kernel puts there of itself, which has no handle."""
+    found = []
+    for _unused, body in connection.dump(RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
+        _unused, owner, handle, parent, _unused = _TC.unpack_from(body)
+        if owner != index or not handle:
+            continue
+        raw = netlink.attributes(body, _TC.size)
+        found.append(
+            {
+                "kind": netlink.string(raw[_KIND]),
+                "handle": handle,
+                "parent": parent,
+                "raw": {str(key): raw[key].hex() for key in _KEPT if raw.get(key)},
+            }
+        )
+    return found
+
+
+def add(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
+    """Puts one in the place of what is there."""
+    body = _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0)
+    body += netlink.text(_KIND, qdisc["kind"])
+    for key, value in qdisc["raw"].items():
+        body += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == _OPTIONS)
+    connection.request(RTM_NEWQDISC, body, netlink.CREATE | netlink.REPLACE)
+
+
+def remove(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
+    """Removes one; one that is gone is no error."""
+    connection.drop(RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0))

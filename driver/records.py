@@ -1,0 +1,252 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the driver keeps on disk of each claim, one JSON file a claim, named after its UID.
+
+A file is written before what it tells is done, and replaced as a whole: a process killed at any moment leaves either
+the old text or the new one. Disk is the truth: two instances of the driver may run side by side during an update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import types
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import files
+from .errors import DriverError
+
+SCHEMA = 1
+
+#: All devices are on the node, as they were before.
+PREPARED = "prepared"
+#: Devices may be anywhere between the node and the pod.
+ATTACHING = "attaching"
+#: Devices are in the pod, configured.
+ATTACHED = "attached"
+#: Devices may be anywhere between the pod and the node, and have to go back.
+DETACHING = "detaching"
+PHASES = (PREPARED, ATTACHING, ATTACHED, DETACHING)
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SUFFIX = ".json"
+_ASIDE = ".corrupt"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+Object = dict[str, t.Any]
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """The kernel's random name of this boot."""
+    return path.read_text(encoding="ascii").strip()
+
+
+@dataclass
+class Pod:
+    """The pod that a claim is for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass
+class DeviceRecord:
+    """One allocated device.
+
+    C(request) is the allocation's (C(nic), or C(nic/fast) for a subrequest). C(known) is the inventory.Device as it was
+    at allocation, C(config) the merged fields of its InterfaceConfigs. While it may be away from the node, C(host) is
+    its host state and C(rdma) says which RDMA devices go along (C(moves)) and what containers may open (C(nodes)).
+    C(network) and C(leases) are what attach told. C(interface) is the name in the pod, empty for a device without
+    network interface. C(admin) devices are never moved. Devices with the same C(lock) are not worked on at the same
+    time: functions of one port.
+    """
+
+    device: str
+    pool: str
+    request: str
+    known: Object
+    config: Object = field(default_factory=dict)
+    interface: str = ""
+    admin: bool = False
+    share_id: str = ""
+    lock: str = ""
+    host: Object | None = None
+    rdma: Object | None = None
+    network: Object | None = None
+    leases: list[Object] = field(default_factory=list)
+
+    @property
+    def main_request(self) -> str:
+        """The request's own name, which kubelet knows it by."""
+        return self.request.partition("/")[0]
+
+
+@dataclass
+class Record:
+    """One claim.
+
+    C(pod) is None where all devices are for admin access, whichever pod looks at them. C(netns) is C([st_dev, st_ino])
+    of the network namespace that devices went to, or were about to. C(boot) is the boot that this is of: the next one
+    finds all devices on the node. C(since) says when it came to this phase, as the API writes times. C(pod_claim_name)
+    is the name in the pod of a claim from a template.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    pod: Pod | None
+    boot: str
+    devices: list[DeviceRecord]
+    phase: str = PREPARED
+    netns: list[int] | None = None
+    since: str = ""
+    pod_claim_name: str = ""
+    schema: int = SCHEMA
+
+    @property
+    def held(self) -> list[DeviceRecord]:
+        """The devices that this claim has for itself."""
+        return [device for device in self.devices if not device.admin]
+
+
+class Unreadable(DriverError):
+    """A record that is not used: it is corrupt and now lies aside, or a newer driver wrote it."""
+
+
+def encode(record: Record) -> bytes:
+    return (json.dumps(dataclasses.asdict(record), sort_keys=True, indent=1) + "\n").encode()
+
+
+def decode(content: bytes) -> Record:
+    """Raises ValueError where this is no record of this schema."""
+    value = json.loads(content)
+    if not isinstance(value, dict) or value.get("schema").__class__ is not int:
+        raise ValueError("it is no mapping with a schema")
+    if value["schema"] > SCHEMA:
+        raise NewerSchema(f"its schema is {value['schema']}, and this driver knows up to {SCHEMA}")
+    record = t.cast(Record, _decode(Record, value, "record"))
+    if record.schema != SCHEMA or record.phase not in PHASES:
+        raise ValueError(f"schema {record.schema} with phase {record.phase!r} is not known")
+    if record.netns is not None and len(record.netns) != 2:
+        raise ValueError("netns must be two numbers")
+    return record
+
+
+class NewerSchema(ValueError):
+    """What a newer driver wrote."""
+
+
+def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
+    """A value of the type C(form), which dataclasses of this module use."""
+    if form is t.Any:
+        return value
+    origin, inner = t.get_origin(form), t.get_args(form)
+    if origin in (t.Union, types.UnionType):
+        return None if value is None else _decode(inner[0], value, path)
+    if dataclasses.is_dataclass(form):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path} must be a mapping")
+        hints = t.get_type_hints(form)
+        fields = {one.name: one for one in dataclasses.fields(form)}
+        if unknown := set(value) - set(fields):
+            raise ValueError(f"{path} has unknown keys {', '.join(sorted(unknown))}")
+        required = {name for name, one in fields.items() if one.default is one.default_factory is dataclasses.MISSING}
+        if missing := required - set(value):
+            raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+        made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
+        return t.cast(t.Callable[..., t.Any], form)(**made)
+    if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
+        raise ValueError(f"{path} must be of type {form}")
+    if origin is list:
+        return [_decode(inner[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if origin is dict:
+        return {key: _decode(inner[1], item, f"{path}.{key}") for key, item in value.items()}
+    return value
+
+
+class Store:
+    """The records in a folder. Safe for several processes, as long as writers of one record hold its claim's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, uid: str) -> Path:
+        if not _UID.fullmatch(uid):
+            raise DriverError(f"{uid!r} is no UID of a claim")
+        return self.folder / f"{uid}{_SUFFIX}"
+
+    def load(self, uid: str) -> Record | None:
+        """The record of a claim, if there is one. Raises Unreadable."""
+        path = self.path(uid)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            record = decode(content)
+            if record.uid != uid:
+                raise ValueError(f"it is of claim {record.uid}")
+        except NewerSchema as error:
+            raise Unreadable(f"{path} cannot be used: {error}") from error
+        except (ValueError, RecursionError) as error:
+            aside = self._set_aside(path)
+            raise Unreadable(f"{path} was corrupt and is now {aside}: {error}") from error
+        return record
+
+    def _set_aside(self, path: Path) -> Path:
+        """Move a file that cannot be read to a name that is free; what it said is for people to look at."""
+        number = 0
+        while (aside := path.with_name(f"{path.name}{_ASIDE}-{number}")).exists():
+            number += 1
+        try:
+            os.replace(path, aside)
+        except FileNotFoundError:
+            pass  # another instance of the driver was faster
+        return aside
+
+    def uids(self) -> list[str]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        found = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        return sorted(uid for uid in found if _UID.fullmatch(uid))
+
+    def all(self) -> tuple[list[Record], list[Unreadable]]:
+        """Every record that can be read, and what is to be told of those that cannot."""
+        records: list[Record] = []
+        unreadable: list[Unreadable] = []
+        for uid in self.uids():
+            try:
+                record = self.load(uid)
+            except Unreadable as error:
+                unreadable.append(error)
+            else:
+                records += [record] if record else []
+        return records, unreadable
+
+    def save(self, record: Record) -> None:
+        """Write a record to disk; when this returns, it outlives a power cut. Raises DriverError."""
+        if record.phase not in PHASES:
+            raise ValueError(f"phase {record.phase!r} is not known")
+        path = self.path(record.uid)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.replace(path, encode(record), 0o600)
+        except OSError as error:
+            raise DriverError(f"the record of claim {record.uid} cannot be written: {error}") from error
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim; one that is not known is no error. After a power cut it may be there again."""
+        files.remove(self.path(uid))
+
+    def sweep(self) -> None:
+        """Remove what killed writers left."""
+        files.sweep(self.folder)

@@ -1,0 +1,465 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Routes and policy rules, kept so that what is written back is what was read: attributes without a name here go along
+as they are. Numbers are those of linux/rtnetlink.h and linux/fib_rules.h.
+
+A route is C({"family": 4, "destination": "10.0.0.0/8", "type": 1, "table": 254, "protocol": 3, "scope": 0, ...}) with
+C(device), C(gateway), C(source), C(metric), C(onlink), C(hops) as it has them; C(raw) holds other attributes as
+hexadecimal by number. C(device) is a name; an empty one is the interface that the route was read for.
+A rule is C({"family": 4, "source": "10.0.0.2/32", "table": 100, "priority": 100, "action": 1, ...}) likewise.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import struct
+import typing as t
+from dataclasses import dataclass
+
+from . import links, netlink
+from .addresses import Address, ip_bytes, ip_text
+from .addresses import family as family_of
+from .netlink import Netlink
+
+Object = dict[str, t.Any]
+
+RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_GETNEXTHOP = 106
+_DST, _SRC, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
+_CACHEINFO, _TABLE, _VIA, _PREF, _EXPIRES, _NH_ID = 12, 15, 18, 20, 23, 30
+_RTAX_MTU = 2
+#: Attributes that tell what the kernel did with a route, not what it is.
+_TOLD = {_CACHEINFO, 16, 17, 24, 25}
+RTN_UNICAST, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA, RTPROT_REDIRECT = 1, 2, 4, 9, 1
+TABLE_DEFAULT, TABLE_MAIN, TABLE_LOCAL = 253, 254, 255
+SCOPE_UNIVERSE, SCOPE_LINK = 0, 253
+_ONLINK, _PERVASIVE = 4, 2
+_CLONED = 0x200
+_RT = struct.Struct("=BBBBBBBBI")
+_NEXTHOP = struct.Struct("=HBBi")
+_NH_SIZE, _NHA_ID, _NHA_GROUP, _NHA_OIF = 8, 1, 2, 5
+
+_R_DST, _R_SRC, _R_IIF, _R_GOTO, _R_PRIORITY, _R_FWMARK = 1, 2, 3, 4, 6, 10
+_R_TABLE, _R_FWMASK, _R_OIF, _R_PROTOCOL, _R_IP_PROTO, _R_SPORT, _R_DPORT = 15, 16, 17, 21, 22, 23, 24
+#: FRA_SUPPRESS_PREFIXLEN and FRA_SUPPRESS_IFGROUP tell "none" by all bits
+_R_SUPPRESS = (13, 14)
+#: FRA_FLOW of IPv4 is told as 0 where there is none
+_R_FLOW = 11
+_RULE_INVERT = 2
+ACTION_TABLE = 1
+_RANGE = struct.Struct("=HH")
+
+_IP = {4: socket.AF_INET, 6: socket.AF_INET6}
+_VERSION = {socket.AF_INET: 4, socket.AF_INET6: 6}
+_IPPROTO = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132}
+
+
+def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> list[Object]:
+    """The routes of all tables that go through an interface, or have one of C(sources) as their source: those that the
+    kernel drops when the interface leaves."""
+    names = _Names(connection)
+    found = []
+    packed = {ip_bytes(source) for source in sources}
+    signs = [struct.pack("=I", index), *packed]
+    for kind in (socket.AF_INET, socket.AF_INET6):
+        # a first, quick look: a node may have very many routes
+        for body in _dumped(connection, kind, lambda one: any(sign in one for sign in signs)):
+            raw = netlink.attributes(body, _RT.size)
+            mine = _OIF in raw and netlink.number(raw[_OIF]) == index
+            mine = mine or any(hop[2] == index for hop in _hops(raw.get(_MULTIPATH, b"")))
+            if mine or raw.get(_PREFSRC) in packed:
+                found.append(_route(body, raw, index, names))
+    return found
+
+
+def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
+    """The routes of a family that C(keep) wants; not those that the kernel made of others."""
+    for _unused, body in connection.dump(RTM_GETROUTE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), keep, optional=True):
+        got, *_rest, flags = _RT.unpack_from(body)
+        if got == kind and not flags & _CLONED:
+            yield body
+
+
+@dataclass(frozen=True)
+class Default:
+    """A default route: the interfaces (indexes) that it goes by, and whether a router announced it."""
+
+    table: int
+    priority: int
+    by_router: bool
+    six: bool
+    indexes: tuple[int, ...]
+
+
+def defaults(connection: Netlink) -> list[Default]:
+    """The default routes of all tables."""
+    found = []
+    objects: dict[int, list[int]] | None = None
+    for kind in (socket.AF_INET, socket.AF_INET6):
+        for body in _dumped(connection, kind, lambda one: one[1] == 0):  # rtm_dst_len
+            _unused, _unused, _unused, _unused, table, protocol, _unused, route_type, _unused = _RT.unpack_from(body)
+            if route_type != RTN_UNICAST:
+                continue
+            raw = netlink.attributes(body, _RT.size)
+            indexes = [netlink.number(raw[_OIF])] if _OIF in raw else []
+            indexes += [hop[2] for hop in _hops(raw.get(_MULTIPATH, b""))]
+            if not indexes and _NH_ID in raw:  # alone: nexthop_compat_mode is off
+                objects = _next_hops(connection) if objects is None else objects
+                indexes = objects.get(netlink.number(raw[_NH_ID]), [])
+            table = netlink.number(raw[_TABLE]) if _TABLE in raw else table
+            priority = netlink.number(raw.get(_PRIORITY, b""))
+            six = kind == socket.AF_INET6
+            found.append(Default(table, priority, protocol == RTPROT_RA, six, tuple(indexes)))
+    return found
+
+
+def _next_hops(connection: Netlink) -> dict[int, list[int]]:
+    """Nexthop objects by number: the interfaces that they and the members of their groups send by."""
+    own: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
+    for _unused, body in connection.dump(RTM_GETNEXTHOP, bytes(_NH_SIZE), optional=True):
+        raw = netlink.attributes(body, _NH_SIZE)
+        number = netlink.number(raw.get(_NHA_ID, b""))
+        own[number] = [netlink.number(raw[_NHA_OIF])] if _NHA_OIF in raw else []
+        group = raw.get(_NHA_GROUP, b"")  # of struct nexthop_grp
+        groups[number] = [struct.unpack_from("=I", group, at)[0] for at in range(0, len(group) - 7, 8)]
+    return {number: own[number] + [i for member in groups[number] for i in own.get(member, [])] for number in own}
+
+
+def way_to(connection: Netlink, destination: Address, source: Address | None) -> int | None:
+    """The interface (its index) by which this namespace sends to an address; None where there is no way."""
+    bits = destination.max_prefixlen
+    message = _RT.pack(_IP[destination.version], bits, bits if source else 0, 0, 0, 0, 0, 0, 0)
+    message += netlink.attribute(_DST, destination.packed)
+    if source:
+        message += netlink.attribute(_SRC, source.packed)
+    try:
+        answers = connection.request(RTM_GETROUTE, message)
+    except OSError:
+        return None
+    raw = netlink.attributes(answers[0][1], _RT.size) if answers else {}
+    return netlink.number(raw[_OIF]) if _OIF in raw else None
+
+
+class _Names:
+    """Names of interfaces by index, and the other way round, asked for once."""
+
+    def __init__(self, connection: Netlink) -> None:
+        self._connection = connection
+        self._names: dict[int, str] = {}
+        self._indexes: dict[str, int] = {}
+
+    def name(self, index: int) -> str:
+        if index not in self._names:
+            self._names[index] = (links.get(self._connection, index=index) or links.Link(0, 0, {})).name
+        return self._names[index]
+
+    def index(self, name: str) -> int:
+        if name not in self._indexes:
+            link = links.get(self._connection, name=name)
+            if link is None:
+                raise OSError(errno.ENODEV, f"there is no interface {name}")
+            self._indexes[name] = link.index
+        return self._indexes[name]
+
+
+def _hops(data: bytes) -> t.Iterator[tuple[int, int, int, bytes]]:
+    """Flags, weight, interface and attributes of the next hops of a multipath route."""
+    offset = 0
+    while offset + _NEXTHOP.size <= len(data):
+        length, flags, hops, index = _NEXTHOP.unpack_from(data, offset)
+        if length < _NEXTHOP.size:
+            return
+        yield flags, hops + 1, index, data[offset + _NEXTHOP.size : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> Object:
+    kind, dst, src, tos, table, protocol, scope, route_type, flags = _RT.unpack_from(body)
+    version = _VERSION[kind]
+    route: Object = {
+        "family": version,
+        "destination": _network(raw.get(_DST), dst, version),
+        "table": netlink.number(raw[_TABLE]) if _TABLE in raw else table,
+        "type": route_type,
+        "protocol": protocol,
+        "scope": scope,
+    }
+    if src:
+        route["from"] = _network(raw.get(_SRC), src, version)
+    if tos:
+        route["tos"] = tos
+    if flags & _ONLINK:
+        route["onlink"] = True
+    if _PREFSRC in raw:
+        route["source"] = ip_text(raw[_PREFSRC])
+    if _PRIORITY in raw:
+        route["metric"] = netlink.number(raw[_PRIORITY])
+    if _EXPIRES in raw or (len(raw.get(_CACHEINFO, b"")) >= 12 and struct.unpack_from("=i", raw[_CACHEINFO], 8)[0]):
+        route["expires"] = True
+    if _MULTIPATH in raw:
+        route["hops"] = [
+            {
+                **_target(index, hop, netlink.attributes(inner), names),
+                "weight": weight,
+                **({"onlink": True} if hop_flags & _ONLINK else {}),
+            }
+            for hop_flags, weight, hop, inner in _hops(raw[_MULTIPATH])
+        ]
+    elif _OIF in raw:
+        route.update(_target(index, netlink.number(raw[_OIF]), raw, names))
+    known = {_DST, _SRC, _OIF, _GATEWAY, _VIA, _PRIORITY, _PREFSRC, _MULTIPATH, _TABLE, _EXPIRES, _NH_ID} | _TOLD
+    rest = {str(key): value.hex() for key, value in sorted(raw.items()) if key not in known}
+    if rest.get(str(_PREF)) == "00":  # medium, which every IPv6 route is told to have
+        del rest[str(_PREF)]
+    if rest:
+        route["raw"] = rest
+    return route
+
+
+def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Object:
+    """Where a route or one of its next hops goes; IPv4 routes by an IPv6 gateway say so by C(via)."""
+    target: Object = {"device": "" if hop == index else names.name(hop)}
+    if _GATEWAY in raw:
+        target["gateway"] = ip_text(raw[_GATEWAY])
+    elif _VIA in raw:
+        target["via"] = ip_text(raw[_VIA][2:])
+    # 21, 22: encapsulation
+    extra = {str(key): raw[key].hex() for key in (21, 22) if key in raw}
+    if extra:
+        target["encapsulation"] = extra
+    return target
+
+
+def _network(value: bytes | None, prefix: int, version: int) -> str:
+    return f"{ip_text(value or bytes(4 if version == 4 else 16))}/{prefix}"
+
+
+def body(route: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
+    """The message that makes a route; OSError (ENODEV) where it goes through an interface that is not there."""
+    version = route["family"]
+    destination = ipaddress.ip_network(route["destination"])
+    origin = ipaddress.ip_network(route["from"]) if "from" in route else None
+    table = route.get("table", TABLE_MAIN)
+    message = _RT.pack(
+        _IP[version],
+        destination.prefixlen,
+        origin.prefixlen if origin else 0,
+        route.get("tos", 0),
+        table if table < 256 else 0,
+        route.get("protocol", RTPROT_STATIC),
+        route.get("scope", SCOPE_UNIVERSE),
+        route.get("type", RTN_UNICAST),
+        _ONLINK if route.get("onlink") else 0,
+    )
+    if destination.prefixlen:
+        message += netlink.attribute(_DST, destination.network_address.packed)
+    if origin:
+        message += netlink.attribute(_SRC, origin.network_address.packed)
+    message += netlink.u32(_TABLE, table)
+    if "source" in route:
+        message += netlink.attribute(_PREFSRC, ip_bytes(route["source"]))
+    if "metric" in route:
+        message += netlink.u32(_PRIORITY, route["metric"])
+    if "hops" in route:
+        message += netlink.attribute(_MULTIPATH, b"".join(_hop(hop, index, names) for hop in route["hops"]))
+    elif "device" in route:
+        message += netlink.u32(_OIF, index if not route["device"] else names.index(route["device"]))
+        message += _gateway(route)
+    for key, value in route.get("raw", {}).items():
+        # metrics are nested, which some kernels want to be told
+        message += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == _METRICS)
+    if "mtu" in route:
+        message += netlink.nest(_METRICS, netlink.u32(_RTAX_MTU, route["mtu"]))
+    return message
+
+
+def _gateway(target: t.Mapping[str, t.Any]) -> bytes:
+    message = b""
+    if "gateway" in target:
+        message += netlink.attribute(_GATEWAY, ip_bytes(target["gateway"]))
+    elif "via" in target:
+        gateway = target["via"]
+        message += netlink.attribute(_VIA, struct.pack("=H", family_of(gateway)) + ip_bytes(gateway))
+    for key, value in target.get("encapsulation", {}).items():
+        message += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == 22)
+    return message
+
+
+def _hop(hop: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
+    inner = _gateway(hop)
+    device = index if not hop.get("device") else names.index(hop["device"])
+    flags = _ONLINK if hop.get("onlink") else 0
+    return _NEXTHOP.pack(_NEXTHOP.size + len(inner), flags, hop.get("weight", 1) - 1, device) + inner
+
+
+def add(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
+    """Adds a route beside any other; one that is there is no error."""
+    # an IPv6 multipath route takes the place of what is left of it after one of its interfaces had gone
+    several = route["family"] == 6 and ("hops" in route or route.get("device"))
+    flags = netlink.REPLACE if several else netlink.APPEND
+    connection.ensure(RTM_NEWROUTE, body(route, index, _Names(connection)), flags)
+
+
+def remove(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
+    """Removes a route; one that is gone is no error."""
+    connection.drop(RTM_DELROUTE, body(route, index, _Names(connection)))
+
+
+def in_order(routes: t.Sequence[Object]) -> list[Object]:
+    """Those that others need to reach their gateways first."""
+    return sorted(routes, key=lambda route: ("gateway" in route or "via" in route or "hops" in route, -route["scope"]))
+
+
+def add_all(connection: Netlink, index: int, routes: t.Sequence[Object]) -> list[tuple[Object, OSError]]:
+    """Adds routes, again and again while that gets further, as one may need another; returns those that failed."""
+    left = in_order(routes)
+    while True:
+        failed = []
+        for route in left:
+            try:
+                add(connection, index, route)
+            except OSError as error:
+                failed.append((route, error))
+        if not failed or len(failed) == len(left):
+            return failed
+        left = [route for route, _unused in failed]
+
+
+def rules(connection: Netlink) -> list[Object]:
+    """All policy rules of both families, without the three that every namespace begins with."""
+    found = []
+    for kind in (socket.AF_INET, socket.AF_INET6):
+        for _unused, message in connection.dump(RTM_GETRULE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), optional=True):
+            if message[0] == kind:
+                rule = _rule(message)
+                if not (rule["priority"] in (0, 32766, 32767) and set(rule) <= _BARE):
+                    found.append(rule)
+    return found
+
+
+_BARE = {"family", "action", "table", "priority", "protocol"}
+
+
+def _rule(message: bytes) -> Object:
+    kind, dst, src, tos, table, _unused, _unused, action, flags = _RT.unpack_from(message)
+    raw = netlink.attributes(message, _RT.size)
+    version = _VERSION[kind]
+    rule: Object = {
+        "family": version,
+        "action": action,
+        "priority": netlink.number(raw.get(_R_PRIORITY, b"")),
+        "table": netlink.number(raw[_R_TABLE]) if _R_TABLE in raw else table,
+    }
+    if src:
+        rule["source"] = _network(raw.get(_R_SRC), src, version)
+    if dst:
+        rule["destination"] = _network(raw.get(_R_DST), dst, version)
+    if tos:
+        rule["tos"] = tos
+    if flags & _RULE_INVERT:
+        rule["invert"] = True
+    for key, name in ((_R_IIF, "iif"), (_R_OIF, "oif")):
+        if key in raw:
+            rule[name] = netlink.string(raw[key])
+    for key, name in ((_R_FWMARK, "fwmark"), (_R_FWMASK, "fwmask"), (_R_GOTO, "goto")):
+        if key in raw:
+            rule[name] = netlink.number(raw[key])
+    for key, name in ((_R_PROTOCOL, "protocol"), (_R_IP_PROTO, "ipproto")):
+        if key in raw and netlink.number(raw[key]):
+            rule[name] = netlink.number(raw[key])
+    for key, name in ((_R_SPORT, "sourcePorts"), (_R_DPORT, "destinationPorts")):
+        if key in raw:
+            rule[name] = list(_RANGE.unpack_from(raw[key]))
+    known = {_R_DST, _R_SRC, _R_IIF, _R_OIF, _R_GOTO, _R_PRIORITY, _R_FWMARK, _R_FWMASK, _R_TABLE, _R_PROTOCOL}
+    known |= {_R_IP_PROTO, _R_SPORT, _R_DPORT, 18}
+    rest = {}
+    for key, value in sorted(raw.items()):
+        empty = (key in _R_SUPPRESS and value == b"\xff" * 4) or (key == _R_FLOW and not any(value))
+        if key not in known and not empty:
+            rest[str(key)] = value.hex()
+    if rest:
+        rule["raw"] = rest
+    return rule
+
+
+def _rule_body(rule: t.Mapping[str, t.Any]) -> bytes:
+    source = ipaddress.ip_network(rule["source"]) if "source" in rule else None
+    destination = ipaddress.ip_network(rule["destination"]) if "destination" in rule else None
+    table = rule.get("table", 0)
+    message = _RT.pack(
+        _IP[rule["family"]],
+        destination.prefixlen if destination else 0,
+        source.prefixlen if source else 0,
+        rule.get("tos", 0),
+        table if table < 256 else 0,
+        0,
+        0,
+        rule.get("action", ACTION_TABLE),
+        _RULE_INVERT if rule.get("invert") else 0,
+    )
+    if destination:
+        message += netlink.attribute(_R_DST, destination.network_address.packed)
+    if source:
+        message += netlink.attribute(_R_SRC, source.network_address.packed)
+    for key, name in ((_R_IIF, "iif"), (_R_OIF, "oif")):
+        if name in rule:
+            message += netlink.text(key, rule[name])
+    numbers = ((_R_TABLE, "table"), (_R_PRIORITY, "priority"), (_R_FWMARK, "fwmark"), (_R_FWMASK, "fwmask"))
+    for key, name in (*numbers, (_R_GOTO, "goto")):
+        if name in rule and not (name == "table" and not table):
+            message += netlink.u32(key, rule[name])
+    for key, name in ((_R_PROTOCOL, "protocol"), (_R_IP_PROTO, "ipproto")):
+        if name in rule:
+            message += netlink.u8(key, rule[name])
+    for key, name in ((_R_SPORT, "sourcePorts"), (_R_DPORT, "destinationPorts")):
+        if name in rule:
+            message += netlink.attribute(key, _RANGE.pack(*rule[name]))
+    for key, value in rule.get("raw", {}).items():
+        message += netlink.attribute(int(key), bytes.fromhex(value))
+    return message
+
+
+def add_rule(connection: Netlink, rule: t.Mapping[str, t.Any]) -> None:
+    """Adds a rule; one that is there is no error."""
+    connection.ensure(RTM_NEWRULE, _rule_body(rule), netlink.EXCLUSIVE)
+
+
+def remove_rule(connection: Netlink, rule: t.Mapping[str, t.Any]) -> None:
+    """Removes a rule; one that is gone is no error."""
+    connection.drop(RTM_DELRULE, _rule_body(rule))
+
+
+def configured(route: t.Mapping[str, t.Any]) -> Object:
+    """A route of an InterfaceConfig."""
+    version = 6 if ":" in route["destination"] else 4
+    scope = SCOPE_LINK if route.get("scope") == "link" else SCOPE_UNIVERSE
+    made: Object = {"family": version, "destination": route["destination"], "scope": scope, "device": ""}
+    for name in ("gateway", "source", "table", "metric", "onlink", "mtu"):
+        if name in route:
+            made[name] = route[name]
+    if "multipath" in route:
+        del made["device"]
+        made["hops"] = [{"device": "", **hop} for hop in route["multipath"]]
+    return made
+
+
+def configured_rule(rule: t.Mapping[str, t.Any]) -> Object:
+    """A rule of an InterfaceConfig."""
+    addresses = [rule[name] for name in ("source", "destination") if name in rule]
+    version = int(rule["family"][-1]) if "family" in rule else (6 if ":" in addresses[0] else 4)
+    made: Object = {"family": version, "action": ACTION_TABLE, "protocol": RTPROT_STATIC}
+    for name in ("priority", "source", "destination", "table", "fwmark", "fwmask", "iif", "oif", "tos"):
+        if name in rule:
+            made[name] = rule[name]
+    if "ipproto" in rule:
+        made["ipproto"] = _IPPROTO[rule["ipproto"]]
+    for name, ports in (("sourcePort", "sourcePorts"), ("destinationPort", "destinationPorts")):
+        if name in rule:
+            made[ports] = [rule[name], rule[name]]
+    return made

@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Sysctls of one interface, read and written under /proc/sys/net of the calling thread's network namespace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import typing as t
+
+ROOT = "/proc/sys/net"
+#: Where the interface's name goes, as in dra/interface_config.py.
+IFNAME = "IFNAME"
+_FOLDERS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
+#: Read-only, or a coarser view of another one.
+_LEFT_OUT = ("mc_forwarding", "base_reachable_time", "retrans_time", "unres_qlen")
+
+
+def read(name: str) -> dict[str, str]:
+    """All sysctls of an interface, as C(net.ipv4.conf.IFNAME.rp_filter): text; without those that have no value."""
+    found = {}
+    for folder in _FOLDERS:
+        base = f"{ROOT}/{folder}/{name}"
+        try:
+            entries = sorted(os.listdir(base))
+        except FileNotFoundError:  # no IPv6, or an MTU too small for it
+            continue
+        for entry in entries:
+            if entry not in _LEFT_OUT:
+                try:
+                    found[f"net.{folder.replace('/', '.')}.{IFNAME}.{entry}"] = _read(f"{base}/{entry}")
+                except OSError as error:
+                    if error.errno not in (errno.EIO, errno.EACCES, errno.ENOENT):  # EIO: a secret that is not set
+                        raise
+    return found
+
+
+def have_ipv6() -> bool:
+    """Whether the kernel has IPv6: it may be started without."""
+    return os.path.isdir(f"{ROOT}/ipv6/conf")
+
+
+def get(name: str, key: str) -> str | None:
+    """One sysctl; None where this interface has no such one."""
+    try:
+        return _read(_path(name, key))
+    except OSError:
+        return None
+
+
+def write(name: str, values: t.Mapping[str, str | int]) -> None:
+    """Writes those that differ; raises OSError that names the sysctl."""
+    for key, value in values.items():
+        path = _path(name, key)
+        try:
+            if _read(path) == str(value):
+                continue
+        except OSError:  # write-only, or no value yet
+            pass
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, str(value).encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, f"{key.replace(IFNAME, name)} = {value}") from error
+
+
+def _path(name: str, key: str) -> str:
+    family, kind, _unused, entry = key.removeprefix("net.").split(".", 3)
+    return f"{ROOT}/{family}/{kind}/{name}/{entry}"
+
+
+def _read(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096).decode().strip()
+    finally:
+        os.close(descriptor)

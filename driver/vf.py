@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Settings that the physical function keeps for one of its virtual functions. They can only be made on the node: the
+pod cannot change them. Numbers are those of linux/if_link.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+import typing as t
+from dataclasses import dataclass
+
+from . import links, netlink
+from .netlink import Netlink
+
+PCI = "/sys/bus/pci/devices"
+_INFO = 1
+_MAC, _VLAN, _SPOOFCHK, _LINK_STATE, _RATE, _TRUST, _VLAN_LIST = 1, 2, 4, 5, 6, 9, 12
+_UNKNOWN = 2**32 - 1
+_LINK_STATES = ("auto", "enable", "disable")
+#: Length of the address in ifla_vf_mac, which is room for the longest one.
+_MAC_ROOM = 32
+_VLAN_INFO = struct.Struct("=III2s2x")
+_8021Q = b"\x81\x00"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A virtual function: the PCI address of its physical function, and its number there."""
+
+    pf: str
+    index: int
+
+
+def function(address: str, root: str = PCI) -> Function | None:
+    """What sysfs says of a PCI address; None where it is no virtual function."""
+    try:
+        pf = os.path.basename(os.path.realpath(os.path.join(root, address, "physfn"), strict=True))
+        entries = os.listdir(os.path.join(root, pf))
+    except OSError:
+        return None
+    for entry in entries:
+        found = re.fullmatch(r"virtfn([0-9]+)", entry)
+        if found and os.path.basename(os.path.realpath(os.path.join(root, pf, entry))) == address:
+            return Function(pf, int(found.group(1)))
+    return None
+
+
+def owner(connection: Netlink, one: Function) -> links.Link:
+    """The physical function's interface, with what it says of its virtual functions; OSError where it has none here."""
+    for link in links.listed(connection):
+        if link.parent == one.pf and link.number(links.IFLA_NUM_VF) > one.index:
+            found = links.get(connection, index=link.index, vfs=True)
+            if found is not None:
+                return found
+    raise OSError(errno.ENODEV, f"the physical function {one.pf} has no interface on the node that manages VFs")
+
+
+def read(connection: Netlink, one: Function) -> dict[str, t.Any]:
+    """The settings, by the names that an InterfaceConfig has for them; without those that the driver does not tell."""
+    return parse(owner(connection, one), one.index)
+
+
+def parse(link: links.Link, index: int) -> dict[str, t.Any]:
+    for kind, info in netlink.pairs(link.raw.get(links.IFLA_VFINFO_LIST, b"")):
+        raw = netlink.attributes(info)
+        if kind != _INFO or _MAC not in raw or struct.unpack_from("=I", raw[_MAC])[0] != index:
+            continue
+        width = len(link.raw.get(links.IFLA_ADDRESS, b"")) or 6
+        settings: dict[str, t.Any] = {"mac": raw[_MAC][4 : 4 + width].hex(":")}
+        if _VLAN in raw:
+            _unused, settings["vlan"], settings["qos"] = struct.unpack_from("=III", raw[_VLAN])
+        for _unused, entry in netlink.pairs(raw.get(_VLAN_LIST, b"")):
+            _unused, settings["vlan"], settings["qos"], protocol = _VLAN_INFO.unpack_from(entry)
+            if protocol not in (_8021Q, b"\0\0"):
+                settings["vlanProtocol"] = protocol.hex()
+        if _RATE in raw:
+            _unused, settings["minTxRate"], settings["maxTxRate"] = struct.unpack_from("=III", raw[_RATE])
+        for key, name in ((_SPOOFCHK, "spoofchk"), (_TRUST, "trust")):
+            value = struct.unpack_from("=II", raw[key])[1] if key in raw else _UNKNOWN
+            if value != _UNKNOWN:
+                settings[name] = bool(value)
+        state = struct.unpack_from("=II", raw[_LINK_STATE])[1] if _LINK_STATE in raw else _UNKNOWN
+        if state < len(_LINK_STATES):
+            settings["linkState"] = _LINK_STATES[state]
+        return settings
+    raise OSError(errno.ENODEV, f"the physical function does not tell of its VF {index}")
+
+
+def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> None:
+    """Makes the settings that differ, one request each, so that an error names the one that was refused."""
+    link = owner(connection, one)
+    now = parse(link, one.index)
+    for name, message in messages(one.index, now, wanted):
+        try:
+            links.change(connection, link.index, netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(_INFO, message)))
+        except OSError as error:
+            raise OSError(error.errno, f"vf.{name}: {os.strerror(error.errno or 0)}") from error
+
+
+def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:
+    """The attributes that change C(now) into C(wanted), with the name of what each sets."""
+
+    def differs(*names: str) -> bool:
+        return any(name in wanted and wanted[name] != now.get(name) for name in names)
+
+    def after(name: str) -> int:
+        return int(wanted.get(name, now.get(name, 0)))
+
+    # trusted before the address: an untrusted function may be refused another one
+    if differs("trust"):
+        yield "trust", netlink.attribute(_TRUST, struct.pack("=II", index, after("trust")))
+    if "mac" in wanted and wanted["mac"].lower() != now.get("mac"):
+        address = links.mac_bytes(wanted["mac"])
+        yield "mac", netlink.attribute(_MAC, struct.pack("=I", index) + address.ljust(_MAC_ROOM, b"\0"))
+    if "vlan" in wanted and (differs("vlan", "qos") or wanted.get("vlanProtocol") != now.get("vlanProtocol")):
+        # no priority in what was asked for means none, not the one that was there before
+        qos = wanted.get("qos", 0)
+        if wanted.get("vlanProtocol"):
+            entry = _VLAN_INFO.pack(index, wanted["vlan"], qos, bytes.fromhex(wanted["vlanProtocol"]))
+            yield "vlan", netlink.nest(_VLAN_LIST, netlink.attribute(_INFO, entry))
+        else:
+            yield "vlan", netlink.attribute(_VLAN, struct.pack("=III", index, wanted["vlan"], qos))
+    if differs("minTxRate", "maxTxRate"):
+        rates = struct.pack("=III", index, after("minTxRate"), after("maxTxRate"))
+        yield "maxTxRate", netlink.attribute(_RATE, rates)
+    if differs("spoofchk"):
+        yield "spoofchk", netlink.attribute(_SPOOFCHK, struct.pack("=II", index, after("spoofchk")))
+    if differs("linkState"):
+        state = _LINK_STATES.index(wanted["linkState"])
+        yield "linkState", netlink.attribute(_LINK_STATE, struct.pack("=II", index, state))

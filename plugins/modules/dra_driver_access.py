@@ -1,0 +1,231 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_driver_access
+short_description: Get a node's DRA driver its access to the API server
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Looks up the Node, and says how a node reaches the API server that a kubeconfig on the controller names.
+  - With O(account), asks for a token of that ServiceAccount which is bound to the Node (C(TokenRequest)), where the
+    node has no token (O(token)), or one for another Node or account, or one that ends soon. The driver renews its
+    token by itself from then on.
+  - Such a token is of no use to any other node, and ends with the Node object.
+notes:
+  - Runs on the controller, with the rights of the kubeconfig. The role P(lanewise.dra.dra_driver#role) is the usual way
+    to call it.
+  - Use C(no_log), as RV(token) is a secret.
+requirements:
+  - kubernetes (Python client) >= 24.2.0 on the controller
+attributes:
+  check_mode:
+    support: full
+    details:
+      - No token is asked for.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+    details:
+      - As long as O(token) tells of a token that is good.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  kubeconfig:
+    description: A kubeconfig file on the controller. It has to allow reading Nodes, and making tokens with O(account).
+    type: path
+    required: true
+  context:
+    description: The context of the kubeconfig to use, where it is not the current one.
+    type: str
+  node:
+    description: The Node's name.
+    type: str
+    required: true
+  namespace:
+    description: The namespace of the account.
+    type: str
+    default: lanewise-system
+  account:
+    description: The ServiceAccount to get a token of. Without it no token is asked for.
+    type: str
+  token:
+    description: What the token on the node says of itself, as RV(lanewise.dra.dra_driver_info#module:token) has it.
+    type: dict
+  token_seconds:
+    description: How long a new token is to be good. The server may give less.
+    type: int
+    default: 86400
+  least_seconds:
+    description: A token that ends sooner than this is replaced.
+    type: int
+    default: 3600
+seealso:
+  - module: lanewise.dra.dra_driver_info
+"""
+
+EXAMPLES = r"""
+- name: Give the node's driver a token
+  lanewise.dra.dra_driver_access:
+    kubeconfig: ~/.kube/config
+    node: "{{ inventory_hostname }}"
+    account: lanewise-driver
+    token: "{{ driver.token }}"
+  delegate_to: localhost
+  no_log: true
+  register: access
+"""
+
+RETURN = r"""
+server:
+  description: The API server's address.
+  returned: success
+  type: str
+certificate_authority:
+  description: The certificates that the server is known by, as PEM. Empty for those of the operating system.
+  returned: success
+  type: str
+node:
+  description: C(uid), C(kubelet_version) and C(runtime_version) of the Node. Empty where there is no such Node.
+  returned: success
+  type: dict
+  sample: {uid: 4a1..., kubelet_version: v1.34.1, runtime_version: "containerd://2.1.4"}
+reason:
+  description: Why a new token is needed. Empty where it is not.
+  returned: success
+  type: str
+token:
+  description: The new token. A secret.
+  returned: when a new one was made
+  type: str
+"""
+
+import json
+import time
+import traceback
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+try:
+    import kubernetes
+    import kubernetes.config
+    import urllib3
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+
+SECONDS = 30
+
+
+def refusal(error: t.Any) -> str:
+    """The server's own words, where it gave any."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)
+
+
+def wanting(token: dict[str, t.Any], params: dict[str, t.Any], node_uid: str, account_uid: str) -> str:
+    """Why the token on the node does not do."""
+    if not token:
+        return "the node has no token"
+    if token.get("namespace") != params["namespace"] or token.get("account") != params["account"]:
+        return f"its token is of the account {token.get('namespace')}/{token.get('account')}"
+    if token.get("account_uid") != account_uid:
+        return "its token is of an account of the same name that was deleted"
+    if token.get("node") != params["node"] or token.get("node_uid") != node_uid:
+        return f"its token is bound to {'another Node' if token.get('node') else 'no Node'}"
+    if float(token.get("expires") or 0) < time.time() + params["least_seconds"]:
+        return "its token has expired or will soon"
+    return ""
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "kubeconfig": {"type": "path", "required": True},
+            "context": {"type": "str"},
+            "node": {"type": "str", "required": True},
+            "namespace": {"type": "str", "default": "lanewise-system"},
+            "account": {"type": "str"},
+            "token": {"type": "dict", "no_log": False},
+            "token_seconds": {"type": "int", "default": 86400, "no_log": False},
+            "least_seconds": {"type": "int", "default": 3600},
+        },
+        supports_check_mode=True,
+    )
+    if LIBRARY_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
+    params = module.params
+    result: dict[str, t.Any] = {"changed": False, "reason": "", "node": {}}
+    doing = f"the kubeconfig {params['kubeconfig']} cannot be used"
+    try:
+        client = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        client.configuration.retries = urllib3.Retry(2, redirect=0)
+        authority = client.configuration.ssl_ca_cert
+        result["server"] = client.configuration.host
+        result["certificate_authority"] = ""
+        if authority:
+            with open(authority, encoding="ascii") as stream:
+                result["certificate_authority"] = stream.read()
+        api = kubernetes.client.CoreV1Api(client)
+        doing = f"the Node {params['node']} cannot be read"
+        try:
+            found = api.read_node(params["node"], _request_timeout=SECONDS)
+        except kubernetes.client.ApiException as error:
+            if error.status != 404:
+                raise
+            if params["account"]:
+                module.fail_json(msg=f"there is no Node {params['node']} to bind a token to")
+            module.exit_json(**result)
+        info = found.status.node_info
+        result["node"] = {
+            "uid": found.metadata.uid,
+            "kubelet_version": info.kubelet_version if info else "",
+            "runtime_version": info.container_runtime_version if info else "",
+        }
+        if params["account"]:
+            doing = f"the account {params['namespace']}/{params['account']} gives no token"
+            request(module, api, result)
+    except kubernetes.client.ApiException as error:
+        module.fail_json(msg=f"{doing}: {refusal(error)}")
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        module.fail_json(msg=f"{doing}: {error}")
+    module.exit_json(**result)
+
+
+def request(module: AnsibleModule, api: t.Any, result: dict[str, t.Any]) -> None:
+    """Get a new token where the node needs one."""
+    params = module.params
+    account_uid = ""
+    try:
+        account = api.read_namespaced_service_account(params["account"], params["namespace"], _request_timeout=SECONDS)
+        account_uid = account.metadata.uid
+    except kubernetes.client.ApiException as error:
+        # in check mode the account may be one of the objects that were not applied
+        if error.status != 404 or not module.check_mode:
+            raise
+    result["reason"] = wanting(params["token"] or {}, params, result["node"]["uid"], account_uid)
+    result["changed"] = bool(result["reason"])
+    if result["changed"] and not module.check_mode:
+        bound = {"apiVersion": "v1", "kind": "Node", "name": params["node"], "uid": result["node"]["uid"]}
+        spec = {"audiences": [], "expirationSeconds": params["token_seconds"], "boundObjectRef": bound}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        made = api.create_namespaced_service_account_token(
+            params["account"], params["namespace"], body, _request_timeout=SECONDS
+        )
+        result["token"] = made.status.token
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_driver_info
+short_description: Tell the state of a node's DRA driver
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Tells which release of the driver C(lanewise.dev) is installed and runs on the node, whether it is ready, which
+    claims it serves and which devices it publishes.
+  - Asks the driver's own program. A node without the driver is no error.
+notes:
+  - Needs root (C(become)), as the driver's state is closed to others.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  devices:
+    description: Whether to probe the node for the devices that the driver publishes.
+    type: bool
+    default: true
+seealso:
+  - module: lanewise.dra.topology_info
+"""
+
+EXAMPLES = r"""
+- name: Ask the node's driver
+  lanewise.dra.dra_driver_info:
+  become: true
+  register: driver
+
+- name: Show what is wrong
+  ansible.builtin.debug:
+    var: driver.reasons
+  when: not driver.ready
+"""
+
+RETURN = r"""
+release:
+  description: The release that C(/opt/lanewise/current) names. Empty without one.
+  returned: success
+  type: str
+  sample: 1.0.0-3f9c2d417a55
+releases:
+  description: All releases on the node that are complete, newest first.
+  returned: success
+  type: list
+  elements: str
+partial:
+  description: What is left of releases whose installation was cut off.
+  returned: success
+  type: list
+  elements: str
+service:
+  description:
+    - C(installed) and C(enabled), C(state) in systemd's words, C(pid), and the C(release) that the process is of.
+  returned: success
+  type: dict
+  sample: {installed: true, enabled: true, state: active, pid: 4711, release: 1.0.0-3f9c2d417a55}
+ready:
+  description: Whether the driver serves kubelet and has published its devices, by its own word.
+  returned: success
+  type: bool
+reasons:
+  description: Why it is not.
+  returned: success
+  type: list
+  elements: str
+claims:
+  description: The claims that it serves, with C(uid), C(namespace), C(name), C(phase), C(pod) and C(devices).
+  returned: success
+  type: list
+  elements: dict
+devices:
+  description: The devices that it publishes, with their C(name) and C(attributes).
+  returned: with O(devices), where the driver is installed
+  type: list
+  elements: dict
+withheld:
+  description: What it does not publish, and why, by name.
+  returned: with O(devices), where the driver is installed
+  type: dict
+token:
+  description:
+    - What its token says of itself, which is no secret - C(namespace), C(account), C(account_uid), C(node),
+      C(node_uid) and when it C(expires), in seconds since the epoch. Empty without one.
+  returned: success
+  type: dict
+"""
+
+import base64
+import json
+import os
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+FOLDER = "/opt/lanewise"
+UNIT = "lanewise-driver.service"
+PROGRAM = f"{FOLDER}/current/bin/lanewise-driver"
+STATE = "/var/lib/kubelet/plugins/lanewise.dev/state"
+TOKEN = "/etc/lanewise/token"
+COMPLETE = ".complete"
+SECONDS = 60
+
+
+def run(module: AnsibleModule, *command: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command; 127 where there is no such program, 124 where it takes too long."""
+    status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
+    return status, output, errors
+
+
+def releases() -> dict[str, list[str]]:
+    """The releases that were installed to their end, newest first, and the others."""
+    complete, partial = [], []
+    try:
+        names = sorted(os.listdir(f"{FOLDER}/releases"))
+    except OSError:
+        names = []
+    for name in names:
+        try:
+            complete.append((os.stat(f"{FOLDER}/releases/{name}/{COMPLETE}").st_mtime, name))
+        except OSError:
+            partial.append(name)
+    return {"releases": [name for _time, name in sorted(complete, reverse=True)], "partial": partial}
+
+
+def current() -> str:
+    try:
+        return os.path.basename(os.readlink(f"{FOLDER}/current"))
+    except OSError:
+        return ""
+
+
+def service(module: AnsibleModule) -> dict[str, t.Any]:
+    names = ("LoadState", "ActiveState", "UnitFileState", "MainPID")
+    status, output, _errors = run(module, "systemctl", "show", UNIT, f"--property={','.join(names)}")
+    told = dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if status == 0 else {}
+    pid = int(told.get("MainPID") or 0)
+    return {
+        "installed": told.get("LoadState") == "loaded",
+        "enabled": told.get("UnitFileState") == "enabled",
+        "state": told.get("ActiveState", "unknown"),
+        "pid": pid,
+        "release": running(pid),
+    }
+
+
+def running(pid: int) -> str:
+    """The release that a process was started from: its interpreter is that of the release."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
+            interpreter = os.fsdecode(stream.read().split(b"\0")[0])
+    except OSError:
+        return ""
+    top, _slash, rest = interpreter.partition(f"{FOLDER}/releases/")
+    return rest.split("/")[0] if not top else ""
+
+
+def token() -> dict[str, t.Any]:
+    """What the token says of itself; nothing of it can be used as one."""
+    try:
+        with open(TOKEN, encoding="ascii") as stream:
+            body = stream.read().strip().split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        own = claims["kubernetes.io"]
+        return {
+            "namespace": own["namespace"],
+            "account": own["serviceaccount"]["name"],
+            "account_uid": own["serviceaccount"]["uid"],
+            "node": own.get("node", {}).get("name", ""),
+            "node_uid": own.get("node", {}).get("uid", ""),
+            "expires": float(claims["exp"]),
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def status(module: AnsibleModule) -> dict[str, t.Any]:
+    """Readiness and claims, as the driver tells them."""
+    _status, output, errors = run(module, PROGRAM, "status", "--json")
+    try:
+        told = json.loads(output)
+        claims = [claim(record) for record in told["claims"]]
+        return {"ready": told["ready"] and _status == 0, "reasons": told["reasons"], "claims": claims}
+    except (ValueError, LookupError, TypeError):
+        pass
+    # whatever keeps the program from an answer: the records say whether devices are in pods
+    try:
+        uids = [name[: -len(".json")] for name in os.listdir(STATE) if name.endswith(".json")]
+    except OSError:
+        uids = []
+    empty = {"namespace": "", "name": "", "phase": "", "pod": "", "devices": []}
+    reasons = (errors or output).strip().splitlines()[-10:]
+    return {"ready": False, "reasons": reasons, "claims": [{"uid": uid, **empty} for uid in sorted(uids)]}
+
+
+def claim(record: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {
+        **{name: record[name] for name in ("uid", "namespace", "name", "phase")},
+        "pod": record["pod"]["name"] if record["pod"] else "",
+        "devices": [device["device"] for device in record["devices"]],
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"devices": {"type": "bool", "default": True}},
+        supports_check_mode=True,
+    )
+    if os.geteuid():
+        module.fail_json(msg="the driver's state can be read by root only: use become")
+    result = {"release": current(), "service": service(module), "token": token(), **releases(), **status(module)}
+    if module.params["devices"] and os.path.exists(PROGRAM):
+        _status, output, errors = run(module, PROGRAM, "inventory", "--json")
+        try:
+            told = json.loads(output)
+        except ValueError:
+            module.fail_json(msg=f"the driver cannot tell its devices: {(errors or output).strip()}", **result)
+        result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in told["devices"]]
+        result["withheld"] = told["withheld"]
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_driver_preflight
+short_description: Find what keeps a node from running the DRA driver
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Looks for all that the driver C(lanewise.dev) needs of a node - root, systemd, a Python with C(venv), a kubelet that
+    knows DRA, and a container runtime that has CDI switched on.
+  - Tells everything that is missing at once, each with what to do. Fails on nothing itself.
+notes:
+  - CDI is looked up in the configuration that the running containerd has in effect.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  python:
+    description:
+      - The interpreter to look at, a path or a name.
+      - By default the newest of C(python3.10) and later, C(python3) included, that has C(venv).
+    type: str
+  kubelet_version:
+    description: The version of kubelet, as the Node says it. By default C(kubelet --version) is asked.
+    type: str
+  runtime_version:
+    description: The container runtime with its version, as the Node says it. By default processes are looked for.
+    type: str
+seealso:
+  - module: lanewise.dra.dra_driver_info
+"""
+
+EXAMPLES = r"""
+- name: Look for what keeps the node from running the driver
+  lanewise.dra.dra_driver_preflight:
+  become: true
+  register: preflight
+"""
+
+RETURN = r"""
+problems:
+  description: What is missing, each with what to do.
+  returned: success
+  type: list
+  elements: str
+python:
+  description: The interpreter to use. Empty where there is none.
+  returned: success
+  type: str
+  sample: /usr/bin/python3.11
+kubelet:
+  description: The version of kubelet.
+  returned: success
+  type: str
+  sample: 1.34.1
+runtime:
+  description: The container runtime and its version.
+  returned: success
+  type: str
+  sample: containerd 2.1.4
+"""
+
+import json
+import os
+import re
+import shutil
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+LEAST_PYTHON = (3, 10)
+LEAST_KUBELET = (1, 34)
+LEAST_CONTAINERD = (1, 7)
+LEAST_CRIO = (1, 28)
+CONTAINERD_WITH_CDI = (2, 0)  # where it is on by default
+KUBELET = "/var/lib/kubelet/plugins_registry"
+CDI = "/var/run/cdi"
+SECONDS = 30
+
+_LOOK = "import json, sys, venv, ensurepip; print(json.dumps(sys.version_info[:3]))"
+
+
+def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
+    """Exit status and output; 127 where there is no such program, 124 where it takes too long."""
+    status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
+    return status, output if status == 0 else errors
+
+
+def number(text: str) -> tuple[int, int] | None:
+    """Major and minor version in a text."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def shown(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+def python(module: AnsibleModule, asked: str | None, problems: list[str]) -> str:
+    """The interpreter for the driver's environment."""
+    names = [asked] if asked else [*(f"python3.{minor}" for minor in range(19, LEAST_PYTHON[1] - 1, -1)), "python3"]
+    wrong = []
+    for name in names:
+        path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/bin:/usr/bin")
+        if not path:
+            if asked:
+                wrong.append(f"{name} is not there")
+            continue
+        status, output = run(module, path, "-I", "-c", _LOOK)
+        if status:
+            wrong.append(f"{path} has no venv (on Debian and Ubuntu: apt install {os.path.basename(name)}-venv)")
+            continue
+        version = tuple(json.loads(output))
+        if version[:2] >= LEAST_PYTHON:
+            return path
+        wrong.append(f"{path} is {shown(version)}")
+    problems.append(
+        f"The driver needs Python {shown(LEAST_PYTHON)} or later with venv: {'; '.join(wrong) or 'there is none'}. "
+        "Install one; where it is not on PATH name it in dra_driver_python."
+    )
+    return ""
+
+
+def kubelet(module: AnsibleModule, told: str, problems: list[str]) -> str:
+    if not told:
+        status, told = run(module, "kubelet", "--version")
+        if status:
+            told = ""
+    version = number(told)
+    if not os.path.isdir(KUBELET):
+        problems.append(
+            f"{KUBELET} is not there, so no kubelet runs here, or its --root-dir is another one. Join the node to its "
+            "cluster first; the driver needs kubelet's usual folder."
+        )
+    if version is None:
+        problems.append(
+            "The version of kubelet is not known: there is no 'kubelet' on PATH, and no Node that tells. Set "
+            "dra_driver_kubeconfig, so that the Node can be asked for."
+        )
+        return ""
+    if version < LEAST_KUBELET:
+        problems.append(
+            f"kubelet is {shown(version)}, and DRA is part of Kubernetes from {shown(LEAST_KUBELET)} on. "
+            "Upgrade the node."
+        )
+    return told.rpartition(" ")[2].strip().lstrip("v")
+
+
+def process(name: str) -> tuple[str, list[str]] | None:
+    """The program and the arguments of a running process."""
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit():
+                with open(f"/proc/{entry}/comm", encoding="utf-8") as stream:
+                    if stream.read().strip() != name:
+                        continue
+                with open(f"/proc/{entry}/cmdline", "rb") as stream:
+                    arguments = [os.fsdecode(part) for part in stream.read().split(b"\0")]
+                return os.readlink(f"/proc/{entry}/exe"), arguments
+        except OSError:  # it ended meanwhile
+            continue
+    return None
+
+
+def runtime(module: AnsibleModule, told: str, problems: list[str]) -> str:
+    name, _slashes, version = told.partition("://")
+    found = process("containerd") if name in ("", "containerd") else None
+    if not name:
+        if found:
+            name, version = "containerd", run(module, found[0], "--version")[1]
+        elif process("crio"):
+            name, version = "cri-o", run(module, "crio", "--version")[1]
+    least = {"containerd": LEAST_CONTAINERD, "cri-o": LEAST_CRIO}.get(name)
+    has = number(version)
+    if least is None:
+        problems.append(
+            f"The container runtime is {name or 'not known'}. The driver needs containerd {shown(LEAST_CONTAINERD)} or "
+            f"CRI-O {shown(LEAST_CRIO)}, or later, for CDI."
+        )
+    elif has is None or has < least:
+        problems.append(
+            f"{name} is {version.strip() or 'of no known version'}, and CDI needs {shown(least)}. Upgrade it."
+        )
+    elif name == "containerd":
+        containerd(module, found, has, problems)
+    text = version.strip().split()
+    return f"{name} {next((word.lstrip('v') for word in text if number(word)), '')}".strip()
+
+
+def containerd(
+    module: AnsibleModule, found: tuple[str, list[str]] | None, version: tuple[int, int], problems: list[str]
+) -> None:
+    """Whether the configuration in effect has CDI, and looks where the driver writes."""
+    if found is None:
+        problems.append("containerd does not run, or not in sight of this connection. Start it.")
+        return
+    program, arguments = found
+    config = ""
+    for index, argument in enumerate(arguments):
+        if argument in ("-c", "--config", "-config"):
+            config = arguments[index + 1]
+        elif argument.startswith(("--config=", "-config=", "-c=")):
+            config = argument.partition("=")[2]
+    status, output = run(module, program, *(["--config", config] if config else []), "config", "dump")
+    where = config or "/etc/containerd/config.toml"
+    if status:
+        problems.append(f"'containerd config dump' fails for {where}: {output.strip()[-500:]}")
+        return
+    enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", output, re.MULTILINE)
+    # newer ones know the option no more: CDI is always on
+    if (enabled[1] == "true") if enabled else (version >= CONTAINERD_WITH_CDI):
+        folders = re.search(r"^\s*cdi_spec_dirs\s*=\s*\[([^\]]*)\]", output, re.MULTILINE)
+        listed = re.findall(r"""["']([^"']+)["']""", folders[1]) if folders else [CDI]
+        if not any(os.path.realpath(folder) == os.path.realpath(CDI) for folder in listed):
+            problems.append(
+                f"containerd looks for CDI specs in {', '.join(listed) or 'no folder'}, and the driver writes them to "
+                f"{CDI}. Add it to cdi_spec_dirs in {where} and restart containerd."
+            )
+        return
+    section = "io.containerd.cri.v1.runtime" if version >= (2, 0) else "io.containerd.grpc.v1.cri"
+    problems.append(
+        f'CDI is switched off in containerd. Set enable_cdi = true under [plugins."{section}"] in {where} and restart '
+        "containerd."
+    )
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "python": {"type": "str"},
+            "kubelet_version": {"type": "str"},
+            "runtime_version": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    params, problems = module.params, t.cast("list[str]", [])
+    if os.geteuid():
+        problems.append("The driver is installed by root. Use become.")
+    if not os.path.isdir("/run/systemd/system"):
+        problems.append("systemd does not run here. The driver is a systemd unit; elsewhere use its DaemonSet.")
+    result = {
+        "python": python(module, params["python"], problems),
+        "kubelet": kubelet(module, params["kubelet_version"] or "", problems),
+        "runtime": runtime(module, params["runtime_version"] or "", problems),
+    }
+    module.exit_json(changed=False, problems=problems, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_driver_wheel
+short_description: Build the wheel of the bundled DRA driver
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Builds the wheel of the driver C(lanewise.dev) from the collection's own files, in a temporary copy of them, and
+    keeps it in a folder. The same files give the same wheel, byte for byte, and are built once.
+  - Gives the name of the release that the wheel and the lock of its dependencies make.
+notes:
+  - Runs on the controller. The role P(lanewise.dra.dra_driver#role) is the usual way to call it.
+  - The wheel is built in check mode too. It is no part of a node.
+requirements:
+  - pip or venv, and an index or O(wheelhouse) with the build backend of C(pyproject.toml), where a wheel is built
+attributes:
+  check_mode:
+    support: full
+    details:
+      - The folder O(dest) is filled all the same.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  source:
+    description: The collection's folder. It is only read.
+    type: path
+    required: true
+  lock:
+    description: The lock of the driver's dependencies, a requirements file with hashes.
+    type: path
+    required: true
+  dest:
+    description: The folder that keeps wheels.
+    type: path
+    required: true
+  wheel:
+    description: A wheel to use instead of building one.
+    type: path
+  wheelhouse:
+    description: A folder with the wheel of the build backend. Without it pip asks its index.
+    type: path
+seealso:
+  - module: lanewise.dra.dra_driver_info
+"""
+
+EXAMPLES = r"""
+- name: Build the driver's wheel
+  lanewise.dra.dra_driver_wheel:
+    source: "{{ playbook_dir }}/.."
+    lock: "{{ playbook_dir }}/../requirements/driver.txt"
+    dest: ~/.cache/lanewise-dra/driver
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+wheel:
+  description: The wheel's path.
+  returned: success
+  type: str
+sha256:
+  description: The wheel's digest.
+  returned: success
+  type: str
+version:
+  description: The driver's version.
+  returned: success
+  type: str
+  sample: 1.0.0
+release:
+  description: The name of the release, which differs with every change of the wheel and of the lock.
+  returned: success
+  type: str
+  sample: 1.0.0-3f9c2d417a55
+"""
+
+import hashlib
+import shutil
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+SOURCES = ("driver", "plugins/module_utils/dra", "plugins/module_utils/topology")
+SUFFIXES = (".py", ".yaml")
+PROJECT = "pyproject.toml"
+NAME = "lanewise_driver"
+#: Files in the wheel get this time (1980-01-01, the first that a zip archive knows), or each build would differ.
+EPOCH = "315532800"
+
+
+def sources(root: Path) -> dict[str, bytes]:
+    """What the wheel is built from, by path below the collection."""
+    found = {PROJECT: (root / PROJECT).read_bytes()}
+    for folder in SOURCES:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                found[str(path.relative_to(root))] = path.read_bytes()
+    return found
+
+
+def digest(parts: t.Iterable[bytes]) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(len(part).to_bytes(8, "big") + part)
+    return total.hexdigest()
+
+
+def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
+    """Build the wheel into C(dest), which is there as a whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=module.tmpdir) as folder:
+        source, out = Path(folder, "source"), Path(folder, "wheel")
+        for name, content in files.items():
+            path = source / name
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o644)  # the archive keeps the mode
+        command = [*pip(module, Path(folder)), "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out)]
+        if module.params["wheelhouse"]:
+            command += ["--no-index", "--find-links", module.params["wheelhouse"]]
+        status, output, errors = module.run_command(
+            [*command, str(source)],
+            environ_update={"SOURCE_DATE_EPOCH": EPOCH, "PYTHONHASHSEED": "0"},
+            cwd=folder,
+            umask=0o022,  # the archive keeps the mode of files that the backend makes, too
+        )
+        if status:
+            lines = (errors or output).strip().splitlines()[-15:]
+            module.fail_json(
+                msg="The driver's wheel cannot be built. Let pip reach an index (its own configuration counts), or "
+                "give a wheelhouse (dra_driver_wheelhouse) or a wheel that was built elsewhere (dra_driver_wheel). "
+                "pip says:\n" + "\n".join(lines)
+            )
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".wheel-", dir=dest.parent))
+        try:
+            made.chmod(0o755)
+            shutil.copy(next(out.glob(f"{NAME}-*.whl")), made)
+            try:
+                made.rename(dest)
+            except OSError:  # another run was faster
+                if not dest.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def pip(module: AnsibleModule, folder: Path) -> list[str]:
+    """How to call pip: that of this Python, or of an environment of its own where this Python has none."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if not module.run_command([*command, "--version"])[0]:
+        return command
+    status, output, errors = module.run_command([sys.executable, "-m", "venv", str(folder / "venv")])
+    if status:
+        module.fail_json(
+            msg=f"{sys.executable} on the controller has neither pip nor venv, so the driver's wheel cannot be built: "
+            f"install one of them, or give a wheel (dra_driver_wheel). {(errors or output).strip()}"
+        )
+    return [str(folder / "venv/bin/python"), *command[1:]]
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "source": {"type": "path", "required": True},
+            "lock": {"type": "path", "required": True},
+            "dest": {"type": "path", "required": True},
+            "wheel": {"type": "path"},
+            "wheelhouse": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    params, changed = module.params, False
+    try:
+        lock = Path(params["lock"]).read_bytes()
+        if params["wheel"]:
+            wheel = Path(params["wheel"])
+            if not (wheel.name.startswith(f"{NAME}-") and wheel.suffix == ".whl"):
+                module.fail_json(msg=f"{wheel} is no wheel of the driver, which is named {NAME}-VERSION-....whl")
+        else:
+            files = sources(Path(params["source"]))
+            folder = Path(params["dest"]) / digest(part for name in files for part in (name.encode(), files[name]))[:16]
+            if not folder.is_dir():
+                build(module, files, folder)
+                changed = True
+            wheel = next(folder.glob(f"{NAME}-*.whl"))
+        content = wheel.read_bytes()
+    except OSError as error:
+        module.fail_json(msg=f"the driver's wheel cannot be made: {error}")
+    version = wheel.name.split("-")[1]
+    module.exit_json(
+        changed=changed,
+        wheel=str(wheel.absolute()),
+        sha256=hashlib.sha256(content).hexdigest(),
+        version=version,
+        release=f"{version}-{digest([content, lock])[:12]}",
+    )
+
+
+if __name__ == "__main__":
+    main()

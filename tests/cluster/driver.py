@@ -1,0 +1,172 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The driver on a node, as an administrator installs it: account, roles and policies, a token bound to the node, a
+process under the node's paths. Its devices are ends of veth pairs, whose other ends are the switch."""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing as t
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import yaml
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+
+NAME = "lanewise.dev"
+NAMESPACE = "lanewise-system"
+ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/lanewise-driver"
+MANIFESTS = Path(__file__).resolve().parents[2] / "driver" / "manifests"
+API = "/apis/resource.k8s.io/v1"
+FOLDER = Path("/etc/lanewise")
+STATE = Path("/var/lib/kubelet/plugins") / NAME
+READY = "http://127.0.0.1:9178/readyz"
+_PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+
+Object = dict[str, t.Any]
+
+
+class Driver:
+    """The driver of C(node). C(settings) adds to its settings file, C(arguments) to its command."""
+
+    def __init__(self, node: Node, settings: Object | None = None, arguments: t.Sequence[str] = ()) -> None:
+        self.node = node
+        self.plane = node.plane
+        self.arguments = list(arguments)
+        self._permit()
+        FOLDER.mkdir(exist_ok=True)
+        self.settings: Object = {
+            "node_name": node.name,
+            "kubeconfig": str(FOLDER / "kubeconfig"),
+            "token_file": str(FOLDER / "token"),
+            "virtual_interfaces": ["rail*"],
+            **(settings or {}),
+        }
+        self.write_settings()
+        cluster = {"server": self.plane.url, "certificate-authority": str(self.plane.authority.certificate)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "site", "cluster": cluster}],
+            "contexts": [{"name": "site", "context": {"cluster": "site", "user": "driver"}}],
+            "current-context": "site",
+            "users": [],
+        }
+        (FOLDER / "kubeconfig").write_text(json.dumps(config))
+        (FOLDER / "token").write_text(self._token())
+        self.start()
+
+    def _permit(self) -> None:
+        """Apply the manifests that the driver is shipped with."""
+        for path in sorted(MANIFESTS.glob("*.yaml")):
+            for item in yaml.safe_load_all(path.read_text()):
+                if item["kind"] == "DaemonSet":
+                    continue
+                group = item["apiVersion"]
+                plural = _PLURALS.get(item["kind"], f"{item['kind'].lower()}s")
+                namespace = item["metadata"].get("namespace")
+                place = f"namespaces/{namespace}/{plural}" if namespace else plural
+                top = f"/apis/{group}" if "/" in group else f"/api/{group}"
+                name = item["metadata"]["name"]
+                query = "fieldManager=test&force=true"
+                body = "application/apply-patch+yaml"
+                self.plane.expect("PATCH", f"{top}/{place}/{name}?{query}", item, body)
+
+    def _token(self) -> str:
+        uid = self.plane.expect("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["uid"]
+        bound = {"apiVersion": "v1", "kind": "Node", "name": self.node.name, "uid": uid}
+        spec = {"expirationSeconds": 3600, "boundObjectRef": bound}
+        return str(self.plane.expect("POST", f"{ACCOUNT}/token", {"spec": spec})["status"]["token"])
+
+    def write_settings(self, **changes: t.Any) -> None:
+        self.settings.update(changes)
+        (FOLDER / "driver.yml").write_text(json.dumps(self.settings))
+
+    def start(self, *before: str) -> None:
+        """Start the driver; C(before) is a command that runs it."""
+        program = [sys.executable, "-m", "lanewise_driver.cli", *self.arguments, "run"]
+        self.plane.run("driver", [*before, *program, "--hook-python", sys.executable])
+
+    def stop(self) -> None:
+        """kill -9."""
+        self.plane.stop("driver")
+
+    def reasons(self) -> list[str]:
+        """Why it is not ready, by its own word."""
+        try:
+            with urllib.request.urlopen(READY, timeout=5):
+                return []
+        except urllib.error.HTTPError as error:
+            return error.read().decode().splitlines()
+        except OSError as error:
+            return [str(error)]
+
+    def wait_ready(self, seconds: float = 30) -> None:
+        def ready() -> bool:
+            self.plane.check()
+            return not self.reasons()
+
+        self.plane.wait_for(ready, "the driver to be ready", seconds)
+
+    def slices(self) -> list[Object]:
+        found = self.plane.expect("GET", f"{API}/resourceslices")["items"]
+        return [item for item in found if item["spec"]["driver"] == NAME]
+
+    def devices(self) -> dict[str, Object]:
+        """The published devices by name."""
+        return {one["name"]: one for item in self.slices() for one in item["spec"].get("devices", ())}
+
+    def log(self) -> str:
+        return self.plane.log("driver").read_text()
+
+    def traces(self) -> list[str]:
+        """What a claim leaves on the node while it is prepared: records, CDI specs, metadata, pinned namespaces."""
+        patterns = {
+            STATE / "state": "*",
+            STATE / "metadata": "*",
+            Path("/run/lanewise/netns"): "*",
+            Path("/var/run/cdi"): "k8s.lanewise.dev*",
+        }
+        return sorted(str(path) for folder, pattern in patterns.items() for path in folder.glob(pattern))
+
+
+def add_rail(number: int) -> str:
+    """A veth pair: railN is the device, and wireN in the network namespace C(switch) the other end."""
+    names = [line.split()[0] for line in ip("netns list").splitlines()]
+    if "switch" not in names:
+        ip("netns add switch")
+    ip(f"link add rail{number} type veth peer name wire{number} netns switch")
+    ip(f"-n switch address add 203.0.113.{number * 16 + 1}/28 dev wire{number}")
+    ip(f"-n switch link set wire{number} up")
+    ip(f"link set rail{number} up")
+    return f"rail{number}"
+
+
+def host_state(name: str) -> str:
+    """Everything that C(ip) knows of an interface of the node, without what counts up and without its index."""
+    shown = []
+    for command in ("-details link", "address"):
+        for entry in json.loads(ip(f"-json {command} show dev {name}")):
+            for volatile in ("ifindex", "stats64", "link_index", "valid_life_time", "preferred_life_time"):
+                entry.pop(volatile, None)
+            for address in entry.get("addr_info", ()):
+                for volatile in ("valid_life_time", "preferred_life_time", "tentative"):
+                    address.pop(volatile, None)
+            shown.append(entry)
+    for family in ("-4", "-6"):
+        shown += json.loads(ip(f"-json {family} route show table all dev {name}"))
+        shown += json.loads(ip(f"-json {family} rule"))
+        shown += json.loads(ip(f"-json {family} neighbour show nud permanent dev {name}"))
+    sysctls = Path("/proc/sys/net")
+    for family in ("ipv4", "ipv6"):
+        for folder in ("conf", "neigh"):
+            for path in sorted((sysctls / family / folder / name).glob("*")):
+                try:
+                    shown.append([str(path), path.read_text()])
+                except OSError:
+                    continue
+    return json.dumps(shown, indent=1, sort_keys=True)

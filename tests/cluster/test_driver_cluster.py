@@ -1,0 +1,622 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The driver's cluster side before real API servers, with the account, roles and policies that it is installed with.
+
+The driver that publishes runs in a network namespace of its own, which has veths only.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+driver = pytest.importorskip("lanewise_driver.cluster", reason="the driver's package is not installed")
+
+from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node  # noqa: E402
+from lanewise_driver import slices as driver_slices  # noqa: E402
+from lanewise_driver import token as driver_token  # noqa: E402
+from lanewise_driver.cluster import Access, AccessError, ApiError, Cluster, Unreachable  # noqa: E402
+from lanewise_driver.inventory import Inventory  # noqa: E402
+from lanewise_driver.publisher import Publisher  # noqa: E402
+from lanewise_driver.settings import Settings  # noqa: E402
+
+Object = dict[str, t.Any]
+
+DRIVER = "lanewise.dev"
+SYSTEM = "lanewise-system"
+ACCOUNT = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/lanewise-driver"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+MANIFESTS = Path(__file__).resolve().parents[2] / "driver" / "manifests"
+PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+
+@dataclass
+class Installed:
+    """A control plane with the driver's manifests, and what a node is given."""
+
+    plane: ControlPlane
+
+    def token(self, node: str | None, seconds: int = 3600) -> str:
+        """A token of the driver's account as an administrator makes it, bound to a node or to none."""
+        spec: Object = {"expirationSeconds": seconds}
+        if node:
+            uid = self.plane.expect("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        return str(self.plane.expect("POST", f"{ACCOUNT}/token", {"spec": spec})["status"]["token"])
+
+    def cluster(self, node: str, token: str | None = None, patience: float = 5) -> Cluster:
+        """The driver's access with a node's token."""
+        access = Access(self.plane.url, self.plane.authority.certificate.read_text(), token=token or self.token(node))
+        return Cluster(lambda: access, DRIVER, node, patience)
+
+    def node(self, name: str) -> Cluster:
+        if self.plane.request("GET", f"/api/v1/nodes/{name}")[0] == 404:
+            self.plane.add_node(name)
+        return self.cluster(name)
+
+    def slices(self, node: str) -> list[Object]:
+        query = f"fieldSelector=spec.nodeName={node},spec.driver={DRIVER}"
+        return list(self.plane.expect("GET", f"{SLICES}?{query}")["items"])
+
+    def devices(self, node: str) -> dict[str, Object]:
+        """The devices that a scheduler sees: none while the pool is not whole."""
+        found = self.slices(node)
+        newest = max((one["spec"]["pool"]["generation"] for one in found), default=0)
+        pool = [one["spec"] for one in found if one["spec"]["pool"]["generation"] == newest]
+        if not pool or len(pool) != pool[0]["pool"]["resourceSliceCount"]:
+            return {}
+        return {device["name"]: device for spec in pool for device in spec.get("devices") or ()}
+
+
+def install(plane: ControlPlane) -> Installed:
+    for name in ("account", "rbac", "policies"):
+        for item in yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text()):
+            if item:
+                place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
+                path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict"
+                plane.expect("PATCH", path, item, "application/apply-patch+yaml")
+    found = Installed(plane)
+    plane.add_node("policy-probe")
+    bound = found.cluster("policy-probe", patience=0)
+    # a policy takes effect a moment after it is made
+    plane.wait_for(
+        lambda: "of that Node only" in refusal(lambda: bound.create_slice(a_slice("policy-other"), dry_run=True)),
+        "the policy of slices",
+    )
+    plane.wait_for(
+        lambda: "by name and UID" in refusal(lambda: ask_token(bound, "nobody", "x")), "the policy of tokens"
+    )
+    return found
+
+
+_INSTALLED: dict[str, Installed] = {}
+
+
+@pytest.fixture
+def installed(control_plane: ControlPlane) -> Installed:
+    if control_plane.url not in _INSTALLED:
+        _INSTALLED[control_plane.url] = install(control_plane)
+    return _INSTALLED[control_plane.url]
+
+
+def refusal(call: t.Callable[[], t.Any]) -> str:
+    """What the server says against it; empty where it does it."""
+    try:
+        call()
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+def a_slice(node: str, **spec: t.Any) -> Object:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    whole = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [], **spec}
+    metadata = {"name": f"try-{node}"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": whole}
+
+
+def ask_token(cluster: Cluster, node: str, uid: str, seconds: int = 3600) -> Object:
+    return cluster.token(SYSTEM, "lanewise-driver", {"metadata": {"name": node, "uid": uid}}, seconds)
+
+
+# what the account may do
+
+
+def test_own_slices_pass_and_others_are_denied(installed: Installed) -> None:
+    one, other = installed.node("rights-one"), installed.node("rights-two")
+    made = one.create_slice(a_slice("rights-one"))
+    foreign = other.create_slice(a_slice("rights-two"))
+    made["spec"]["pool"]["generation"] = 2
+    made = one.update_slice(made)
+
+    assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("rights-two")))
+    assert "of that Node only" in refusal(lambda: one.update_slice(foreign))
+    with pytest.raises(ApiError, match="of that Node only") as denied:
+        one._resource("DELETE", "/resourceslices/try-rights-two")
+    assert denied.value.status == 403
+    for wrong in (
+        a_slice("rights-one", driver="other.example.com"),
+        a_slice("rights-one", pool={"name": "rights-two", "generation": 1, "resourceSliceCount": 1}),
+    ):
+        assert "of the pool that its Node names" in refusal(functools.partial(one.create_slice, wrong, dry_run=True))
+    everywhere = a_slice("rights-one", allNodes=True)
+    del everywhere["spec"]["nodeName"]
+    assert "of that Node only" in refusal(lambda: one.create_slice(everywhere))
+
+    assert installed.slices("rights-two")  # nothing has happened to it
+    one.delete_slice(made)
+    assert not installed.slices("rights-one")
+    one.delete_slice(made)  # gone already
+
+
+@pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
+def test_another_version_is_no_way_around(installed: Installed, version: str) -> None:
+    one = installed.node("version-one")
+    one._version = f"resource.k8s.io/{version}"
+    assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("version-two"), dry_run=True))
+    assert not refusal(lambda: one.create_slice(a_slice("version-one"), dry_run=True))
+
+
+def test_an_unbound_token_may_write_no_slice(installed: Installed) -> None:
+    installed.node("unbound-one")
+    unbound = installed.cluster("unbound-one", installed.token(None))
+    assert "not bound to a Node" in refusal(lambda: unbound.create_slice(a_slice("unbound-one")))
+    assert "not bound to a Node" in refusal(lambda: ask_token(unbound, "unbound-one", "x"))
+
+
+def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
+    one = installed.node("token-one")
+    installed.node("token-two")
+    uid = {name: installed.plane.expect("GET", f"/api/v1/nodes/{name}")["metadata"]["uid"] for name in NODES}
+    new = ask_token(one, "token-one", uid["token-one"])["status"]["token"]
+    said = driver_token.read(new)
+    assert (said.node, said.node_uid, said.account, said.namespace) == (
+        "token-one",
+        uid["token-one"],
+        "lanewise-driver",
+        SYSTEM,
+    )
+    assert not refusal(lambda: installed.cluster("token-one", new).create_slice(a_slice("token-one"), dry_run=True))
+
+    assert "by name and UID" in refusal(lambda: ask_token(one, "token-two", uid["token-two"]))
+    assert "by name and UID" in refusal(lambda: ask_token(one, "token-one", uid["token-two"]))
+    assert "for a day" in refusal(lambda: ask_token(one, "token-one", uid["token-one"], 100000))
+    path = f"{ACCOUNT}/token"
+    spec: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    assert "by name and UID" in refusal(lambda: one.request("POST", path, spec))
+    other = path.replace("lanewise-driver", "default")
+    with pytest.raises(ApiError) as denied:
+        one.request("POST", other, spec)
+    assert denied.value.status == 403
+
+
+NODES = ("token-one", "token-two")
+
+
+def test_what_else_is_denied(installed: Installed) -> None:
+    one = installed.node("else-one")
+    assert one.node_object()["metadata"]["name"] == "else-one"
+    for method, path in (
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/pods"),
+        ("DELETE", "/api/v1/nodes/else-one"),
+        ("DELETE", SLICES),
+        ("GET", "/apis/resource.k8s.io/v1/resourceclaims"),
+    ):
+        with pytest.raises(ApiError) as denied:
+            one.request(method, path)
+        assert denied.value.status == 403, path
+
+
+def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed.node("renewal")
+    path = tmp_path / "token"
+    old = installed.token("renewal", 600)
+    path.write_text(old)
+    access = Access(installed.plane.url, installed.plane.authority.certificate.read_text(), token_file=path)
+    cluster = Cluster(lambda: access, DRIVER, "renewal")
+    renewal = driver_token.Renewal(cluster, path)
+    new = renewal.renew()
+    assert path.read_text() != old and path.stat().st_mode & 0o777 == 0o600
+    assert new.expires - new.issued > 600 and renewal.expires == new.expires
+    assert cluster.node_object()["metadata"]["name"] == "renewal"
+    # the thread leaves a fresh one alone
+    renewal = driver_token.Renewal(cluster, path)
+    text = path.read_text()
+    renewal.start()
+    installed.plane.wait_for(lambda: renewal.expires, "the thread")
+    renewal.stop()
+    assert path.read_text() == text and renewal.mistake == ""
+    # and renews one that is due, as often as it is
+    with monkeypatch.context() as impatient:
+        impatient.setattr(driver_token, "_LIFE", 0.0)
+        renewal = driver_token.Renewal(cluster, path)
+        renewal.start()
+        for _time in range(2):
+            text = path.read_text()
+            installed.plane.wait_for(functools.partial(lambda old: path.read_text() != old, text), "a new token")
+        renewal.stop()
+    assert cluster.node_object()["metadata"]["name"] == "renewal" and renewal.mistake == ""
+
+    path.write_text(installed.token(None))
+    with pytest.raises(AccessError, match="not bound"):
+        renewal.renew()
+    path.write_text(old)
+    other = driver_token.Renewal(Cluster(lambda: access, DRIVER, "elsewhere"), path)
+    with pytest.raises(AccessError, match="is bound to the Node renewal"):
+        other.renew()
+    installed.plane.expect("DELETE", "/api/v1/nodes/renewal")
+
+    def ended() -> bool:
+        try:
+            renewal.renew()
+        except ApiError as error:
+            return error.status == 401
+        return False
+
+    installed.plane.wait_for(ended, "the token to end with its node")
+
+
+# slices
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) -> None:
+    """Eight PFs with sixteen VFs each, from the tree of such a machine to the server and back, in each version."""
+    description = {
+        "name": "eight-by-sixteen",
+        "summary": "eight PFs with sixteen VFs each",
+        "system": {"vendor": "V", "product": "P", "kernel": "6.8.0"},
+        "cpu": {"model": "C", "sockets": 1, "cores": 8, "threads": 1, "memory_gib": 64},
+        "roots": {
+            f"0000:{0x10 * (number + 1):02x}": {
+                "numa": 0,
+                "01.0 spr-root-port": {"00.0 cx7-eth": {"vfs": 16, "state": "nolink" if number == 3 else "up"}},
+            }
+            for number in range(8)
+        },
+    }
+    name = f"big-{version}"
+    cluster = installed.node(name)
+    cluster._version = f"resource.k8s.io/{version}"
+    modern = installed.plane.minor != "1.34"
+    features = cluster.features()
+    assert features == driver_slices.Features(taints=modern, counters=modern)
+    inventory = Inventory(Settings, lambda: (), str(build(description, tmp_path / "machine")))
+    publisher = Publisher(cluster, inventory)
+    plan = publisher.publish("test")
+    assert plan.generation == 1 and len(plan.create) == (4 if modern else 1)
+    assert len(installed.devices(name)) == (136 if modern else 128)
+    assert publisher._features == features  # nothing was dropped
+    for sent in plan.create:
+        stored = installed.plane.expect("GET", f"{SLICES}/{sent['metadata']['name']}")
+        assert driver_slices.same(stored["spec"], sent["spec"])
+        assert stored["metadata"]["ownerReferences"][0]["name"] == name
+    assert not publisher.publish("again")
+    listed, _version = cluster.slices()
+    assert {one["apiVersion"] for one in listed} == {"resource.k8s.io/v1"}
+
+
+def test_the_version_is_that_of_the_server(planes: t.Callable[[str], ControlPlane], tmp_path: Path) -> None:
+    """A server that has stopped to serve what was spoken.
+
+    One of 1.34 comes up without resource.k8s.io/v1 only where its own use of it is switched off.
+    """
+    plane = ControlPlane(
+        "1.34",
+        gates={"DynamicResourceAllocation": False},
+        runtime_config={"resource.k8s.io/v1": False},
+        scheduler=False,
+        controller_manager=False,
+        folder=tmp_path / "own",
+    )
+    with plane:
+        installed = install(plane)
+        cluster = installed.node("old")
+        assert cluster.api_version == "resource.k8s.io/v1beta2"
+        cluster._version = "resource.k8s.io/v1"  # as before a downgrade
+        assert refusal(lambda: cluster.create_slice(a_slice("old"))) == ""
+        assert cluster.api_version == "resource.k8s.io/v1beta2"
+        assert [one["metadata"]["name"] for one in cluster.slices()[0]] == ["try-old"]
+
+
+# claims
+
+
+def test_claim_status(installed: Installed) -> None:
+    """The status of a claim that is allocated on the node; the rest of a claim is out of reach."""
+    plane, node = installed.plane, "status-node"
+    cluster = installed.node(node)
+    installed.node("status-other")
+    device = {"name": "pci-0000-8a-00-0"}
+    cluster.create_slice(a_slice(node, devices=[device]))
+    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+    plane.expect(
+        "POST",
+        "/apis/resource.k8s.io/v1/deviceclasses",
+        {"metadata": {"name": "status-nic"}, "spec": {"selectors": [selector]}},
+    )
+    base = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    request = {"name": "nic", "exactly": {"deviceClassName": "status-nic"}}
+    # keys out of order: the server takes a configuration that comes back sorted for a changed one
+    config = {"opaque": {"driver": DRIVER, "parameters": {"z": {"y": 1, "b": 2}, "a": 1}}}
+    claim = {"metadata": {"name": "status"}, "spec": {"devices": {"requests": [request], "config": [config]}}}
+    uid = plane.expect("POST", base, claim)["metadata"]["uid"]
+    pod = {
+        "metadata": {"name": "status"},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "nic"}]}}],
+            "resourceClaims": [{"name": "nic", "resourceClaimName": "status"}],
+        },
+    }
+    plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
+    plane.wait_for(lambda: "allocation" in plane.expect("GET", f"{base}/status").get("status", {}), "the scheduler")
+
+    got = cluster.claim("default", "status")
+    assert got and got["metadata"]["uid"] == uid and got["spec"]["devices"]["requests"][0]["exactly"]
+    assert cluster.claim("default", "none") is None and cluster.pod("default", "none") is None
+    assert (cluster.pod("default", "status") or {})["spec"]["nodeName"] == node
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Attached",
+        "message": "",
+        "lastTransitionTime": "2026-11-21T10:00:00Z",
+    }
+    result = {
+        "driver": DRIVER,
+        "pool": node,
+        "device": device["name"],
+        "conditions": [condition],
+        "networkData": {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.0.0.2/24"]},
+    }
+    assert cluster.set_claim_devices("default", "status", uid, [result])
+    (stored,) = plane.expect("GET", f"{base}/status")["status"]["devices"]
+    assert driver_slices.same(stored, result)
+    cluster._version = "resource.k8s.io/v1beta1"
+    got = cluster.claim("default", "status")
+    assert got and got["apiVersion"] == "resource.k8s.io/v1" and got["spec"]["devices"]["requests"][0]["exactly"]
+    assert cluster.set_claim_devices("default", "status", uid, [])
+    assert "devices" not in plane.expect("GET", f"{base}/status")["status"]
+    assert not cluster.set_claim_devices("default", "status", "00000000-0000-0000-0000-000000000000", [result])
+    assert not cluster.set_claim_devices("default", "gone", uid, [result])
+    if plane.minor != "1.34":  # the node is looked at since 1.36
+        other = installed.cluster("status-other")
+        assert "arbitrary-node:patch" in refusal(lambda: other.set_claim_devices("default", "status", uid, [result]))
+
+    cluster.event(pod | {"kind": "Pod", "apiVersion": "v1", "metadata": got["metadata"]}, "NotReady", "x" * 2000, True)
+    events = plane.expect("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    (event,) = [one for one in events if one.get("reportingController") == DRIVER]
+    assert (event["type"], event["reason"], event["reportingInstance"]) == ("Warning", "NotReady", node)
+
+
+# a driver that runs
+
+
+@pytest.fixture
+def running(installed: Installed, tmp_path: Path) -> t.Iterator[t.Callable[[str, str], Node]]:
+    if os.geteuid() or not shutil.which("unshare") or not shutil.which("ip"):
+        pytest.skip("needs root, unshare and ip for a network namespace")
+    started: list[Node] = []
+
+    def start(name: str, settings: str) -> Node:
+        installed.plane.add_node(name)
+        port = installed.plane.ports["kube-apiserver"]
+        authority = installed.plane.authority.certificate
+        started.append(Node(port, tmp_path, installed.token(name), authority, name, settings))
+        return started[-1]
+
+    yield start
+    for node in started:
+        node.close()
+
+
+SETTINGS = "virtual_interfaces: [nic*]\n"
+
+
+def attribute(devices: dict[str, Object], name: str, key: str) -> t.Any:
+    found = devices.get(name, {}).get("attributes", {}).get(key)
+    return next(iter(found.values())) if found else None
+
+
+def seconds_until(true: t.Callable[[], t.Any], limit: float = 20) -> float:
+    began = time.monotonic()
+    while not true():
+        if time.monotonic() - began > limit:
+            raise AssertionError(f"nothing after {limit} s")
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:
+    """Links, settings, others' hands on the slices, and an API server that goes away and comes back."""
+    plane, name = installed.plane, "follows"
+    node = running(name, SETTINGS)
+    seconds_until(lambda: installed.slices(name))
+    assert installed.devices(name) == {}  # an empty pool is a pool too
+    node.ip("link", "add", "nic0", "type", "veth", "peer", "name", "peer0")
+    seconds_until(lambda: set(installed.devices(name)) == {"net-nic0"})
+    assert attribute(installed.devices(name), "net-nic0", "up") is False
+    times = {}
+    node.ip("link", "set", "peer0", "up")
+    time.sleep(1)
+    node.ip("link", "set", "nic0", "up")
+    times["up"] = seconds_until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
+    time.sleep(1)
+    node.ip("link", "set", "peer0", "down")
+    times["down"] = seconds_until(lambda: attribute(installed.devices(name), "net-nic0", "up") is False)
+    if plane.minor != "1.34":
+        assert installed.devices(name)["net-nic0"]["taints"][0]["key"] == "lanewise.dev/link-down"
+    time.sleep(1)
+    node.ip("link", "set", "peer0", "up")
+    times["up again"] = seconds_until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
+
+    # somebody deletes them all, as kubelet does when it starts
+    time.sleep(1)
+    plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
+    times["deleted"] = seconds_until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
+    time.sleep(1)
+    (one,) = installed.slices(name)
+    one["spec"]["devices"][0]["attributes"] = {"forged": {"bool": True}}
+    plane.expect("PUT", f"{SLICES}/{one['metadata']['name']}", one)
+    times["changed"] = seconds_until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
+    stray = a_slice(name, pool={"name": "stray", "generation": 7, "resourceSliceCount": 1})
+    plane.expect("POST", SLICES, stray)
+    seconds_until(lambda: len(installed.slices(name)) == 1)
+    print({key: round(value, 2) for key, value in times.items()})
+    assert all(value < 1 for value in times.values()), times
+
+    # nothing happens where nothing changes, and other interfaces come and go all the time
+    seconds_until(lambda: "nic0" in installed.devices(name)["net-nic0"]["attributes"]["ifName"]["string"])
+    time.sleep(1.5)
+    before = [one["metadata"]["resourceVersion"] for one in installed.slices(name)]
+    for number in range(10):
+        node.ip("link", "add", f"pod{number}", "type", "veth", "peer", "name", f"other{number}")
+    time.sleep(2)
+    assert [one["metadata"]["resourceVersion"] for one in installed.slices(name)] == before
+
+    # new settings; wrong ones change nothing
+    node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\nnonsense: 1\n")
+    time.sleep(2.5)
+    assert [one["metadata"]["resourceVersion"] for one in installed.slices(name)] == before
+    assert "nonsense" in node.log.read_text()
+    node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\n")
+    seconds_until(lambda: attribute(installed.devices(name), "net-nic0", "alias") == "storage")
+
+    # an interface that becomes the node's own is taken back
+    node.ip("link", "add", "br0", "type", "bridge")
+    node.ip("link", "set", "nic0", "master", "br0")
+    seconds_until(lambda: installed.devices(name) == {})
+    node.ip("link", "set", "nic0", "nomaster")
+    seconds_until(lambda: set(installed.devices(name)) == {"net-nic0"})
+    node.ip("addr", "add", "192.0.2.2/24", "dev", "nic0")
+    node.ip("route", "add", "default", "via", "192.0.2.1", "table", "77")
+    seconds_until(lambda: installed.devices(name) == {})
+    node.ip("route", "del", "default", "via", "192.0.2.1", "table", "77")
+    seconds_until(lambda: set(installed.devices(name)) == {"net-nic0"})
+
+    # the API server is away, the node goes on changing
+    plane.stop("kube-apiserver")
+    node.ip("link", "add", "nic1", "type", "veth", "peer", "name", "peer1")
+    time.sleep(3)
+    assert node.alive()
+    plane.start("kube-apiserver")
+    plane.wait_ready("kube-apiserver")
+    seconds_until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"}, 45)
+    time.sleep(3)
+    plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")  # the watch is back, too
+    seconds_until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"})
+    generations = {one["spec"]["pool"]["generation"] for one in installed.slices(name)}
+    assert len(generations) == 1
+
+
+def test_a_node_that_is_made_anew_gets_its_slices(
+    installed: Installed, running: t.Callable[[str, str], Node], tmp_path: Path
+) -> None:
+    """Its token ends with the old Node; with a new one the slices belong to the new Node."""
+    plane, name = installed.plane, "anew"
+    node = running(name, SETTINGS)
+    seconds_until(lambda: installed.slices(name))
+    plane.expect("DELETE", f"/api/v1/nodes/{name}")
+    plane.wait_for(lambda: not installed.slices(name), "the garbage collector")
+    uid = plane.add_node(name)["metadata"]["uid"]
+    (tmp_path / "token").write_text(installed.token(name))
+    seconds_until(lambda: installed.slices(name), 60)
+    time.sleep(2)
+    (one,) = installed.slices(name)
+    assert one["metadata"]["ownerReferences"][0]["uid"] == uid and node.alive()
+
+
+def test_many_instances_agree(installed: Installed, tmp_path: Path) -> None:
+    """Two instances of a rolling update publish at once: one set of slices, no endless quarrel."""
+    installed.node("twice")
+    publishers = [
+        Publisher(
+            installed.cluster("twice"), Inventory(Settings, lambda: (), str(build("sriov", tmp_path / "machine")))
+        )
+        for _number in range(2)
+    ]
+
+    def publish(one: Publisher) -> None:
+        for _attempt in range(20):
+            try:
+                if not one.publish("test"):
+                    return
+            except ApiError as error:
+                assert error.status == 409, error
+        raise AssertionError("no end")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(publish, publishers))
+    assert not any(one.publish("again") for one in publishers)
+    assert installed.devices("twice")
+
+
+def test_credentials(installed: Installed, tmp_path: Path) -> None:
+    """kubeconfigs as kubeadm writes them, and what is wrong with others."""
+    plane = installed.plane
+    own = driver.from_kubeconfig(plane.kubeconfig)
+    admin = Cluster(lambda: own, DRIVER, "policy-probe")
+    assert admin.node_object()["metadata"]["name"] == "policy-probe"
+    assert [str(one) for one in admin.api_addresses()] == ["127.0.0.1"]
+    data = json.loads(plane.kubeconfig.read_text())
+    path = tmp_path / "kubeconfig"
+    (tmp_path / "client.pem").write_bytes(plane.authority.issue("alice").read_bytes())
+    (tmp_path / "ca.pem").write_bytes(plane.authority.certificate.read_bytes())
+    data["users"][0]["user"] = {"client-certificate": "client.pem", "client-key": "client.pem"}
+    data["clusters"][0]["cluster"] = {"server": plane.url, "certificate-authority": "ca.pem"}
+    path.write_text(json.dumps(data))
+    alice = Cluster(lambda: driver.from_kubeconfig(path), DRIVER, "policy-probe")
+    with pytest.raises(ApiError, match='User "alice"'):
+        alice.node_object()
+    (tmp_path / "client.pem").write_bytes(plane.authority.issue("bob").read_bytes())  # rotated
+    with pytest.raises(ApiError, match='User "bob"'):
+        alice.node_object()
+    data["users"][0]["user"] = {"exec": {"command": "login"}}
+    path.write_text(json.dumps(data))
+    with pytest.raises(AccessError, match="by a program"):
+        alice.node_object()
+    path.write_text("current-context: none\n")
+    with pytest.raises(AccessError, match="no kubeconfig that could be read"):
+        alice.node_object()
+    with pytest.raises(AccessError, match="cannot be read"):
+        driver.from_kubeconfig(tmp_path / "none")
+    stranger = Access(plane.url, "", token="x")
+    with pytest.raises(Unreachable, match=r"(?i)certificate"):
+        Cluster(lambda: stranger, DRIVER, "policy-probe", 0).node_object()
+    with pytest.raises(ApiError) as denied:
+        installed.cluster("policy-probe", "no.token.atall").node_object()
+    assert denied.value.status == 401
+
+
+def test_the_command_line_takes_the_manifests(installed: Installed) -> None:
+    """kubectl applies the files as they are, strictly."""
+    plane = installed.plane
+    kubectl = [str(plane.programs["kubectl"]), "--kubeconfig", str(plane.kubeconfig), "apply", "--server-side"]
+    command = [*kubectl, "--dry-run=server", "--validate=strict", "--force-conflicts", "-f", str(MANIFESTS)]
+    subprocess.run(command, check=True, capture_output=True)

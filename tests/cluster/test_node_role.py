@@ -1,0 +1,355 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The role dra_driver on a real node: systemd as its first process, kubelet, containerd, a control plane.
+
+Tests build on each other in the order of the file, as a node's life does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, NAME, add_rail
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
+from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
+from environment import CACHE  # tools/cluster.py has put its folder on the path
+
+Object = dict[str, t.Any]
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+REPOSITORY = Path(__file__).absolute().parents[2]
+#: Made by the playbook driver_wheelhouse before: there is no network in the sandbox.
+WHEELHOUSE = Path(os.environ.get("LANEWISE_WHEELHOUSE") or CACHE / "driver-wheelhouse")
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+UNIT = "lanewise-driver.service"
+CURRENT = Path("/opt/lanewise/current")
+STATUS = f"{CURRENT}/bin/lanewise-driver"
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytestmark = [
+    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not inside(), reason="needs namespaces of its own: 'make test ONLY=node'"),
+    pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
+    pytest.mark.skipif(not WHEELHOUSE.is_dir(), reason=f"there is no wheelhouse {WHEELHOUSE}"),
+]
+
+
+class SystemdNode(Node):
+    """A node whose kubelet and containerd run beside systemd."""
+
+    def __init__(self, plane: ControlPlane, machine: Machine) -> None:
+        self.machine = machine
+        super().__init__(plane)
+
+    def start(self, name: str) -> None:
+        run = self.plane.run
+        self.plane.run = lambda name, command: run(name, [*self.machine.inside, *command])  # type: ignore[method-assign]
+        try:
+            super().start(name)
+        finally:
+            del self.plane.run
+
+
+class Site:
+    """A controller that plays against the node. It runs on the node itself, as a connection is not what is tried."""
+
+    def __init__(self, node: Node, machine: Machine, folder: Path) -> None:
+        self.node, self.plane, self.machine, self.folder = node, node.plane, machine, folder
+        self.settings: Object = {"virtual_interfaces": ["rail*"], "log_level": "debug"}
+        self.output = ""
+        self.inventory = folder / "inventory.json"
+
+    def play(self, *arguments: str, rc: int = 0, playbook: str = "lanewise.dra.driver", **variables: t.Any) -> int:
+        """Play with these variables; the number of tasks that changed something."""
+        host: Object = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "dra_driver_kubeconfig": str(self.plane.kubeconfig),
+            "dra_driver_cache": str(self.folder / "cache"),
+            "dra_driver_wheelhouse": str(WHEELHOUSE),
+            "dra_driver_python": PYTHON,
+            "dra_driver_settings": self.settings,
+            "dra_driver_health_seconds": 20,
+            **variables,
+        }
+        self.inventory.write_text(json.dumps({"all": {"hosts": {self.node.name: host}}}))
+        command = [str(PROGRAM), "-i", str(self.inventory), playbook, "-e", "driver_become=false", *arguments]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        kept["ANSIBLE_HOME"] = str(self.folder / "home")
+        kept["ANSIBLE_PIPELINING"] = "1"
+        kept.pop("PIP_FIND_LINKS", None)
+        done = self.machine.run(*command, check=False, cwd=self.folder, env=kept)
+        self.output = done.stdout + done.stderr
+        print(self.output)  # shown where a test fails
+        assert done.returncode == rc, self.output
+        found = re.search(r"changed=(\d+)", done.stdout)
+        return int(found[1]) if found else 0
+
+    def systemctl(self, *arguments: str) -> str:
+        return self.machine.run("systemctl", *arguments, check=False).stdout.strip()
+
+    def property(self, name: str) -> str:
+        return self.systemctl("show", UNIT, f"--property={name}", "--value")
+
+    def module(self, name: str, **options: t.Any) -> Object:
+        """What a module of the collection returns on the node."""
+        arguments = self.folder / "arguments.json"
+        arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
+        program = f"ansible_collections.lanewise.dra.plugins.modules.{name}"
+        found: Object = json.loads(self.machine.run(sys.executable, "-m", program, str(arguments)).stdout)
+        return found
+
+    def info(self) -> Object:
+        return self.module("dra_driver_info")
+
+    def slices(self) -> list[Object]:
+        found = self.plane.expect("GET", f"{API}/resourceslices")["items"]
+        return [item for item in found if item["spec"]["driver"] == NAME]
+
+
+@pytest.fixture(scope="module")
+def machine() -> t.Iterator[Machine]:
+    with Machine() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site(newest: ControlPlane, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
+    with SystemdNode(newest, machine) as node:
+        for number in range(2):
+            add_rail(number)
+        yield Site(node, machine, tmp_path_factory.mktemp("site"))
+
+
+def test_every_mistake_is_told_before_anything_is_changed(site: Site) -> None:
+    wrong = {"metrics_address": "nowhere", "rails": {"x": 1}}
+    site.play(
+        rc=2,
+        dra_driver_node_name="node-9",
+        dra_driver_settings=wrong,
+        dra_driver_python="python-none",
+    )
+    assert "There is no Node node-9" in site.output
+    assert "python-none is not there" in site.output
+    assert "metrics_address" in site.output and "rails.x" in site.output
+    assert not CURRENT.parent.exists() and not Path("/etc/lanewise").exists()
+
+
+OTHER_FOLDER = """version = 3
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+address = "{folder}/containerd.sock"
+[plugins.'io.containerd.cri.v1.runtime']
+cdi_spec_dirs = ["/etc/cdi"]
+"""
+
+
+def test_a_runtime_that_would_not_hand_devices_over(site: Site, tmp_path: Path) -> None:
+    """A second containerd, where the module sees no other."""
+    config = tmp_path / "containerd.toml"
+    config.write_text(OTHER_FOLDER.format(folder=tmp_path))
+    asked = {"kubelet_version": "v1.33.9", "runtime_version": "containerd://2.4.2", "python": PYTHON}
+    arguments = tmp_path / "arguments.json"
+    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": asked}))
+    program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
+    script = f"{site.node.programs['containerd']} --config {config} >{tmp_path}/log 2>&1 & sleep 1; exec $0 -m $1 $2"
+    command = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c", script]
+    done = subprocess.run(
+        [*command, sys.executable, program, str(arguments)], capture_output=True, text=True, check=True, timeout=60
+    )
+    problems = json.loads(done.stdout)["problems"]
+    assert len(problems) == 2, problems
+    assert (
+        "kubelet is 1.33" in problems[0] and "Add it to cdi_spec_dirs in" in problems[1] and str(config) in problems[1]
+    )
+
+
+def test_check_mode_of_a_first_run_changes_nothing(site: Site) -> None:
+    assert site.play("--check", "--diff") > 5
+    assert not CURRENT.parent.exists() and not Path("/etc/lanewise").exists()
+    assert site.plane.request("GET", ACCOUNT)[0] == 404
+    assert site.systemctl("is-enabled", UNIT) != "enabled"
+
+
+def test_install(site: Site) -> None:
+    site.play("--diff")
+    assert site.systemctl("is-active", UNIT) == "active" and site.systemctl("is-enabled", UNIT) == "enabled"
+    token = Path("/etc/lanewise/token")
+    assert token.stat().st_mode & 0o777 == 0o600 and token.read_text() not in site.output
+    found = site.info()
+    assert found["ready"] and found["release"] == found["service"]["release"] == found["releases"][0]
+    assert found["token"]["node"] == site.node.name
+    assert {one["attributes"]["ifName"]["string"] for one in found["devices"]} == {"rail0", "rail1"}
+    assert sum(len(item["spec"]["devices"]) for item in site.slices()) == 2
+
+
+def test_second_run_changes_nothing(site: Site) -> None:
+    before = site.property("MainPID"), Path("/etc/lanewise/token").read_text()
+    assert site.play() == 0
+    assert site.play("--check", "--diff") == 0
+    assert (site.property("MainPID"), Path("/etc/lanewise/token").read_text()) == before
+
+
+def test_unit_has_only_what_it_needs(site: Site) -> None:
+    pid = site.property("MainPID")
+    status = site.machine.run("cat", f"/proc/{pid}/status").stdout
+    assert re.search(r"NoNewPrivs:\s*1", status) and re.search(r"Seccomp:\s*2", status)
+    allowed = int(re.search(r"CapBnd:\s*(\S+)", status)[1], 16)  # type: ignore[index]
+    assert allowed.bit_count() == 5
+    # pins must be seen by the next start
+    links = site.machine.run("readlink", f"/proc/{pid}/ns/mnt", "/proc/1/ns/mnt").stdout.split()
+    assert links[0] == links[1]
+    verified = site.machine.run("systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}", check=False)
+    told = [line for line in (verified.stdout + verified.stderr).splitlines() if UNIT in line]
+    assert not told, told
+
+
+def run_pod(site: Site, name: str) -> None:
+    """A pod with a device as net1."""
+    plane, node = site.plane, site.node
+    config = parameters({"name": "net1", "addresses": ["203.0.113.2/28"]})
+    devices = {
+        "requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}],
+        "config": [{"opaque": {"driver": NAME, "parameters": config}}],
+    }
+    claim = {"metadata": {"name": name}, "spec": {"devices": devices}}
+    plane.expect("POST", f"{API}/namespaces/default/resourceclaims", claim)
+    node.run_pod(node.pod(name, resourceClaims=[{"name": "net", "resourceClaimName": name}]))
+    assert "net1" in node.execute(name, "ip", "-brief", "link")
+
+
+def test_pod_gets_its_device_and_keeps_it_over_a_restart(site: Site) -> None:
+    plane, node = site.plane, site.node
+    selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+    plane.expect("POST", f"{API}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}})
+    run_pod(site, "one")
+    site.machine.run("systemctl", "restart", UNIT)
+    assert "net1" in node.execute("one", "ip", "-brief", "link")
+    plane.wait_for(lambda: site.info()["ready"], "the driver to be ready again", 30)
+    assert [claim["pod"] for claim in site.info()["claims"]] == ["one"]
+
+
+def test_a_driver_that_pods_need_is_not_taken_away(site: Site) -> None:
+    site.play(rc=2, dra_driver_state="absent")
+    assert "default/one of pod one" in site.output
+    assert site.systemctl("is-active", UNIT) == "active"
+
+
+def test_a_token_that_does_not_do_is_replaced(site: Site) -> None:
+    path = Path("/etc/lanewise/token")
+    before = path.read_text()
+    path.write_text("none")
+    assert site.play("--check") == 1
+    assert path.read_text() == "none"
+    assert site.play() == 2
+    assert path.read_text() not in ("none", before)
+
+
+def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None:
+    before, pid = Path("/etc/lanewise/driver.yml").read_text(), site.property("MainPID")
+    site.play(rc=2, dra_driver_settings={**site.settings, "log_level": "loud"})
+    assert "log_level" in site.output
+    assert Path("/etc/lanewise/driver.yml").read_text() == before and site.property("MainPID") == pid
+    site.settings["log_level"] = "info"
+    assert site.play("--check", "--diff") == 2 and "+log_level: info" in site.output
+    assert Path("/etc/lanewise/driver.yml").read_text() == before
+    assert site.play() == 2
+    assert site.property("MainPID") != pid
+
+
+def other_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
+    """A wheel of the driver with changes to its cli.py, and its version by C(name)."""
+    import zipfile
+
+    source = next((site.folder / "cache").glob("*/*.whl"))
+    made = site.folder / f"lanewise_driver-{name}-py3-none-any.whl"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(made, "w") as new:
+        for entry in old.infolist():
+            content = old.read(entry).decode()
+            if entry.filename.endswith("/RECORD"):
+                content = "".join(f"{line.split(',')[0]},,\n" for line in content.splitlines())
+            if entry.filename == "lanewise_driver/cli.py":
+                for before, after in changes:
+                    assert before in content
+                    content = content.replace(before, after)
+            content = content.replace("\nVersion: 1.0.0", f"\nVersion: {name}")
+            new.writestr(entry.filename.replace("-1.0.0.", f"-{name}."), content.replace("-1.0.0.", f"-{name}."))
+    return made
+
+
+def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
+    good, settings = os.readlink(CURRENT), Path("/etc/lanewise/driver.yml").read_text()
+    broken = other_wheel(
+        site, "1.0.1", ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a leaf")')
+    )
+    site.play(rc=2, dra_driver_wheel=str(broken), dra_driver_settings={**site.settings, "log_level": "error"})
+    assert "is not well with release 1.0.1-" in site.output and "a leaf" in site.output
+    assert "and that is ready" in site.output
+    assert os.readlink(CURRENT) == good and Path("/etc/lanewise/driver.yml").read_text() == settings
+    assert site.info()["ready"]
+    assert "net1" in site.node.execute("one", "ip", "-brief", "link")
+
+
+def test_an_upgrade_keeps_pods_and_some_releases(site: Site) -> None:
+    first = Path(os.readlink(CURRENT)).name
+    site.play(dra_driver_wheel=str(other_wheel(site, "1.0.2")), dra_driver_keep_releases=2)
+    second = Path(os.readlink(CURRENT)).name
+    assert second.startswith("1.0.2-")
+    # the one that was not well is gone, the one before is kept
+    assert {path.name for path in (CURRENT.parent / "releases").iterdir()} == {first, second}
+    assert "net1" in site.node.execute("one", "ip", "-brief", "link")
+
+
+def test_the_wheel_is_the_same_each_time(site: Site) -> None:
+    (wheel,) = (site.folder / "cache").glob("*/*.whl")
+    lock = REPOSITORY / "requirements/driver.txt"
+    options = {"source": str(REPOSITORY), "lock": str(lock), "wheelhouse": str(WHEELHOUSE)}
+    before = os.umask(0o077)
+    try:
+        made = site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)
+    finally:
+        os.umask(before)
+    assert made["changed"] and Path(made["wheel"]).read_bytes() == wheel.read_bytes()
+    assert not site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)["changed"]
+
+
+def test_uninstall(site: Site) -> None:
+    site.node.delete_pod("one")
+    site.plane.wait_for(lambda: not site.info()["claims"], "the claim's end", 30)
+    assert site.slices()
+    assert site.play("--check", dra_driver_state="absent", dra_driver_remove_manifests=True) > 0
+    assert site.systemctl("is-active", UNIT) == "active" and site.slices()
+    site.play(dra_driver_state="absent", dra_driver_remove_manifests=True)
+    assert not site.slices() and site.plane.request("GET", ACCOUNT)[0] == 404
+    assert site.property("LoadState") == "not-found"
+    left = ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", f"/var/lib/kubelet/plugins/{NAME}")
+    assert not [path for path in left if Path(path).exists()]
+    assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 0
+
+
+def test_uninstall_by_force(site: Site) -> None:
+    site.play()
+    run_pod(site, "two")
+    pins = site.machine.run("find", "/run/lanewise/netns", "-type", "f").stdout.split()
+    assert len(pins) == 1
+    site.play(rc=2, dra_driver_state="absent")
+    site.play(dra_driver_state="absent", dra_driver_force=True)
+    assert "/run/lanewise" not in site.machine.run("cat", "/proc/1/mountinfo").stdout
+    assert not Path("/run/lanewise").exists() and not site.slices()
+    assert not list(Path("/var/run/cdi").glob("k8s.lanewise.dev*"))
+    assert "net1" in site.node.execute("two", "ip", "-brief", "link")  # until the pod ends

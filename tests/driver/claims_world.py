@@ -1,0 +1,361 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node to give devices away from: namespaces of its own with veth interfaces, pods that are processes, and a control
+plane whose scheduler allocates what the collection's compiler wrote.
+
+Everything is real but the kubelet and the container runtime: the tests call the driver as these would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from lanewise_driver import claims
+from lanewise_driver.calls import AttachRequest, ClaimRef
+from lanewise_driver.claim_status import Writer
+from lanewise_driver.cluster import Cluster, from_kubeconfig
+from lanewise_driver.inventory import Inventory
+from lanewise_driver.paths import Paths
+from lanewise_driver.settings import Settings
+
+#: Set where the namespaces are made: in there, tests run.
+INSIDE = "LANEWISE_TEST_NAMESPACES"
+NODE = "node-a"
+NAMESPACE = "claims"
+RESOURCE = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+WIRES = tuple(f"wire{number}" for number in range(8))
+PATIENCE = 60
+
+Object = dict[str, t.Any]
+
+
+def inside() -> bool:
+    return INSIDE in os.environ
+
+
+def run_inside(file: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a file once more, in namespaces of their own. Every process in them ends with them, and they
+    with the caller. C(LANEWISE_TEST_ARGUMENTS) are further arguments, divided by bars."""
+    script = (
+        "mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && "
+        'exec "$0" -m pytest -p no:cacheprovider -q --durations=5 -o faulthandler_timeout=120 "$@"'
+    )
+    more = [word for word in os.environ.get("LANEWISE_TEST_ARGUMENTS", "").split("|") if word]
+    namespaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return subprocess.run(
+        ["setpriv", "--pdeathsig", "KILL", *namespaces, "sh", "-c", script, sys.executable, file, *more],
+        env={**os.environ, INSIDE: "1"},
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def ip(*words: str, netns: int | None = None) -> str:
+    enter = ["nsenter", f"--net=/proc/{netns}/ns/net"] if netns else []
+    return subprocess.run([*enter, "ip", *words], check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+#: What the kernel numbers or counts anew whenever an interface goes to another namespace.
+_VOLATILE = (
+    "ifindex",
+    "link_index",
+    "link_netnsid",
+    "valid_life_time",
+    "preferred_life_time",
+    "tentative",
+    "inet6_addr_gen_mode",
+)
+
+
+def _still(value: t.Any) -> t.Any:
+    if isinstance(value, dict):
+        return {key: _still(item) for key, item in value.items() if key not in _VOLATILE}
+    if isinstance(value, list):
+        return [_still(item) for item in value]
+    return value
+
+
+SYSCTLS = ("ipv4/conf/{}/rp_filter", "ipv4/conf/{}/arp_announce", "ipv6/conf/{}/accept_ra", "ipv6/conf/{}/disable_ipv6")
+
+
+def host_state() -> Object:
+    """What iproute2 and /proc say of this node's network, by parts."""
+    links = {one["ifname"]: _still(one) for one in json.loads(ip("-j", "-d", "address"))}
+    state: Object = {"links": links}
+    for family in ("-4", "-6"):
+        state[f"routes {family}"] = sorted(
+            map(repr, _still(json.loads(ip("-j", family, "route", "show", "table", "all"))))
+        )
+        state[f"rules {family}"] = ip(family, "rule")
+    neighbors = json.loads(ip("-j", "neighbour", "show", "nud", "permanent"))
+    state["neighbors"] = sorted(map(repr, neighbors))
+    for name in links:
+        for path in SYSCTLS:
+            file = Path("/proc/sys/net", path.format(name))
+            state[str(file)] = file.read_text() if file.exists() else None
+    return state
+
+
+def differences(one: Object, other: Object) -> list[str]:
+    """What is in one host state and not in the other, one line each."""
+    lines: list[str] = []
+    for key in sorted({*one, *other}):
+        before, now = one.get(key), other.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            lines += [f"{key}: {line}" for line in differences(before, now)]
+        elif isinstance(before, list) and isinstance(now, list):
+            lines += [f"{key}: lost {item}" for item in before if item not in now]
+            lines += [f"{key}: new {item}" for item in now if item not in before]
+        elif before != now:
+            lines.append(f"{key}: {before} is now {now}")
+    return lines
+
+
+def make_wires() -> int:
+    """The node's interfaces, each with what a node may have on one. The other ends are in a namespace of their own,
+    that of the process that is returned."""
+    fabric = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+    _wait_for_namespace(fabric.pid)
+    for number, name in enumerate(WIRES):
+        ip(
+            "link",
+            "add",
+            name,
+            "mtu",
+            "1450",
+            "address",
+            f"02:00:00:00:01:0{number}",
+            "type",
+            "veth",
+            "peer",
+            f"far{number}",
+        )
+        ip("link", "set", f"far{number}", "netns", str(fabric.pid))
+        ip("link", "set", f"far{number}", "mtu", "9000", "up", netns=fabric.pid)
+        ip("address", "add", f"10.0.{number}.2/24", "dev", name)
+        ip("address", "add", f"2001:db8:{number}::2/64", "dev", name, "nodad")
+        Path(f"/proc/sys/net/ipv4/conf/{name}/arp_announce").write_text("2")
+        ip("link", "set", name, "alias", f"wire number {number}", "up")
+        ip("route", "add", f"192.0.2.{16 * number}/28", "via", f"10.0.{number}.1", "metric", str(50 + number))
+        ip("route", "add", "10.200.0.0/16", "via", f"10.0.{number}.1", "table", str(100 + number))
+        ip("rule", "add", "from", f"10.0.{number}.2", "table", str(100 + number), "priority", str(1000 + number))
+        ip("neighbour", "add", f"10.0.{number}.77", "lladdr", "02:00:00:00:00:77", "dev", name, "nud", "permanent")
+
+    while "tentative" in ip("address"):
+        pass
+    return fabric.pid
+
+
+def _wait_for_namespace(pid: int) -> None:
+    own = os.stat("/proc/self/ns/net").st_ino
+    while os.stat(f"/proc/{pid}/ns/net").st_ino == own:
+        pass
+
+
+def _wire(request: str, wire: str, /, **interface: t.Any) -> Object:
+    device: Object = {
+        "name": request,
+        "class": "wire",
+        "cel": [f'device.attributes["lanewise.dev"].ifName == "{wire}"'],
+    }
+    return {**device, "interface": interface} if interface else device
+
+
+#: The claims, in the words of the collection's inventory.
+INVENTORY: Object = {
+    "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
+    "dra_claims_policy": True,
+    "dra_claims_classes": [
+        {
+            "name": "wire",
+            "driver": "lanewise.dev",
+            "cel": ['device.driver == "lanewise.dev" && has(device.attributes["lanewise.dev"].ifName)'],
+            "interface": {"mtu": 1400},
+        }
+    ],
+    "dra_claims_claims": [
+        {
+            "name": "one",
+            "namespace": NAMESPACE,
+            "devices": [
+                _wire(
+                    "nic",
+                    WIRES[0],
+                    name="net1",
+                    addresses=["198.51.100.7/24"],
+                    routes=[{"destination": "203.0.113.0/24", "gateway": "198.51.100.1", "metric": 7}],
+                    rules=[{"source": "198.51.100.7/32", "table": 55, "priority": 900}],
+                    neighbors=[{"destination": "198.51.100.9", "mac": "02:00:00:00:00:09"}],
+                    sysctls={"net.ipv4.conf.IFNAME.rp_filter": 2},
+                )
+            ],
+        },
+        {
+            "name": "two",
+            "namespace": NAMESPACE,
+            "devices": [_wire("left", WIRES[1]), _wire("right", WIRES[2], name="rail1", mtu=1300)],
+        },
+        {
+            "name": "child",
+            "namespace": NAMESPACE,
+            "devices": [_wire("nic", WIRES[3], name="mac0", child={"type": "macvlan"}, addresses=["198.51.100.8/24"])],
+        },
+        {
+            "name": "impossible",
+            "namespace": NAMESPACE,
+            "devices": [_wire("nic", WIRES[4], name="net1", ethtool={"features": {"no-such-feature": True}})],
+        },
+        {
+            "name": "leased",
+            "namespace": NAMESPACE,
+            "devices": [_wire("nic", WIRES[7], name="net1", dhcp=["ipv4"])],
+        },
+        {
+            "name": "failing",
+            "namespace": NAMESPACE,
+            "devices": [
+                _wire("good", WIRES[5], name="net1"),
+                _wire("bad", WIRES[6], routes=[{"destination": "203.0.113.0/24", "gateway": "198.51.100.1"}]),
+            ],
+        },
+    ],
+}  # fmt: skip
+
+
+class Sandbox:
+    """A pod's network namespace with a process in it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        _wait_for_namespace(self.process.pid)
+        self.pid = self.process.pid
+
+    @property
+    def path(self) -> Path:
+        return Path(f"/proc/{self.pid}/ns/net")
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def links(self) -> dict[str, Object]:
+        return {one["ifname"]: one for one in json.loads(ip("-j", "-d", "address", netns=self.pid))}
+
+    def inodes(self) -> int:
+        return os.stat(self.path).st_ino
+
+
+class World:
+    """The control plane with its claims allocated, and the folders of a driver."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, fabric: int) -> None:
+        self.plane = plane
+        self.fabric = fabric
+        self.paths = Paths(
+            plugin_dir=folder / "plugin",
+            registry_dir=folder / "registry",
+            run_dir=Path("/run/lanewise") / folder.name,
+            cdi_dir=folder / "cdi",
+            settings=folder / "none.yml",
+            hook_python=Path(sys.executable),
+        )
+        self.paths.make()
+        self.settings = Settings(node_name=NODE, virtual_interfaces=("wire*",))
+        self.cluster = self.connect()
+        self.claims: dict[str, ClaimRef] = {}
+        self.pods: dict[str, Object] = {}
+
+    def connect(self, **more: t.Any) -> Cluster:
+        return Cluster(lambda: from_kubeconfig(self.plane.kubeconfig), "lanewise.dev", NODE, **more)
+
+    def service(self, status: Writer | None = None, **more: t.Any) -> claims.Service:
+        """A driver that has just started over the same folders."""
+        held: list[t.Callable[[], t.Any]] = []
+        inventory = Inventory(lambda: self.settings, lambda: held[0]() if held else [])
+        cluster = self.connect()  # a child that is killed must not share the connection of its parent
+        made = claims.Service(self.paths, cluster, inventory, status or Writer(cluster), **more)
+        held.append(made.held)
+        return made
+
+    def publish(self) -> None:
+        plane = self.plane
+        plane.add_node(NODE)
+        plane.add_namespace(NAMESPACE)
+        publication = Inventory(lambda: self.settings, lambda: []).refresh()
+        wires = [one for one in publication.devices if one["name"].startswith("net-wire")]
+        assert len(wires) == len(WIRES), publication
+        pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "lanewise.dev", "nodeName": NODE, "pool": pool, "devices": wires}
+        plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": "wires"}, "spec": spec})
+        for made in compile_site(INVENTORY).objects:
+            self.apply(made)
+
+    def apply(self, made: Object) -> None:
+        """As the collection applies it. (What a client posts with blanks in opaque parameters, the server itself cannot
+        write back unchanged: it then refuses every change of such a claim's status.)"""
+        plurals = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "DeviceClass": "deviceclasses"}
+        plural = plurals.get(made["kind"], f"{made['kind'].lower()}s")
+        metadata = made["metadata"]
+        if "namespace" in metadata:
+            plural = f"namespaces/{metadata['namespace']}/{plural}"
+        path = f"/apis/{made['apiVersion']}/{plural}/{metadata['name']}?fieldManager=lanewise"
+        self.plane.expect("PATCH", path, made, APPLY_PATCH)
+        if made["kind"] == "ResourceClaim":
+            self.start(metadata["name"])
+
+    def start(self, claim: str, pod: str = "", **spec: t.Any) -> None:
+        """A pod for a claim; returns when the scheduler has bound it."""
+        name = pod or claim
+        body = {
+            "metadata": {"name": name},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [
+                    {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
+                ],
+                "resourceClaims": [{"name": "d", "resourceClaimName": claim}],
+                **spec,
+            },
+        }
+        self.plane.expect("POST", PODS, body)
+
+        def bound() -> t.Any:
+            found = self.plane.expect("GET", f"{PODS}/{name}")
+            return found if found["spec"].get("nodeName") else None
+
+        self.pods[name] = self.plane.wait_for(bound, f"the scheduler to bind {name}", PATIENCE)
+        metadata = self.claim(claim)["metadata"]
+        self.claims[claim] = ClaimRef(NAMESPACE, claim, metadata["uid"])
+
+    def claim(self, name: str) -> Object:
+        return t.cast(Object, self.plane.expect("GET", f"{CLAIMS}/{name}"))
+
+    def request(self, claim: str, sandbox: Path, pod: str = "") -> AttachRequest:
+        """What the hook of a container of the claim's pod would ask."""
+        metadata = self.pods[pod or claim]["metadata"]
+        annotations = {
+            "io.kubernetes.cri.sandbox-uid": metadata["uid"],
+            "io.kubernetes.cri.sandbox-name": metadata["name"],
+            "io.kubernetes.cri.sandbox-namespace": metadata["namespace"],
+        }
+        return AttachRequest(self.claims[claim].uid, sandbox, 0, "c", "/none", annotations)
+
+    def files(self) -> list[str]:
+        """Everything that the driver has on disk, but for empty folders."""
+        roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
+        return sorted(str(path) for root in roots for path in root.rglob("*") if not path.is_dir())

@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""kill -9 before and after everything that a program changes outside itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+import typing as t
+
+#: Functions that change something outside the process, or may. What ctypes calls (mounts) is not seen: kills come
+#: before and after it, by the calls around.
+_CHANGES = frozenset(
+    "fchmod flock fsync ftruncate get_errno ioctl mkdir open pwrite remove rename replace rmdir send sendall sendmsg "
+    "sendto unlink utime write".split()
+)
+_OF = ("posix", "fcntl", "_ctypes", "_io", "_socket", "socket")
+
+
+def _changes(function: t.Any) -> bool:
+    if getattr(function, "__name__", "") not in _CHANGES:
+        return False
+    holder = getattr(function, "__self__", None)
+    if isinstance(holder, types.ModuleType):
+        return holder.__name__ in _OF and (holder.__name__, function.__name__) != ("_io", "open")
+    return any(base.__module__ in _OF for base in type(holder).__mro__)
+
+
+def killed_at(step: int, act: t.Callable[[], object]) -> bool:
+    """Run C(act) in a child that is killed before its change number C(step), in whichever thread that is.
+
+    Returns whether the child was killed; False means that C(act) came to its end before. Raises AssertionError where it
+    raised something.
+    """
+    child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def watch(_frame: types.FrameType, event: str, function: t.Any) -> None:
+            nonlocal calls
+            if event == "c_call" and _changes(function):
+                calls += 1
+                if calls > step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            threading.setprofile(watch)
+            sys.setprofile(watch)
+            act()
+            sys.setprofile(None)
+        except BaseException:
+            sys.setprofile(None)
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _pid, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, f"failed before it could be killed at step {step}"
+    return False
+
+
+def killed_at_each_step(act: t.Callable[[], object], stride: int = 1) -> t.Iterator[int]:
+    """Run C(act) again and again, killed C(stride) steps later each time, and give the step; the last time it is not
+    killed. The caller puts things back as they were before it asks for the next."""
+    step = 0
+    while True:
+        killed = killed_at(step, act)
+        yield step
+        if not killed:
+            return
+        step += stride

@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Nodes and pods for tests of the kernel side: a child process in a network and a mount namespace of its own is the
+node, with veth pairs as its interfaces; other network namespaces are the pods."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import typing as t
+from pathlib import Path
+
+import pytest
+from lanewise_driver import netns
+
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+_MS_PRIVATE, _MS_REC = 1 << 18, 16384
+_SKIPPED = 77
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
+    """Runs a test in a forked process that is a node of its own. Skips where that takes rights which are not there."""
+
+    @functools.wraps(function)
+    def test(*args: t.Any, **kwargs: t.Any) -> None:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.close(reader)
+                with os.fdopen(writer, "w") as said:
+                    try:
+                        _become_a_node()
+                        function(*args, **kwargs)
+                        status = 0
+                    except pytest.skip.Exception as reason:
+                        said.write(str(reason))
+                        status = _SKIPPED
+                    except BaseException:
+                        said.write(traceback.format_exc())
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        os.close(writer)
+        with os.fdopen(reader) as heard:
+            text = heard.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == _SKIPPED:
+            pytest.skip(text)
+        assert status == 0, text or f"the node's process ended with {status}"
+
+    return test
+
+
+def _become_a_node() -> None:
+    if _libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET):
+        pytest.skip(f"needs to make network namespaces: {os.strerror(ctypes.get_errno())}")
+    if _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
+        pytest.skip("needs to make mount namespaces")
+    run("mount -t sysfs sys /sys")  # the old one shows the interfaces of the old namespace
+    run("mount -t tmpfs run /run")
+    run("ip link set lo up")
+
+
+def run(command: str, check: bool = True, text: str | None = None) -> str:
+    """A shell command on the node, and what it says."""
+    done = subprocess.run(["sh", "-c", command], input=text, capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def wait_for_ipv6() -> None:
+    """Until the kernel has taken the IPv6 addresses of the node, and made their routes."""
+    end = time.monotonic() + 5
+    while run("ip -6 addr show tentative") and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(0.01)
+
+
+class Pod:
+    """A network namespace that only its pin holds, and commands in it."""
+
+    def __init__(self, name: str = "pod") -> None:
+        self.pin = Path("/run/lanewise/netns") / name
+
+        def make() -> None:
+            if _libc.unshare(_CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "unshare")
+            netns.pin(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net", self.pin)
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        assert netns.alive(self.pin)
+
+    def run(self, command: str, check: bool = True) -> str:
+        done = subprocess.run(
+            ["nsenter", f"--net={self.pin}", "sh", "-c", command], capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def end(self) -> None:
+        """The namespace dies with its last pin; the kernel does that some time after."""
+        netns.unpin(self.pin)
+
+    def __enter__(self) -> Pod:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self.end()
+
+
+def pair(name: str, peer: str = "", up: bool = True) -> None:
+    """An interface of the node, by a cable to another one that plays the network."""
+    peer = peer or f"{name}-far"
+    mac = f"02:00:00:00:00:{len(name):02x}"
+    run(f"ip link add {name} address {mac} type veth peer name {peer}")
+    run(f"echo 1 > /proc/sys/net/ipv6/conf/{peer}/disable_ipv6; ip link set {peer} up")
+    if up:
+        run(f"ip link set {name} up")
+
+
+def shown(name: str) -> dict[str, str]:
+    """What iproute2 and /proc say of an interface of the node, to be compared before and after; without indexes."""
+    link = run(f"ip -d -o link show dev {name}").split(":", 1)[1]
+    folders = [f"/proc/sys/net/{kind}/{name}" for kind in ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")]
+    return {
+        "link": link.replace(" qdisc noop ", " qdisc noqueue "),  # until it is up for the first time
+        "addresses": run(f"ip -d -o addr show dev {name} | sed 's/^[0-9]*//'"),
+        "routes": "".join(sorted(run("ip -d -4 route show table all; ip -d -6 route show table all").splitlines(True))),
+        "rules": run("ip -d -4 rule; ip -d -6 rule"),
+        "neighbors": "".join(
+            sorted(run(f"ip neigh show dev {name} nud permanent; ip neigh show proxy dev {name}").splitlines(True))
+        ),
+        "sysctls": run(f"grep -rs . {' '.join(folders)} | sort", check=False),
+        "qdiscs": run(f"tc qdisc show dev {name} | grep -v -e noop -e noqueue", check=False),
+        "features": run(f"ethtool -k {name}", check=False),
+    }

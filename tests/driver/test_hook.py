@@ -1,0 +1,496 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The hook as a container runtime runs it, against the driver's socket, with real processes and network namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lanewise_driver import cdi, hook, hook_server
+from lanewise_driver.hook_server import HookServer
+from lanewise_driver.metrics import Metrics
+from lanewise_driver.paths import Paths
+
+CLAIM = UID.format(1)
+INSTANCE = "0b0f4c0e-1111-4000-8000-00000000000{}"
+NOBODY = 65534
+ANNOTATIONS = {
+    "io.kubernetes.cri.sandbox-uid": "pod-uid",
+    "io.kubernetes.cri.sandbox-name": "worker-0",
+    "io.kubernetes.cri.sandbox-namespace": "training",
+    "io.kubernetes.cri.sandbox-id": "f00d",
+    "io.kubernetes.cri.container-name": 'has a "pid": 1 in it',
+    "pid": "7",
+}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the socket is for root alone")
+pytestmark = needs_root
+
+
+@pytest.fixture
+def paths() -> t.Iterator[Paths]:
+    """Folders with short names, as sockets need."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="d") as folder:
+        made = Paths.under(Path(folder), hook_python=Path(sys.executable))
+        made.make()
+        cdi.install_hook(made)
+        yield made
+
+
+@pytest.fixture
+def shelf(paths: Paths) -> Shelf:
+    return Shelf(paths.state_dir)
+
+
+@pytest.fixture
+def server(paths: Paths, shelf: Shelf) -> t.Iterator[HookServer]:
+    running = HookServer(paths, shelf, Metrics())
+    running.start()
+    yield running
+    running.stop(1)
+
+
+@pytest.fixture(scope="session")
+def container() -> t.Iterator[int]:
+    """The process id of a container's first process, in a network namespace of its own."""
+    child = subprocess.Popen(["unshare", "--net", "sleep", "300"])
+    own = os.stat("/proc/self/ns/net").st_ino
+    for _unused in range(200):
+        if os.stat(f"/proc/{child.pid}/ns/net").st_ino != own:
+            break
+        time.sleep(0.02)
+    else:
+        pytest.skip("no network namespaces here")
+    yield child.pid
+    child.kill()
+    child.wait()
+
+
+class Hook(subprocess.Popen[bytes]):
+    """The command of the CDI spec, started."""
+
+    def __init__(self, paths: Paths, pid: int, wait: float = cdi.HOOK_WAIT, **changes: t.Any) -> None:
+        state = {"ociVersion": "1.2.0", "id": "c0ffee", "status": "created", "pid": pid, "bundle": "/run/b"}
+        state["annotations"] = {**ANNOTATIONS, **changes.pop("annotations", {})}
+        command = [*cdi.hook_command(paths, CLAIM)[:-1], str(wait)]
+        pipe = subprocess.PIPE
+        changes.setdefault("env", {"LC_ALL": "C.UTF-8"})
+        super().__init__(command, stdin=pipe, stdout=pipe, stderr=pipe, **changes)
+        assert self.stdin
+        self.stdin.write(json.dumps(state).encode())
+        self.stdin.close()
+        self.stdin = None
+
+    def ended(self) -> tuple[int, str]:
+        """Exit status and what it said."""
+        out, err = self.communicate(timeout=60)
+        assert out == b""
+        return self.returncode, err.decode()
+
+
+def test_attach(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    assert Hook(paths, container).ended() == (0, "")
+    (request,) = shelf.attached
+    assert (request.uid, request.pid, request.container, request.bundle) == (CLAIM, container, "c0ffee", "/run/b")
+    assert (request.pod_uid, request.pod_namespace, request.pod_name) == ("pod-uid", "training", "worker-0")
+    assert request.sandbox == "f00d"
+    # the descriptor led to the container's namespace, and is closed
+    assert (shelf.folder / "netns").read_text() == str(os.stat(f"/proc/{container}/ns/net").st_ino)
+    assert not request.netns.exists()
+    assert 'lanewise_operation_seconds_count{operation="attach",outcome="ok"} 1.0' in server.metrics.text().decode()
+
+
+def test_cri_o_annotations(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    ours = {name: "" for name in ANNOTATIONS}
+    theirs = {
+        "io.kubernetes.pod.uid": "u",
+        "io.kubernetes.pod.name": "n",
+        "io.kubernetes.pod.namespace": "s",
+        "io.kubernetes.cri-o.SandboxID": "i",
+    }
+    assert Hook(paths, container, annotations={**ours, **theirs}).ended()[0] == 0
+    (request,) = shelf.attached
+    assert (request.pod_uid, request.pod_name, request.pod_namespace, request.sandbox) == ("u", "n", "s", "i")
+
+
+def test_refusal_is_told_in_one_line(server: HookServer, paths: Paths, container: int) -> None:
+    start = time.monotonic()
+    done = Hook(paths, container, annotations={"refuse": "nic0:\n no µlink"}).ended()
+    assert done == (1, "lanewise.dev: nic0: no µlink\n")
+    assert time.monotonic() - start < 10, "to try again would not help"
+
+
+def test_busy_is_tried_again(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    shelf.busy = 3
+    assert Hook(paths, container).ended() == (0, "")
+    assert shelf.busy == 0 and len(shelf.attached) == 1
+    shelf.busy = 1000
+    status, said = Hook(paths, container, wait=0.7).ended()
+    assert (status, said) == (1, "lanewise.dev: gave up after 0.7 seconds: nic0 is still with claim other\n")
+
+
+def test_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: int) -> None:
+    waiting = Hook(paths, container)
+    time.sleep(1)
+    assert waiting.poll() is None
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    assert waiting.ended() == (0, "")
+    server.stop(1)
+    assert not paths.hook_socket.exists()
+
+
+DAEMON = """
+import sys, time
+from pathlib import Path
+from lanewise_driver.hook_server import HookServer
+from lanewise_driver.metrics import Metrics
+from lanewise_driver.paths import Paths
+class Slow:
+    def attach(self, request):
+        print("attaching", flush=True)
+        time.sleep(300)
+HookServer(Paths.under(Path(sys.argv[1])), Slow(), Metrics()).start()
+print("up", flush=True)
+time.sleep(300)
+"""
+
+
+def test_waits_for_a_driver_that_was_killed_at_work(paths: Paths, shelf: Shelf, container: int) -> None:
+    root = paths.run_dir.parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(root)], stdout=subprocess.PIPE, env=environment)
+    assert daemon.stdout and daemon.stdout.readline() == b"up\n"
+    waiting = Hook(paths, container)
+    assert daemon.stdout.readline() == b"attaching\n"
+    daemon.kill()
+    daemon.communicate()
+    time.sleep(0.5)
+    assert paths.hook_socket.exists() and waiting.poll() is None
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    assert waiting.ended() == (0, "")
+    server.stop(1)
+
+
+def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
+    status, said = Hook(paths, container, wait=0.5).ended()
+    missing = f"no driver at {paths.hook_socket}: No such file or directory"
+    assert (status, said) == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    shelf.delay = 3
+    status, said = Hook(paths, container, wait=0.5).ended()
+    assert (status, said) == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
+    server.stop(10)
+
+
+def test_stop_lets_running_attaches_end(paths: Paths, shelf: Shelf, container: int) -> None:
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    shelf.delay = 1.5
+    running = Hook(paths, container)
+    assert shelf.running.acquire(timeout=20)
+    server.stop(20)
+    assert running.ended() == (0, "")
+    assert not paths.hook_socket.exists()
+
+
+STRANGER = """
+import os, socket, sys
+uid, netns = int(sys.argv[1]), os.open(sys.argv[2], os.O_RDONLY)
+os.seteuid(uid)
+with socket.socket(socket.AF_UNIX) as connection:
+    try:
+        connection.connect("hook.sock")
+        socket.send_fds(connection, [sys.stdin.buffer.read()], [netns])
+        connection.shutdown(socket.SHUT_WR)
+        print(connection.recv(100))
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_only_root_may_ask(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    """Someone else is kept out by the socket's mode, by its folder's, and where neither does by the server."""
+
+    def said(uid: int) -> str:
+        command = [sys.executable, "-c", STRANGER, str(uid), f"/proc/{container}/ns/net"]
+        done = subprocess.run(command, input=request(container), capture_output=True, cwd=paths.run_dir, check=True)
+        return done.stdout.decode().strip()
+
+    assert stat.S_IMODE(paths.hook_socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(paths.run_dir.stat().st_mode) == 0o700
+    assert said(NOBODY) == "PermissionError"
+    paths.run_dir.chmod(0o711)
+    assert said(NOBODY) == "PermissionError"
+    paths.hook_socket.chmod(0o666)
+    assert said(NOBODY) in ("b''", "BrokenPipeError", "ConnectionResetError")
+    assert shelf.attached == []
+    assert b'lanewise_errors_total{part="hooks"} 1.0' in server.metrics.text()
+    assert said(0) == repr(b"done\n")
+    assert len(shelf.attached) == 1
+
+
+def test_does_not_depend_on_its_caller(server: HookServer, paths: Paths, tmp_path: Path, container: int) -> None:
+    for name in ("os", "time", "_socket", "socket", "sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)\n")
+        (paths.hook_program.parent / f"{name}.py").write_text("raise SystemExit(98)\n")
+    environment = {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONHOME": "/nonexistent",
+        "PYTHONSTARTUP": str(tmp_path / "os.py"),
+        "PYTHONUSERBASE": str(tmp_path),
+        "PYTHONINSPECT": "1",
+        "PATH": "",
+        "LC_ALL": "nonsense",
+    }
+    assert Hook(paths, container, cwd=tmp_path, env=environment).ended() == (0, "")
+    assert Hook(paths, container, cwd="/", env={}).ended() == (0, "")
+
+
+def test_a_newer_instance_takes_over(
+    paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    other = Shelf(paths.netns_dir)
+    old = HookServer(paths, shelf, Metrics(), INSTANCE.format(1))
+    new = HookServer(paths, other, Metrics(), INSTANCE.format(2))
+    old.start()
+    new.start()
+    assert Hook(paths, container).ended() == (0, "")
+    assert (len(shelf.attached), len(other.attached)) == (0, 1)
+    # the newer one fails and goes: the older one is there again
+    new.stop(1)
+    assert Hook(paths, container).ended() == (0, "")
+    assert (len(shelf.attached), len(other.attached)) == (1, 1)
+    third = HookServer(paths, other, Metrics(), INSTANCE.format(3))
+    third.start()
+    old.stop(1)
+    assert Hook(paths, container).ended() == (0, "")
+    assert len(other.attached) == 2
+    third.stop(1)
+    assert list(paths.run_dir.glob("hook.sock*")) == []
+
+
+def test_a_lost_socket_comes_back(paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    paths.hook_socket.unlink()
+    assert Hook(paths, container).ended() == (0, "")
+    server.stop(1)
+
+
+def test_many_containers_at_once(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    shelf.delay = 0.2
+    hooks = [Hook(paths, container) for _unused in range(40)]
+    assert [running.ended() for running in hooks] == [(0, "")] * 40
+    assert len(shelf.attached) == 40
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+    assert threading.active_count() < 40
+
+
+def test_a_machine_without_threads_to_spare(
+    server: HookServer, paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on, and the hook asks again."""
+    start, refused = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "hook" and len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")  # what a limit of processes makes of it
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert Hook(paths, container).ended() == (0, "")
+    assert len(refused) == 3 and len(shelf.attached) == 1
+    assert b'lanewise_errors_total{part="hooks"} 3.0' in server.metrics.text()
+
+
+def test_stop_does_not_wait_for_a_free_worker(
+    paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_server, "WORKERS", 1)
+    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    shelf.delay = 4
+    hooks = [Hook(paths, container, wait=1) for _unused in range(3)]
+    assert shelf.running.acquire(timeout=20)
+    start = time.monotonic()
+    server.stop(0.1)
+    assert time.monotonic() - start < 2
+    assert {running.ended()[0] for running in hooks} == {1}
+
+
+def ask(paths: Paths, content: bytes, descriptors: t.Sequence[int] = ()) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(str(paths.hook_socket))
+        answer = b""
+        try:
+            if descriptors:
+                content = content[socket.send_fds(connection, [content], descriptors) :]
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(4096):
+                answer += part
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return answer
+
+
+def request(pid: t.Any, uid: str = CLAIM, **changes: t.Any) -> bytes:
+    return f"{uid} {pid}\n".encode() + json.dumps({"pid": pid, "id": "c", "bundle": "b", **changes}).encode()
+
+
+def test_any_bytes_are_survived(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    """Whatever root sends, the driver answers or hangs up, and goes on."""
+    netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
+    tokens = st.sampled_from([request(container), CLAIM.encode(), b"\n", b"{}", b"[", b"\xff", b"null", b'{"pid": 1}'])
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(st.binary(max_size=20) | tokens, max_size=4), st.booleans())
+    def check(parts: list[bytes], namespace: bool) -> None:
+        content = b"".join(parts)
+        answer = ask(paths, content, [netns] if namespace and content else [])
+        assert answer == b"" or answer.endswith(b"\n")
+        assert answer.split(b" ")[0] in (b"", b"done\n", b"refused")
+        if answer == b"done\n":
+            assert namespace and json.loads(content.partition(b"\n")[2])["pid"] == container
+
+    check()
+    for content in (b"[" * 100_000, request(container) + b" " * (2 << 20), request(container, annotations={"x": 1})):
+        answer = ask(paths, content, [netns])
+        assert answer == b"" or answer.startswith(b"refused")
+    done = len(shelf.attached)
+    assert ask(paths, request(container), [netns]) == b"done\n"
+    assert len(shelf.attached) == done + 1
+    os.close(netns)
+
+
+def test_what_a_request_must_have(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
+    mount = os.open(f"/proc/{container}/ns/mnt", os.O_RDONLY)
+    plain = os.open("/dev/null", os.O_RDONLY)
+    state = b"refused the hook sent no OCI state of a container\n"
+    assert ask(paths, request(container)) == b"refused the hook sent no network namespace\n"
+    assert ask(paths, request(container), [mount]) == b"refused the hook sent no network namespace\n"
+    assert ask(paths, request(container), [plain]) == b"refused the hook sent no network namespace\n"
+    assert ask(paths, f"{CLAIM} 1\n".encode() + request(2).split(b"\n")[1], [netns]) == state
+    assert ask(paths, request(True), [netns]) == state
+    assert ask(paths, request(container, id=None), [netns]) == state
+    for uid in ("../../x", "", "."):
+        assert ask(paths, request(container, uid), [netns]).startswith(b"refused")
+    assert shelf.attached == []
+    for descriptor in (netns, mount, plain):
+        os.close(descriptor)
+
+
+def test_slow_hooks_hold_nobody_up(
+    server: HookServer, paths: Paths, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_server, "READ_TIMEOUT", 0.5)
+    stuck = [socket.socket(socket.AF_UNIX) for _unused in range(hook_server.WORKERS)]
+    for connection in stuck:
+        connection.connect(str(paths.hook_socket))
+    assert Hook(paths, container).ended() == (0, "")
+    for connection in stuck:
+        connection.close()
+
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=10) | st.sampled_from(["pid", '"pid"', '\\"pid": 5', '"pid":9'])
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    st.dictionaries(NAMES, NAMES, max_size=6),
+    st.integers(min_value=1, max_value=2**22),
+    st.booleans(),
+    st.sampled_from([None, 1, "\t"]),
+    st.booleans(),
+)
+def test_process_id_is_that_of_json(
+    annotations: dict[str, str], pid: int, first: bool, indent: int | str | None, ascii_only: bool
+) -> None:
+    """The hook finds the number without a JSON parser, in whatever way a runtime writes its state."""
+    state = {"annotations": annotations, "status": "created", "id": "c"}
+    state = {"pid": pid, **state} if first else {**state, "pid": pid}
+    assert hook.process(json.dumps(state, indent=indent, ensure_ascii=ascii_only).encode()) == pid
+
+
+@pytest.mark.parametrize("state", [b"", b"{}", b'{"pid": "7"}', b'{"pid"', b'{"pid": 0}', b'{"pid": -4}', b"\xff"])
+def test_no_process(paths: Paths, state: bytes) -> None:
+    command = cdi.hook_command(paths, CLAIM)
+    done = subprocess.run(command, input=state, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"lanewise.dev: the container runtime named no process of the container\n",
+    )
+
+
+def test_process_that_ended(paths: Paths) -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    status, said = Hook(paths, child.pid).ended()
+    assert status == 1 and said == f"lanewise.dev: the container's process {child.pid}: No such file or directory\n"
+
+
+def test_arguments(paths: Paths) -> None:
+    for arguments in ([], ["a", "b"], ["a", "b", "soon"]):
+        command = [*cdi.hook_command(paths, CLAIM)[:4], *arguments]
+        done = subprocess.run(command, input=b"", capture_output=True, check=False)
+        assert done.returncode == 1 and done.stderr.startswith(b"lanewise.dev: usage")
+
+
+def processor_time(command: list[str], state: bytes = b"") -> float:
+    """The least of some runs, in milliseconds: what other programs do here does not count."""
+    times = []
+    for _unused in range(12):
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert child.stdin
+        child.stdin.write(state)
+        child.stdin.close()
+        _unused, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0 and child.stderr
+        child.stderr.close()
+        times.append((usage.ru_utime + usage.ru_stime) * 1000)
+    return min(times)
+
+
+def test_starts_quickly(
+    server: HookServer, paths: Paths, container: int, record_property: t.Callable[[str, object], None]
+) -> None:
+    """Little more than an interpreter takes to start: it loads nothing large."""
+    command = cdi.hook_command(paths, CLAIM)
+    state = request(container).split(b"\n")[1]
+    least = processor_time(["true"])
+    bare = processor_time([*command[:3], "-c", "pass"])
+    whole = processor_time(command, state)
+    record_property("processor time in ms", {"true": least, "python": bare, "hook": whole})
+    print(f"processor time: true {least:.1f} ms, python {bare:.1f} ms, hook {whole:.1f} ms")
+    assert whole < bare + 15
+    loaded = subprocess.run(
+        [*command[:3], "-X", "importtime", *command[3:]], input=state, capture_output=True, check=True
+    ).stderr.decode()
+    modules = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
+    assert "_socket" in modules and not modules & {"json", "re", "socket", "enum", "site", "collections", "typing"}

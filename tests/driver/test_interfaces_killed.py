@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""kill -9 at every step of attach and detach: what comes next always gets the interface where it belongs."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
+from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from lanewise_driver import interfaces
+from lanewise_driver.ethtool import Ethtool
+from lanewise_driver.interfaces import Identity
+
+ONE = Identity(None, None, "one")
+#: Detach asks the kernel some hundred times; each place is tried with 1.
+STRIDE = int(os.environ.get("LANEWISE_STRIDE", "40"))
+CONFIG = {
+    "name": "net1",
+    "mtu": 4000,
+    "mac": "02:00:00:00:00:77",
+    "addresses": ["10.1.0.2/24", "fd00::2/64"],
+    "routes": [{"destination": "10.50.0.0/16", "gateway": "10.1.0.1", "table": 100, "metric": 5}],
+    "rules": [{"source": "10.1.0.2/32", "table": 100, "priority": 500}],
+    "neighbors": [{"destination": "10.1.0.9", "mac": "02:00:00:00:00:0a"}],
+    "sysctls": {"net.ipv4.conf.IFNAME.arp_ignore": 1, "net.ipv6.conf.IFNAME.accept_dad": 0},
+    "ethtool": {"features": {"gro": True}},
+}
+
+
+def node() -> dict[str, t.Any]:
+    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    pair("one")
+    run("ip link set one alias up mtu 9000; ip link property add dev one altname enp1s0")
+    with Ethtool() as tool:
+        tool.set_features("one", {"tx-checksum-ip-generic": False})
+    run("ip addr add 10.1.0.3/24 dev one; ip addr add fd00::3/64 dev one")
+    run("ip route add 10.60.0.0/16 via 10.1.0.1 metric 9; ip rule add from 10.1.0.3 table 101 priority 700")
+    run("echo 2 > /proc/sys/net/ipv4/conf/one/rp_filter")
+    wait_for_ipv6()
+    return interfaces.snapshot(ONE)
+
+
+def inside(pod: Pod) -> str:
+    interfaces.settle(pod.pin, {"net1": CONFIG["addresses"]})
+    return pod.run("ip -o link show net1 | sed 's/^[0-9]*//'; ip -o addr show net1; ip route show table 100; ip rule")
+
+
+@pytest.mark.parametrize("after", ["detach", "attach"])
+def test_attach(after: str) -> None:
+    @on_a_node
+    def test() -> None:
+        host = node()
+        before = shown("one")
+        with Pod("whole") as pod:
+            interfaces.attach(ONE, host, CONFIG, pod.pin)
+            wanted = inside(pod)
+            assert interfaces.detach(ONE, host, pod.pin, CONFIG) == []
+        steps = 0
+        pods: list[Pod] = []
+
+        def attach() -> None:
+            interfaces.attach(ONE, host, CONFIG, pods[-1].pin)
+
+        pods.append(Pod("0"))
+        for step in killed_at_each_step(attach):
+            pod = pods[-1]
+            if after == "attach":
+                interfaces.attach(ONE, host, CONFIG, pod.pin)
+                assert inside(pod) == wanted, step
+            assert interfaces.detach(ONE, host, pod.pin, CONFIG) == [], step
+            assert interfaces.snapshot(ONE) == host, step
+            assert shown("one") == before, step
+            pod.end()
+            pods.append(Pod(str(step + 1)))
+            steps += 1
+        assert steps > 10
+
+    test()
+
+
+@on_a_node
+def test_detach() -> None:
+    host = node()
+    before = shown("one")
+    pods: list[Pod] = []
+
+    def attached() -> None:
+        pods.append(Pod(str(len(pods))))
+        interfaces.attach(ONE, host, CONFIG, pods[-1].pin)
+
+    attached()
+    steps = 0
+    for step in killed_at_each_step(lambda: interfaces.detach(ONE, host, pods[-1].pin, CONFIG), STRIDE):
+        assert interfaces.detach(ONE, host, pods[-1].pin, CONFIG) == [], step
+        assert interfaces.snapshot(ONE) == host, step
+        assert shown("one") == before, step
+        pods[-1].end()
+        attached()
+        steps += 1
+    assert steps > 10

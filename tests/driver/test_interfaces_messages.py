@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Requests for hardware and kernels that these tests do not have: what strace reads in them is what it reads in those
+of iproute2. That the kernel does as it is asked is not proven here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
+from lanewise_driver import links, netlink, vf
+from lanewise_driver.links import Link
+
+OURS = """
+import json, sys
+from lanewise_driver import interfaces, links, netlink, vf
+from lanewise_driver.errors import KernelError
+from lanewise_driver.netlink import Netlink
+what, argument = sys.argv[1], json.loads(sys.argv[2])
+with Netlink() as connection:
+    index = links.get(connection, name="one").index
+    try:
+        if what == "vf":
+            for _, message in vf.messages(3, {}, argument):
+                body = netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(1, message))
+                links.change(connection, index, body)
+        elif what == "vrf":
+            interfaces._enslave(connection, index, argument)
+        else:
+            netns = interfaces.Path("/proc/self/ns/net")
+            interfaces._make_child(interfaces.Identity(None, None, "one"), {}, {"child": argument}, netns, "net1")
+    except (OSError, KernelError):
+        pass
+"""
+
+
+def told(attribute: str, *command: str) -> list[str]:
+    """How strace reads an attribute in the requests about links that a command sends, whatever the kernel answers."""
+    if not shutil.which("strace"):
+        pytest.skip("needs strace")
+    calls = "trace=sendmsg,sendto"
+    said = subprocess.run(
+        ["strace", "-s", "4096", "-e", calls, *command], capture_output=True, text=True, check=False
+    ).stderr
+    if "PTRACE" in said:
+        pytest.skip("needs to trace processes")
+    found = []
+    for line in said.replace("NLA_F_NESTED|", "").splitlines():
+        if re.search(r"nlmsg_type=RTM_(NEW|SET)LINK", line) and attribute in line:
+            text = line[line.index(attribute) :]
+            found.append(re.split(r", iov_len=|, \d+, 0, NULL", text)[0].rstrip("]}"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        ({"mac": "02:00:00:00:00:77"}, "mac 02:00:00:00:00:77"),
+        ({"vlan": 5, "qos": 2}, "vlan 5 qos 2"),
+        ({"vlan": 7}, "vlan 7"),
+        ({"vlan": 5, "qos": 2, "vlanProtocol": "88a8"}, "vlan 5 qos 2 proto 802.1ad"),
+        ({"trust": True}, "trust on"),
+        ({"spoofchk": False, "trust": False}, "spoofchk off trust off"),
+        ({"minTxRate": 100, "maxTxRate": 4000}, "max_tx_rate 4000 min_tx_rate 100"),
+        ({"linkState": "auto"}, "state auto"),
+        ({"linkState": "enable"}, "state enable"),
+        ({"linkState": "disable"}, "state disable"),
+    ],
+)
+def test_settings_of_a_virtual_function(settings: dict[str, t.Any], command: str) -> None:
+    @on_a_node
+    def test() -> None:
+        pair("one")
+        theirs = told("nla_type=IFLA_VF_INFO}", "ip", "link", "set", "one", "vf", "3", *command.split())
+        ours = told("nla_type=IFLA_VF_INFO}", sys.executable, "-c", OURS, "vf", json.dumps(settings))
+        assert ours and theirs
+        # the kernel of these tests refuses the first one, so that no second one is sent
+        (first,) = re.findall(r"nla_type=IFLA_VF_(?!INFO}).*", ours[0])
+        assert re.sub(r"\W+$", "", first) in theirs[0]
+
+    test()
+
+
+@pytest.mark.parametrize(
+    ("what", "argument", "command"),
+    [
+        ("vrf", {"name": "blue", "table": 1234}, "add blue type vrf table 1234"),
+        ("child", {"type": "ipvlan"}, "add link one name net1 type ipvlan mode l2"),
+        ("child", {"type": "ipvlan", "mode": "l3s"}, "add link one name net1 type ipvlan mode l3s"),
+        ("child", {"type": "macvlan", "mode": "vepa"}, "add link one name net1 type macvlan mode vepa"),
+    ],
+)
+def test_kinds_of_links(what: str, argument: dict[str, t.Any], command: str) -> None:
+    @on_a_node
+    def test() -> None:
+        pair("one")
+        ours = told("nla_type=IFLA_LINKINFO}", sys.executable, "-c", OURS, what, json.dumps(argument))
+        subprocess.run(["ip", "link", "del", "net1"], check=False, capture_output=True)
+        theirs = told("nla_type=IFLA_LINKINFO}", "ip", "link", *command.split())
+        # iproute2 leaves the zero byte at the end of the kind out, and gives ipvlan's flags, none, as well
+        assert _plain(ours[0]) == _plain(theirs[0]).replace(r"\x06\x00\x02\x00\x00\x00\x00\x00", "")
+
+    test()
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"nla_len=\d+", "", text).replace('\\0"', '"').replace('"...', '"')
+
+
+def test_settings_that_are_told() -> None:
+    import struct
+
+    def info(index: int, *more: bytes) -> bytes:
+        mac = netlink.attribute(1, struct.pack("=I", index) + bytes.fromhex("020000000077").ljust(32, b"\0"))
+        return netlink.nest(1, mac, *more)
+
+    told_of = [
+        info(0),
+        info(
+            1,
+            netlink.attribute(2, struct.pack("=III", 1, 5, 2)),
+            netlink.nest(12, netlink.attribute(1, struct.pack("=III2s2x", 1, 5, 2, b"\x88\xa8"))),
+            netlink.attribute(6, struct.pack("=III", 1, 10, 20)),
+            netlink.attribute(4, struct.pack("=II", 1, 1)),
+            netlink.attribute(9, struct.pack("=II", 1, 2**32 - 1)),
+            netlink.attribute(5, struct.pack("=II", 1, 2)),
+        ),
+    ]
+    link = Link(1, 0, {links.IFLA_ADDRESS: bytes(6), links.IFLA_VFINFO_LIST: b"".join(told_of)})
+    assert vf.parse(link, 1) == {
+        "mac": "02:00:00:00:00:77",
+        "vlan": 5,
+        "qos": 2,
+        "vlanProtocol": "88a8",
+        "minTxRate": 10,
+        "maxTxRate": 20,
+        "spoofchk": True,
+        "linkState": "disable",
+    }
+    with pytest.raises(OSError):
+        vf.parse(link, 2)
+    assert list(vf.messages(1, vf.parse(link, 1), vf.parse(link, 1))) == []

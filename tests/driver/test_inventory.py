@@ -1,0 +1,431 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a node gives away and what it keeps: example machines, and real interfaces and routes in namespaces.
+
+What needs a namespace runs as a program of its own in one, with a /sys of that namespace.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from lanewise_driver import links, netlink, uplinks
+from lanewise_driver.inventory import Device, Inventory
+from lanewise_driver.settings import Settings, read
+from lanewise_driver.topology.publish import COUNTER, MISSING
+
+needs_namespaces = pytest.mark.skipif(
+    bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
+    reason="needs root, unshare and ip for network namespaces",
+)
+
+
+@pytest.fixture(scope="module")
+def sriov(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sriov", tmp_path_factory.mktemp("machines") / "sriov")
+
+
+def inventory(root: Path, held: t.Iterable[Device] = (), **settings: t.Any) -> Inventory:
+    found, kept = read(settings), list(held)
+    return Inventory(lambda: found, lambda: kept, str(root))
+
+
+PF, VF = "pci-0000-c9-00-1", "pci-0000-c9-10-2"
+
+
+def test_devices_have_what_the_kernel_side_needs(sriov: Path) -> None:
+    node = inventory(sriov)
+    pf, vf = node.device(PF), node.device(VF)
+    assert pf and vf
+    assert (pf.address, pf.pf, pf.vf, pf.link_layer) == ("0000:c9:00.1", None, None, "ethernet")
+    assert (vf.address, vf.pf, vf.vf, vf.rdma_devices) == ("0000:c9:10.2", "0000:c9:00.1", 0, ())
+    assert pf.interface == pf.device["attributes"]["ifName"]["string"]
+    assert pf.permanent_mac == pf.device["attributes"]["mac"]["string"]
+    assert Device.from_json(json.loads(json.dumps(pf.as_json()))) == pf
+    assert node.device("pci-0000-01-00-0") is None and "default route" in node.withheld("pci-0000-01-00-0")
+    assert node.withheld(PF) == "" and node.withheld("none") == ""
+
+
+def test_settings_choose(sriov: Path) -> None:
+    every = set(inventory(sriov).refresh().addresses)
+    vfs = set(inventory(sriov, include=[{"type": "vf"}]).refresh().addresses)
+    assert vfs < every and PF not in vfs and VF in vfs
+    node = inventory(sriov, include=[{"type": "vf"}], exclude=[{"address": "0000:c9:10.*"}])
+    assert set(node.refresh().addresses) == {name for name in vfs if not name.startswith("pci-0000-c9-10-")}
+    assert node.withheld(VF) == "the settings exclude it" and node.withheld(PF) == "the settings do not include it"
+    pf = inventory(sriov).device(PF)
+    assert pf and pf.interface
+    node = inventory(sriov, management=[pf.interface])
+    assert node.device(PF) is None and "for management" in node.withheld(PF)
+    assert node.device(VF)  # its VFs are no part of that
+    assert {*inventory(sriov, include=[{"min_speed_mbps": 100000, "type": "pf"}]).refresh().addresses} < every
+
+
+def test_aliases_and_rails(sriov: Path) -> None:
+    node = inventory(sriov, aliases={"0000:c9:00.1": "storage"}, rails={"0000:c9:00.1": 7})
+    device = node.device(PF)
+    assert device and device.device["attributes"]["alias"] == {"string": "storage"}
+    assert device.device["attributes"]["rail"] == {"int": 7}
+
+
+def without(root: Path, out: Path, *interfaces: str) -> Path:
+    """The tree as it looks while these interfaces are in another namespace."""
+    shutil.copytree(root, out, symlinks=True)
+    for name in interfaces:
+        link = out / "sys/class/net" / name
+        shutil.rmtree(link.resolve())
+        link.unlink()
+    return out
+
+
+def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
+    before = inventory(sriov)
+    pf, vf = before.device(PF), before.device(VF)
+    assert pf and vf and pf.interface and vf.interface
+    moved = without(sriov, tmp_path / "moved", pf.interface, vf.interface)
+    assert inventory(moved).device(PF) is None  # nobody has a record of it
+    node = inventory(moved, [pf, vf])
+    publication = node.refresh()
+    devices = {device["name"]: device for device in publication.devices}
+    assert devices[PF]["attributes"] == pf.device["attributes"] and devices[VF]["attributes"] == vf.device["attributes"]
+    assert node.device(PF) == pf and node.device(PF).identity.address == pf.address  # type: ignore[union-attr]
+    assert not publication.withheld.keys() & {pf.address, vf.address}
+    # the counters are those of the moment
+    total = {entry["name"]: entry["counters"][COUNTER]["value"] for entry in publication.counter_sets}[PF]
+    assert devices[PF]["consumesCounters"][0]["counters"][COUNTER]["value"] == total == "128"
+    # settings that would not publish it now do not take it from the pod
+    assert PF in inventory(moved, [pf], exclude=[{"type": "pf"}]).refresh().addresses
+
+
+def test_without_counters_a_pods_pf_keeps_its_vfs(sriov: Path) -> None:
+    pf = inventory(sriov).device(PF)
+    assert pf
+    node = inventory(sriov, [pf])
+    publication = node.refresh(counters=False)
+    assert PF in publication.addresses and VF not in publication.addresses
+    assert "a pod has its PF" in publication.withheld["0000:c9:10.2"]
+    assert not publication.counter_sets
+
+
+def test_a_function_that_is_gone_stays_for_its_pod(sriov: Path) -> None:
+    lost = Device("pci-0000-ff-00-0", {"name": "pci-0000-ff-00-0", "attributes": {}}, address="0000:ff:00.0")
+    (device,) = [one for one in inventory(sriov, [lost]).refresh().devices if one["name"] == lost.name]
+    assert device["taints"] == [{"key": MISSING, "effect": "NoSchedule"}]
+    away = Device("net-eth9", {"name": "net-eth9", "attributes": {}}, interface="eth9")
+    (device,) = [one for one in inventory(sriov, [away]).refresh().devices if one["name"] == away.name]
+    assert "taints" not in device
+
+
+def test_several_interfaces_and_a_hidden_one(sriov: Path, tmp_path: Path) -> None:
+    device = inventory(sriov).device("pci-0000-16-00-2")
+    assert device and device.interface and device.rdma_devices
+    node = inventory(without(sriov, tmp_path / "moved", device.interface))
+    assert node.withheld(device.name) == "its network interface is in another namespace"
+
+
+# what the kernel says
+
+
+def link(index: int, name: str, kind: str = "", master: int = 0, parent: int = 0) -> links.Link:
+    """A link as the kernel tells of it."""
+    told = netlink.text(links.IFLA_IFNAME, name)
+    told += netlink.nest(links.IFLA_LINKINFO, netlink.text(links.IFLA_INFO_KIND, kind)) if kind else b""
+    told += netlink.u32(links.IFLA_MASTER, master) if master else b""
+    told += netlink.u32(links.IFLA_LINK, parent) if parent else b""
+    return links.parse(links.header(index) + told)
+
+
+def below(needed: dict[int, str], *known: links.Link) -> set[str]:
+    return set(uplinks.uplinks(needed, {one.index: one for one in known}))
+
+
+def test_what_uplinks_stand_on() -> None:
+    """Kinds that this kernel may not have: a VLAN on a bond, ports of a VRF and of a bridge."""
+    bond = (link(1, "lo"), link(2, "eth0", master=4), link(3, "eth1", master=4), link(4, "bond0", "bond"))
+    vlan = link(5, "bond0.100", "vlan", parent=4)
+    other = link(6, "eth2")
+    assert below({5: "x"}, *bond, vlan, other) == {"bond0.100", "bond0", "eth0", "eth1"}
+    assert below({2: "x"}, *bond, vlan, other) == {"eth0"}
+    vrf = (link(2, "eth0", master=3), link(3, "red", "vrf"))
+    assert below({3: "x"}, *vrf) == {"red", "eth0"} and below({2: "x"}, *vrf) == {"eth0"}
+    # a parent that is one's own index, or one that stands on itself, ends
+    assert below({2: "x"}, link(2, "a", parent=3), link(3, "b", parent=2)) == {"a", "b"}
+    assert below({9: "x", 1: "y"}, *bond) == set()
+    reasons = uplinks.uplinks({5: "it carries the default route"}, {one.index: one for one in (*bond, vlan)})
+    assert reasons["eth0"] == "it is below bond0.100: it carries the default route"
+
+
+def test_proc_net_tcp() -> None:
+    assert uplinks._endpoint("0100007F:0016") == (ipaddress.ip_address("127.0.0.1"), 22)
+    mapped = "0000000000000000FFFF00000100007F:0016"
+    assert uplinks._endpoint(mapped) == (ipaddress.ip_address("127.0.0.1"), 22)
+    assert uplinks._endpoint("000080FE00000000FF010002010000FE:01BB")[0] == ipaddress.ip_address("fe80::200:1ff:fe00:1")
+
+
+def in_namespace(script: str, *setup: str) -> t.Any:
+    """What a program prints as JSON in namespaces of its own, after these ip commands. nic0 .. nic3 are veths."""
+    lines = [f"ip link add nic{number} type veth peer name peer{number}" for number in range(4)]
+    lines += [f"ip link set {side}{number} up" for number in range(4) for side in ("nic", "peer")]
+    lines += [f"ip addr add 192.0.{number}.1/24 dev nic{number}" for number in range(4)]
+    lines += [f"ip -6 addr add 2001:db8:{number}::1/64 dev nic{number} nodad" for number in range(4)]
+    shell = "\n".join(["set -e", "mount --make-rprivate /", "mount -t sysfs sysfs /sys"])
+    shell += "\nmount -t tmpfs none /run\nip link set lo up"  # ip netns keeps its names below /run
+    shell += "\n" + "\n".join([*lines, *(f"ip {one}" for one in setup)]) + '\nexec "$0" -c "$1"'
+    head = """
+        import json, socket, subprocess, time
+        from lanewise_driver import uplinks
+        from lanewise_driver.inventory import Inventory
+        from lanewise_driver.settings import read
+
+        def inventory(**settings):
+            found = read({"virtual_interfaces": ["nic*", "br*", "mv*"], **settings})
+            return Inventory(lambda: found, lambda: ())
+
+        def published(node):
+            return sorted(node.refresh().interfaces.values())
+    """
+    program = textwrap.dedent(head) + textwrap.dedent(script)
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "sh", "-c", shell, sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_namespaces
+def test_virtual_interfaces() -> None:
+    found = in_namespace(
+        """
+        node = inventory(aliases={"nic0": "one"}, virtual_interfaces=["nic*", "Odd.*"])
+        publication = node.refresh()
+        devices = {one["name"]: one for one in publication.devices}
+        odd = node.device("netx-" + "Odd.1".encode().hex())
+        print(json.dumps([sorted(devices), devices["net-nic0"], odd.interface, odd.address]))
+        """,
+        "link add Odd.1 type veth peer name peerx",
+        "link set nic0 mtu 9000 address 02:00:00:00:00:07",
+    )
+    assert found[0] == [*(f"net-nic{number}" for number in range(4)), "netx-4f64642e31"]
+    values = {name: next(iter(value.values())) for name, value in found[1]["attributes"].items()}
+    speed = values.pop("linkSpeedMbps", None)
+    assert values == {
+        "type": "virtual",
+        "kind": "virtual",
+        "alias": "one",
+        "ifName": "nic0",
+        "mac": "02:00:00:00:00:07",
+        "linkLayer": "ethernet",
+        "mtu": 9000,
+        "rdma": False,
+        "up": True,
+    }
+    assert bool(speed) == ("capacity" in found[1])
+    assert found[2:] == ["Odd.1", None]
+
+
+ALL = ["nic0", "nic1", "nic2", "nic3"]
+ROUTES: dict[str, tuple[list[str], list[str]]] = {
+    "none": ([], ALL),
+    "main": (["route add default via 192.0.0.2"], ["nic1", "nic2", "nic3"]),
+    "IPv6": (["-6 route add default via 2001:db8:1::2"], ["nic0", "nic2", "nic3"]),
+    "another table": (["route add default via 192.0.2.2 table 100"], ["nic0", "nic1", "nic3"]),
+    "a large table": (["-6 route add default via 2001:db8:2::2 table 100000"], ["nic0", "nic1", "nic3"]),
+    "metrics": (
+        ["route add default via 192.0.0.2 metric 10", "route add default via 192.0.1.2 metric 20"],
+        ["nic2", "nic3"],
+    ),
+    "multipath": (
+        ["route add default nexthop via 192.0.0.2 nexthop via 192.0.3.2 weight 2"],
+        ["nic1", "nic2"],
+    ),
+    "multipath of IPv6": (
+        ["-6 route add default nexthop via 2001:db8:1::2 nexthop via 2001:db8:2::2"],
+        ["nic0", "nic3"],
+    ),
+    "next hop objects": (
+        [
+            "nexthop add id 1 via 192.0.0.2 dev nic0",
+            "nexthop add id 2 via 192.0.1.2 dev nic1",
+            "nexthop add id 10 group 1/2",
+            "route add default nhid 10",
+        ],
+        ["nic2", "nic3"],
+    ),
+    "a route to the void": (["route add unreachable default", "-6 route add blackhole default"], ALL),
+    "more specific routes": (["route add 0.0.0.0/1 via 192.0.0.2", "route add 10.0.0.0/8 dev nic1"], ALL),
+    "announced to all": (
+        [
+            "-6 route add default via 2001:db8:1::2 proto ra metric 1024",
+            "-6 route add default via 2001:db8:2::2 dev nic2 proto ra metric 1030",
+            "route add default via 192.0.0.2",
+        ],
+        ["nic1", "nic2", "nic3"],
+    ),
+    "announced only": (
+        [
+            "-6 route add default via 2001:db8:1::2 proto ra metric 1024",
+            "-6 route add default via 2001:db8:2::2 dev nic2 proto ra metric 1030",
+        ],
+        ["nic0", "nic2", "nic3"],
+    ),
+    "a bridge": (
+        ["link add br0 type bridge", "link set br0 up", "link set nic0 master br0", "addr add 192.0.9.1/24 dev br0"]
+        + ["route add default via 192.0.9.2"],
+        ["nic1", "nic2", "nic3"],
+    ),
+    "a macvlan": (
+        ["link add mv0 link nic1 type macvlan", "link set mv0 up", "addr add 192.0.9.1/24 dev mv0"]
+        + ["route add default via 192.0.9.2"],
+        ["nic0", "nic2", "nic3"],
+    ),
+    "a macvlan of its own": (["link add mv0 link nic1 type macvlan"], ["mv0", "nic0", "nic2", "nic3"]),
+}
+
+
+@needs_namespaces
+@pytest.mark.parametrize("name", ROUTES)
+def test_default_routes(name: str) -> None:
+    setup, expected = ROUTES[name]
+    if name == "next hop objects":
+        setup = ["-V > /dev/null; echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode", *setup]
+    assert in_namespace("print(json.dumps(published(inventory())))", *setup) == expected
+
+
+@needs_namespaces
+def test_which_default_routes_count() -> None:
+    found = in_namespace(
+        """
+        print(json.dumps([published(inventory(default_routes=one)) for one in ("all", "main", "best")]))
+        """,
+        "route add default via 192.0.0.2 metric 10",
+        "route add default via 192.0.1.2 metric 20",
+        "route add default via 192.0.2.2 table 100",
+        "-6 route add default via 2001:db8:3::2",
+    )
+    assert found == [[], ["nic2"], ["nic1", "nic2", "nic3"]]
+
+
+@needs_namespaces
+def test_the_ssh_path() -> None:
+    """A session keeps its interface until the address has gone, also when it has ended."""
+    found = in_namespace(
+        """
+        node = inventory()
+        seen = [published(node)]
+        # a far end in another namespace, with whom this node talks SSH over nic1; the way back leads over nic2
+        for command in (
+            "ip netns add far", "ip link set peer1 netns far", "ip link set peer2 netns far",
+            "ip -n far link set lo up", "ip -n far link set peer1 up", "ip -n far link set peer2 up",
+            "ip -n far addr add 192.0.1.9/24 dev peer1", "ip -n far addr add 198.51.100.1/32 dev lo",
+            "ip -n far addr add 192.0.2.9/24 dev peer2",
+            "ip route add 198.51.100.1 via 192.0.2.9",
+        ):
+            subprocess.run(command.split(), check=True)
+        server = socket.create_server(("192.0.1.1", 22))
+        import sys
+        client = "s=socket.create_connection(('192.0.1.1',22),5,('198.51.100.1',0))"
+        client = f"import socket,sys; {client}; sys.stdin.read()"
+        far = subprocess.Popen(["ip", "netns", "exec", "far", sys.executable, "-c", client], stdin=subprocess.PIPE)
+        session, _ = server.accept()
+        seen.append(published(node))
+        reason = node.withheld("net-nic1"), node.needed("net-nic1"), node.needed("net-nic0")
+        session.close()
+        far.stdin.close()
+        far.wait()
+        time.sleep(0.1)
+        assert not uplinks.ssh_sessions()
+        seen.append(published(node))
+        seen.append(published(inventory()))  # a driver that starts now knows nothing of it
+        subprocess.run("ip addr del 192.0.1.1/24 dev nic1".split(), check=True)
+        seen.append(published(node))
+        print(json.dumps([seen, reason]))
+        """,
+        "link set lo up",
+    )
+    assert found[0] == [ALL, ["nic0", "nic3"], ["nic0", "nic3"], ALL, ALL]
+    assert found[1] == ["an SSH session to this node is on it"] * 2 + [""]
+
+
+@needs_namespaces
+def test_a_session_on_another_port_is_known_by_its_server() -> None:
+    """The program's name decides where the port is not SSH's."""
+    found = in_namespace(
+        """
+        import sys
+        server = f'''
+        import socket, sys
+        open("/proc/self/comm", "w").write("sshd-session")
+        s = socket.create_server(("192.0.3.1", 2022))
+        print("up", flush=True)
+        c, _ = s.accept()
+        print("in", flush=True)
+        sys.stdin.read()
+        '''
+        server = "\\n".join(line.strip() for line in server.splitlines())
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([sys.executable, "-c", server], **pipes)
+        process.stdout.readline()
+        client = socket.create_connection(("192.0.3.1", 2022))
+        process.stdout.readline()
+        node = inventory()
+        seen = published(node)
+        process.stdin.close(); process.wait()
+        print(json.dumps(seen))
+        """
+    )
+    assert found == ["nic0", "nic1", "nic2"]
+
+
+@needs_namespaces
+def test_the_nodes_address_and_the_way_to_the_api_server() -> None:
+    found = in_namespace(
+        """
+        import ipaddress
+        node = inventory()
+        node.node_addresses = (ipaddress.ip_address("192.0.0.1"), ipaddress.ip_address("203.0.113.9"))
+        node.api_addresses = (ipaddress.ip_address("2001:db8:3::77"), ipaddress.ip_address("127.0.0.1"))
+        print(json.dumps([published(node), node.withheld("net-nic0"), node.withheld("net-nic3")]))
+        """
+    )
+    assert found == [["nic1", "nic2"], "it has the node's address", "the API server is reached over it"]
+
+
+@needs_namespaces
+def test_many_routes_take_no_time() -> None:
+    """A node that speaks BGP has many routes, of which none matters here."""
+    found = in_namespace(
+        """
+        lines = "".join(f"route add 10.{n >> 8}.{n & 255}.0/24 dev nic0\\n" for n in range(20000))
+        subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+        subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
+        began = time.monotonic()
+        found = uplinks.default_routes()
+        took = time.monotonic() - began
+        print(json.dumps([list(found.values()), took]))
+        """
+    )
+    assert found[0] == ["it carries the default route"] and found[1] < 2
+
+
+def test_settings_are_asked_each_time(sriov: Path) -> None:
+    current = [Settings()]
+    node = Inventory(lambda: current[0], lambda: (), str(sriov))
+    assert PF in node.refresh().addresses
+    current[0] = read({"exclude": [{"type": "pf"}]})
+    assert PF not in node.refresh().addresses

@@ -1,0 +1,166 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Numbers and readiness over HTTP, and log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+import typing as t
+import urllib.error
+import urllib.request
+
+import pytest
+from lanewise_driver import logs
+from lanewise_driver.errors import Busy, KernelError, Refused
+from lanewise_driver.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics, Web
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def numbers(text: str) -> dict[str, float]:
+    return {
+        sample.name + "".join(f" {value}" for _unused, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_outcomes() -> None:
+    metrics = Metrics()
+    raised: list[tuple[Exception | None, str]] = [
+        (None, "ok"),
+        (Refused("x"), "refused"),
+        (Busy("x"), "busy"),
+        (KernelError("x", 1), "kernel"),
+        (KeyError("x"), "failed"),
+    ]
+    for error, _outcome in raised:
+        try:
+            with metrics.operation(ATTACH):
+                if error:
+                    raise error
+        except type(error) as seen:  # type: ignore[misc]
+            assert seen is error
+    found = numbers(metrics.text().decode())
+    for _error, outcome in raised:
+        assert found[f"lanewise_operation_seconds_count attach {outcome}"] == 1
+    assert found["lanewise_operation_seconds_count prepare ok"] == 0
+
+
+def test_http() -> None:
+    reasons: list[str] = ["kubelet has not asked for it", "nothing is published"]
+    metrics = Metrics()
+    metrics.devices(PUBLISHED, 8)
+    metrics.devices(ALLOCATED, 2)
+    metrics.published()
+    metrics.error("publish")
+    with metrics.operation(PREPARE):
+        pass
+    web = Web("127.0.0.1:0", metrics, lambda: reasons)
+    web.start()
+    try:
+        assert get(web.port, "/healthz") == (200, "ok\n")
+        assert get(web.port, "/readyz?verbose") == (503, "kubelet has not asked for it\nnothing is published\n")
+        reasons.clear()
+        assert get(web.port, "/readyz") == (200, "ok\n")
+        assert get(web.port, "/other")[0] == 404
+        found = numbers(get(web.port, "/metrics")[1])
+        assert found["lanewise_devices published"] == 8 and found["lanewise_devices allocated"] == 2
+        assert found["lanewise_errors_total publish"] == 1
+        assert found["lanewise_published_timestamp_seconds"] > 1.7e9
+        reasons.append(None)  # type: ignore[arg-type]
+        assert get(web.port, "/readyz")[0] == 503
+    finally:
+        web.stop()
+        web.stop()
+    with pytest.raises(OSError):
+        get(web.port or 1, "/healthz")
+
+
+def test_http_goes_on_after_a_mistake() -> None:
+    def broken() -> t.Sequence[str]:
+        raise KeyError("x")
+
+    web = Web("127.0.0.1:0", Metrics(), broken)
+    web.start()
+    assert get(web.port, "/readyz") == (500, "failed\n")
+    assert get(web.port, "/healthz") == (200, "ok\n")
+    web.stop()
+
+
+def test_http_by_ipv6() -> None:
+    web = Web("[::1]:0", Metrics(), list)
+    try:
+        web.start()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    assert get(web.port, "/readyz", "[::1]") == (200, "ok\n")
+    web.stop()
+
+
+@pytest.fixture
+def lines() -> t.Iterator[t.Callable[[], list[dict[str, t.Any]]]]:
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    stream = io.StringIO()
+    logs.setup("info", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.handlers[:], root.level = before
+
+
+def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+    log = logging.getLogger("lanewise_driver.claims")
+    with logs.about(claim="uid-1", pod="training/worker-0", pod_uid=""):
+        log.info("attached %d", 2, extra={"device": "nic0"})
+        with logs.about(claim="uid-2"):
+            thread = threading.Thread(target=log.warning, args=("elsewhere",))
+            thread.start()
+            thread.join()
+        try:
+            raise KernelError("move eth7", 16)
+        except KernelError:
+            log.exception("two\nlines")
+    log.debug("not told")
+    log.info("after")
+    first, second, third, fourth = lines()
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        "level": "info",
+        "message": "attached 2",
+        "part": "claims",
+        "claim": "uid-1",
+        "pod": "training/worker-0",
+        "device": "nic0",
+    }
+    assert "claim" not in second and second["level"] == "warning"
+    assert third["error"] == "KernelError: move eth7: Device or resource busy" and third["claim"] == "uid-1"
+    assert third["message"] == "two\nlines" and "Traceback" in third["trace"]
+    assert set(fourth) == {"time", "level", "message", "part"}
+
+
+def test_unknown_fields_and_levels() -> None:
+    with pytest.raises(KeyError), logs.about(clam="x"):
+        pass
+    with pytest.raises(ValueError):
+        logs.setup("loud")
+
+
+def test_level_changes_without_second_lines(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+    stream = io.StringIO()
+    logs.setup("debug", stream)
+    logging.getLogger("lanewise_driver").debug("once")
+    assert len(stream.getvalue().splitlines()) == 1 and lines() == []

@@ -1,0 +1,447 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the driver makes of a claim: a record, or an error that says where the claim is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import typing as t
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from lanewise_driver.dra import interface_config
+from lanewise_driver.dra.interface_config import FIELDS, Field
+from lanewise_driver.errors import Busy, DriverError, Refused
+from lanewise_driver.inventory import Device
+from lanewise_driver.plan import consumer, plan
+from lanewise_driver.records import Object, Pod, Record, decode, encode
+
+#: How many claims and configurations are tried by the tests that draw them.
+TRIES = int(os.environ.get("LANEWISE_PLAN_TRIES", "300"))
+NODE = "node-1"
+UID = "claim-uid-1"
+POD_UID = "pod-uid-1"
+PF, VF, OTHER, INFINIBAND, RDMA_ONLY = (f"pci-0000-8a-0{number}-0" for number in range(5))
+
+
+def device(name: str, interface: str | None, **more: t.Any) -> Device:
+    return Device(
+        name=name, device={"name": name}, address=f"0000:{name[9:11]}:{name[12:14]}.0", interface=interface, **more
+    )
+
+
+KNOWN = {
+    one.name: one
+    for one in (
+        device(PF, "eth1"),
+        device(VF, "eth1v0", pf="0000:8a:00.0", vf=0),
+        device(OTHER, "eth2"),
+        device(INFINIBAND, "ib0", link_layer="infiniband"),
+        device(RDMA_ONLY, None, rdma_devices=("mlx5_3",)),
+    )
+}
+
+
+def result(request: str, name: str, **more: t.Any) -> Object:
+    return {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": name, **more}
+
+
+def config(fields: t.Any, *requests: str, source: str = "FromClaim", driver: str = "lanewise.dev") -> Object:
+    parameters = interface_config.parameters(fields) if isinstance(fields, dict) else fields
+    entry: Object = {"source": source, "opaque": {"driver": driver, "parameters": parameters}}
+    return {**entry, "requests": list(requests)} if requests else entry
+
+
+def claim(results: list[Object], configs: t.Sequence[Object] = (), **metadata: str) -> Object:
+    own = [
+        {key: value for key, value in one.items() if key != "source"} for one in configs if one["source"] == "FromClaim"
+    ]
+    return {
+        "metadata": {"name": "claim", "namespace": "ns", "uid": UID, **metadata},
+        "spec": {"devices": {"config": own}},
+        "status": {
+            "allocation": {"devices": {"results": results, "config": list(configs)}},
+            "reservedFor": [{"resource": "pods", "name": "pod", "uid": POD_UID}],
+        },
+    }
+
+
+def pod(**spec: t.Any) -> Object:
+    return {"metadata": {"name": "pod", "namespace": "ns", "uid": POD_UID}, "spec": {"nodeName": NODE, **spec}}
+
+
+def made(of: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
+    settled = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
+    return plan(of, its_pod or pod(), others=others, **settled)
+
+
+def refused(of: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
+    with pytest.raises(kind) as caught:
+        made(of, **more)
+    message = caught.value.message
+    assert all(word in message for word in words), message
+    assert names_a_field(message), message
+    return message
+
+
+def names_a_field(message: str) -> bool:
+    """Whether a message starts with the path of a field, of the claim or of its pod."""
+    path = r"(?:\.?[A-Za-z_]\w*|\[\d+\]|\['[^']*'\]|\[\"[^\"]*\"\])+"
+    return (
+        re.match(
+            rf"(?:metadata|spec|status|claim|pod){path}?:|(?:metadata|spec|status|claim|pod)(?:{path})?: ", message
+        )
+        is not None
+    )
+
+
+# one claim each
+
+
+def test_a_record_says_all_that_attach_needs() -> None:
+    of = claim(
+        [result("nic", PF), result("fast/vf", VF, shareID="s-1")], [config({"name": "net1", "mtu": 9000}, "nic")]
+    )
+    record = made(of)
+    assert record.pod == Pod("ns", "pod", POD_UID) and record.uid == UID and record.phase == "prepared"
+    first, second = record.devices
+    assert (first.device, first.pool, first.request, first.main_request) == (PF, NODE, "nic", "nic")
+    assert (first.config, first.interface, first.lock) == ({"name": "net1", "mtu": 9000}, "net1", "0000:8a:00.0")
+    assert (second.request, second.main_request, second.share_id) == ("fast/vf", "fast", "s-1")
+    # a VF is not worked on while its PF is
+    assert (second.config, second.interface, second.lock) == ({}, "eth1v0", "0000:8a:00.0")
+    assert Device.from_json(first.known) == KNOWN[PF]
+    assert decode(encode(record)) == record
+
+
+def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
+    configs = [
+        config({"mtu": 1500, "routes": [{"destination": "10.0.0.0/8", "gateway": "192.0.2.1"}]}),
+        config({"mtu": 1400, "name": "class"}, source="FromClass"),
+        config({"routes": []}, "a"),
+        config({"mtu": 9000}, "b"),
+        config({"nothing": "of ours"}, driver="other.example.com"),
+        config({"name": "other"}, "a/sub"),
+    ]
+    record = made(claim([result("a/sub", PF), result("c/sub", OTHER)], [*configs[:1], *configs[2:]]))
+    assert record.devices[0].config == {"mtu": 1500, "routes": [], "name": "other"}
+    assert record.devices[1].config["mtu"] == 1500 and "name" not in record.devices[1].config
+    # the class is first wherever it stands in the list
+    record = made(claim([result("b", PF)], configs))
+    assert record.devices[0].config["mtu"] == 9000 and record.devices[0].config["name"] == "class"
+
+
+def test_not_the_claim_that_is_meant() -> None:
+    good = claim([result("nic", PF)])
+    refused({**good, "metadata": {**good["metadata"], "uid": "new"}}, "metadata.uid", "new", UID)
+    refused({**good, "status": {}}, "status.allocation", "not allocated")
+    refused({"metadata": good["metadata"]}, "status.allocation")
+    refused(claim([result("nic", "x", driver="other.example.com")]), "results", "lanewise.dev")
+    refused(claim([]), "status.allocation.devices.results")
+    refused(None, "claim")
+    refused(claim([result("nic", PF, pool="node-2")]), "results[0].pool", "node-2", NODE)
+    refused(claim([result("nic", PF), result("x", "pci-none")]), "results[1].device", "pci-none", kind=Busy)
+    held = {"pci-none": "it carries the node's default route"}
+    refused(claim([result("x", "pci-none")]), "default route", kind=Busy, withheld=held)
+
+
+def test_not_for_one_pod() -> None:
+    good = claim([result("nic", PF)])
+
+    def reserved(*entries: t.Any) -> Object:
+        return {**good, "status": {**good["status"], "reservedFor": list(entries)}}
+
+    one = {"resource": "pods", "name": "pod", "uid": POD_UID}
+    refused(reserved(), "status.reservedFor")
+    refused(reserved(one, {**one, "uid": "other", "name": "two"}), "status.reservedFor", "2 consumers")
+    refused(reserved({**one, "resource": "podgroups", "apiGroup": "scheduling.k8s.io"}), "reservedFor[0].resource")
+    refused(reserved({**one, "apiGroup": "example.com"}), "pods.example.com")
+    refused(good, "status.reservedFor[0].uid", its_pod={**pod(), "metadata": {"uid": "new"}})
+    refused(good, "pod.spec.hostNetwork", its_pod=pod(hostNetwork=True))
+    refused(good, "pod.spec.nodeName", "node-2", its_pod=pod(nodeName="node-2"))
+    refused(good, "pod.spec.nodeName", "no node", its_pod={**pod(), "spec": {}})
+    with pytest.raises(Refused, match="does not exist"):
+        plan(good, None, uid=UID, node=NODE, known=KNOWN, others=[], boot="b")
+
+
+def test_admin_access_takes_nothing() -> None:
+    """Whoever looks on: several pods, one in the node's network; the device may be held, even by the same claim."""
+    of = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
+    of["status"]["reservedFor"] *= 2
+    other = made(claim([result("nic", PF)], uid="other"), uid="other")
+    record = plan(of, None, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
+    assert consumer(of, UID) is None and record.pod is None
+    assert record.held == [] and record.devices[0].config == {} and record.devices[0].interface == ""
+    assert made(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
+    # and what it takes does not keep others from it
+    assert made(claim([result("nic", PF)], uid="other"), uid="other", others=[record]).held
+    refused(
+        claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all")]), "spec.devices.config[0]", "admin"
+    )
+
+
+def test_a_device_goes_to_one_request_of_one_claim() -> None:
+    other = made(claim([result("nic", PF)], uid="other"), uid="other")
+    refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, others=[other])
+    assert made(claim([result("nic", PF)]), others=[made(claim([result("nic", PF)]))])  # its own old record is no other
+    refused(claim([result("a", PF), result("b", PF)]), "results[1].device", "twice")
+
+
+def test_two_interfaces_of_a_pod_have_two_names() -> None:
+    of = claim([result("a", PF), result("b", OTHER)], [config({"name": "net1"}, "a"), config({"name": "net1"}, "b")])
+    refused(of, "spec.devices.config[1].opaque.parameters.name", "net1", PF)
+    refused(claim([result("a", PF), result("b", OTHER)], [config({"name": "eth2"}, "a")]), "results[1].device", "eth2")
+    refused(claim([result("a", PF)], [config({"name": "eth0"})]), "config[0].opaque.parameters.name", "cluster")
+    eth0 = {"pci-x": device("pci-x", "eth0")}
+    refused(claim([result("a", "pci-x")]), "results[0].device", "eth0", known=eth0)
+    assert made(claim([result("a", "pci-x")], [config({"name": "net0"})]), known=eth0).devices[0].interface == "net0"
+    # across claims of the pod, and not across pods
+    other = made(claim([result("nic", OTHER)], [config({"name": "net1"})], uid="other", name="second"), uid="other")
+    mine = claim([result("a", PF)], [config({"name": "net1"}, source="FromClass")])
+    refused(mine, "status.allocation.devices.config[0].opaque.parameters.name", "ns/second", others=[other])
+    assert other.pod
+    other.pod.uid = "another pod"
+    assert made(mine, others=[other])
+
+
+def test_vrfs_of_a_pod() -> None:
+    red = {"vrf": {"name": "red", "table": 100}}
+    both = [result("a", PF), result("b", OTHER)]
+    assert made(claim(both, [config(red)])).devices[1].config == red
+    refused(
+        claim(both, [config(red, "a"), config({"vrf": {"name": "red", "table": 101}}, "b")]),
+        "spec.devices.config[1].opaque.parameters.vrf.table",
+        "100",
+    )
+    refused(
+        claim(both, [config(red, "a"), config({"name": "red"}, "b")]), "config[0].opaque.parameters.vrf.name", "red"
+    )
+    refused(claim(both, [config({"vrf": {"name": "eth0", "table": 7}})]), "vrf.name", "eth0")
+    other = made(claim([result("nic", OTHER)], [config(red)], uid="other"), uid="other")
+    assert made(claim([result("nic", PF)], [config(red)]), others=[other])
+    refused(claim([result("nic", PF)], [config({"vrf": {"name": "red", "table": 9}})]), "vrf.table", others=[other])
+    refused(claim([result("nic", PF)], [config({"name": "red"})]), "parameters.name", "VRF", others=[other])
+
+
+def test_what_a_device_cannot_take() -> None:
+    refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
+    assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
+    refused(claim([result("r", PF)], [config({"vf": {"vlan": 5}})]), "opaque.parameters.vf", "no virtual function")
+    assert made(claim([result("r", VF)], [config({"vf": {"vlan": 5}})]))
+    refused(claim([result("r", INFINIBAND)], [config({"mac": "02:00:00:00:00:01"})]), "parameters.mac", "InfiniBand")
+    refused(claim([result("r", INFINIBAND)], [config({"child": {"type": "macvlan"}})]), "parameters.child.type")
+    assert made(claim([result("r", INFINIBAND)], [config({"child": {"type": "ipvlan"}})]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"name": "net1"}, {"addresses": ["192.0.2.1/24"]}, {"mac": "02:00:00:00:00:01"}],
+    ids=lambda one: next(iter(one)),
+)
+def test_one_configuration_gives_no_two_devices_what_is_of_one(fields: Object) -> None:
+    both = [result("a", PF), result("a", OTHER)]
+    refused(claim(both, [config(fields)]), f"spec.devices.config[0].opaque.parameters.{next(iter(fields))}", PF, OTHER)
+    assert made(claim([result("a", PF), result("b", OTHER)], [config(fields, "a")]))
+
+
+def test_every_mistake_is_told_with_its_place() -> None:
+    configs = [
+        config({"mtu": 1, "routs": []}, source="FromClass"),
+        config({"routes": [{"destination": "10.0.0.0/8"}], "ethtool": {"rings": {"rx": "many"}}}),
+    ]
+    message = refused(claim([result("nic", PF)], configs))
+    for place in (
+        "status.allocation.devices.config[0].opaque.parameters.mtu",
+        "status.allocation.devices.config[0].opaque.parameters.routs",
+        "spec.devices.config[0].opaque.parameters.routes[0]",
+        "spec.devices.config[0].opaque.parameters.ethtool.rings.rx",
+    ):
+        assert f"{place}: " in message
+
+
+def test_two_right_configurations_may_be_wrong_together() -> None:
+    configs = [config({"dhcp": ["ipv4"]}, source="FromClass"), config({"addresses": ["192.0.2.1/24"]})]
+    refused(
+        claim([result("nic", PF)], configs), "spec.devices.config[0]", "dhcp", "status.allocation.devices.config[0]"
+    )
+
+
+def test_a_wrong_configuration_of_what_was_not_given_is_no_matter() -> None:
+    configs = [config({"mtu": 1}, "nic/slow"), config({"mtu": 9000}, "nic/fast")]
+    assert made(claim([result("nic/fast", PF)], configs)).devices[0].config == {"mtu": 9000}
+
+
+# drawn claims and configurations
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=5,
+)
+IPS = st.ip_addresses().map(str).filter(lambda ip: "::ffff:" not in ip)
+
+
+def values(form: Field) -> st.SearchStrategy[t.Any]:
+    """What a field may hold, as its table says; rules between fields are not looked at."""
+    if form.words:
+        return st.sampled_from(form.words)
+    if form.type == "string":
+        return st.from_regex(form.pattern, fullmatch=True).filter(lambda value: value not in form.forbidden)
+    if form.type == "bool":
+        return st.booleans()
+    if form.type == "int":
+        return st.integers(form.least, form.most)
+    if form.type == "setting":
+        return st.integers(form.least, form.most) | st.from_regex(form.pattern, fullmatch=True)
+    if form.type == "ip":
+        return IPS
+    if form.type == "address":
+        return IPS.flatmap(lambda ip: st.integers(0, 128 if ":" in ip else 32).map(lambda bits: f"{ip}/{bits}"))
+    if form.type == "network":
+        return st.sampled_from(["0.0.0.0/0", "10.0.0.0/8", "192.0.2.128/25", "::/0", "2001:db8::/32"])
+    if form.type == "list":
+        assert form.item
+        return st.lists(values(form.item), max_size=3, unique_by=repr)
+    if form.type == "map":
+        assert form.item
+        return st.dictionaries(st.from_regex(form.key, fullmatch=True), values(form.item), max_size=3)
+    required = {name: values(inner) for name, inner in form.fields.items() if inner.required}
+    optional = {name: values(inner) for name, inner in form.fields.items() if not inner.required}
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+CONFIGS = st.lists(st.sampled_from(list(FIELDS)), max_size=4, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: values(FIELDS[name]) for name in names})
+)
+
+
+def places(value: t.Any, path: tuple[t.Any, ...] = ()) -> t.Iterator[tuple[t.Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def put(value: t.Any, path: tuple[t.Any, ...], new: t.Any, remove: bool = False) -> t.Any:
+    """A copy of a value with another one at a place, or without it."""
+    if not path:
+        return new
+    changed = copy.deepcopy(value)
+    holder = changed
+    for key in path[:-1]:
+        holder = holder[key]
+    if remove:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = new
+    return changed
+
+
+BASE = claim(
+    [result("a", PF), result("b/sub", VF, shareID="s"), result("c", OTHER), result("d", RDMA_ONLY, adminAccess=True)],
+    [
+        config({"mtu": 1400, "ethtool": {"features": {"tso": True}}}, source="FromClass"),
+        config({"name": "net1", "addresses": ["192.0.2.1/24"], "rules": [{"table": 5, "family": "ipv4"}]}, "a"),
+        config({"vf": {"vlan": 5, "qos": 3}}, "b"),
+        config({"x": 1}, driver="other.example.com"),
+    ],
+)
+WHOLE = {"claim": BASE, "pod": pod(hostNetwork=False)}
+PLACES = list(places(WHOLE))
+
+
+def test_the_claim_that_is_changed_below_is_right() -> None:
+    assert len(made(BASE).devices) == 4
+
+
+@settings(max_examples=TRIES, deadline=None)
+@given(st.data())
+def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> None:
+    """Up to three places of a claim or its pod hold anything, or are missing."""
+    whole: t.Any = WHOLE
+    for _time in range(data.draw(st.integers(1, 3))):
+        candidates = PLACES if whole is WHOLE else list(places(whole))
+        place = data.draw(st.sampled_from(candidates[1:] or [()]))
+        remove = data.draw(st.booleans()) if place else False
+        whole = put(whole, place, None if remove else data.draw(JSON), remove)
+        assume(isinstance(whole, dict))
+    other = made(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
+    try:
+        record = plan(
+            whole.get("claim"), whole.get("pod"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot"
+        )
+    except DriverError as error:
+        assert names_a_field(error.message), error.message
+    else:
+        assert decode(encode(record)) == record
+        assert record.devices
+
+
+@settings(max_examples=TRIES, deadline=None)
+@given(st.data(), CONFIGS)
+def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields: Object) -> None:
+    """A drawn configuration, often with one thing wrong: taken word for word where right, else refused by place."""
+    parameters: t.Any = interface_config.parameters(fields)
+    if data.draw(st.booleans()):
+        place = data.draw(st.sampled_from(list(places(parameters))))
+        parameters = put(parameters, place, data.draw(JSON))
+    name = data.draw(st.sampled_from([PF, VF, INFINIBAND, RDMA_ONLY]))
+    entry = config(None)
+    entry["opaque"]["parameters"] = parameters
+    try:
+        record = made(claim([result("nic", name)], [entry]))
+    except Refused as error:
+        path = "spec.devices.config[0].opaque.parameters"
+        problems = interface_config.validate(parameters, path)
+        assert error.message.startswith(path) or "two interfaces" in error.message, error.message
+        for problem in problems:
+            assert str(problem) in error.message
+        if not problems:  # refused for what this device is, by a field that is there
+            assert any(error.message.startswith(f"{path}.{key}") for key in parameters), error.message
+    else:
+        assert interface_config.validate(parameters, "") == []
+        assert record.devices[0].config == {
+            key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")
+        }
+
+
+@settings(max_examples=TRIES // 5, deadline=None)
+@given(st.data())
+def test_merging_is_the_last_word_for_each_field(data: st.DataObject) -> None:
+    """Against a slow and plain model: for each field, search the configurations from the end."""
+    simple = st.fixed_dictionaries(
+        {}, optional={"mtu": st.integers(1280, 9000), "gsoMaxSize": st.integers(1, 9), "routes": st.just([])}
+    )
+    names = st.sampled_from(["a", "b", "a/x", "b/y", "other"])
+    entries = data.draw(
+        st.lists(
+            st.builds(
+                lambda fields, requests, source, ours: config(
+                    fields, *requests, source=source, driver="lanewise.dev" if ours else "other.example.com"
+                ),
+                simple,
+                st.lists(names, max_size=3),
+                st.sampled_from(["FromClass", "FromClaim"]),
+                st.integers(0, 4).map(bool),
+            ),
+            max_size=6,
+        )
+    )
+    requests = data.draw(st.sampled_from([("a", "b"), ("a/x", "b/y"), ("a", "b/y")]))
+    record = made(claim([result(requests[0], PF), result(requests[1], OTHER)], entries))
+    for planned in record.devices:
+        for field in ("mtu", "gsoMaxSize", "routes"):
+            wanted = None
+            for source in ("FromClaim", "FromClass"):
+                for entry in reversed(entries):
+                    covers = entry.get("requests") or [planned.request]
+                    mine = planned.request in covers or planned.main_request in covers
+                    fields = entry["opaque"]["parameters"]
+                    if wanted is None and entry["source"] == source and mine and field in fields:
+                        wanted = fields[field] if entry["opaque"]["driver"] == "lanewise.dev" else None
+            assert planned.config.get(field) == wanted

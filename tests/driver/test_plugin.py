@@ -1,0 +1,457 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The plugin by gRPC over its Unix sockets, as kubelet uses it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Kubelet, Shelf
+from ansible_collections.lanewise.dra.tests.driver.test_protocol import compiled, sources
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lanewise_driver import lock, protocol
+from lanewise_driver import plugin as plugin_module
+from lanewise_driver.errors import Busy, DriverError
+from lanewise_driver.metrics import Metrics
+from lanewise_driver.paths import LONGEST_SOCKET, Paths
+from lanewise_driver.plugin import Plugin
+
+INSTANCE = "0b0f4c0e-1111-4000-8000-00000000000{}"
+
+
+@pytest.fixture
+def root() -> t.Iterator[Path]:
+    """A folder with a short name: pytest's own are too long for sockets."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="d") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def paths(root: Path) -> Paths:
+    return Paths.under(root)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    (tmp_path / "shelf").mkdir()
+    return Shelf(tmp_path / "shelf")
+
+
+@pytest.fixture
+def plugin(paths: Paths, shelf: Shelf) -> t.Iterator[Plugin]:
+    running = Plugin(paths, shelf, Metrics())
+    running.start()
+    yield running
+    running.stop(1)
+
+
+@pytest.fixture(params=["upstream", "own"])
+def pool(request: pytest.FixtureRequest, tmp_path: Path) -> t.Any:
+    """Message classes: of Kubernetes' own files, and the driver's."""
+    if request.param == "own":
+        return protocol.pool
+    if not sources():
+        pytest.skip("no k8s.io/kubelet in Go's module cache")
+    return compiled(sources()[-1], tmp_path / "protos")
+
+
+def claims(*names: str) -> list[dict[str, str]]:
+    return [{"namespace": "training", "name": name, "uid": UID.format(i)} for i, name in enumerate(names)]
+
+
+def wait_for(what: t.Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_registration(plugin: Plugin, pool: t.Any) -> None:
+    with Kubelet(plugin.registration_socket, pool) as kubelet:
+        info = kubelet.call(protocol.REGISTRATION, "GetInfo")
+        assert (info.type, info.name) == ("DRAPlugin", "lanewise.dev")
+        assert info.endpoint == str(plugin.service_socket)
+        assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+        assert plugin.unregistered == "kubelet has not asked for it"
+        kubelet.call(protocol.REGISTRATION, "NotifyRegistrationStatus", plugin_registered=False, error="no")
+        assert plugin.unregistered == "kubelet refuses it: no"
+        kubelet.call(protocol.REGISTRATION, "NotifyRegistrationStatus", plugin_registered=True)
+        assert plugin.unregistered == ""
+        assert b"lanewise_registered 1.0" in plugin.metrics.text()
+
+
+@pytest.mark.parametrize("version", protocol.DRA)
+def test_prepare_and_unprepare(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
+    service = protocol.DRA[version]
+    asked = claims("good", "refused", "silent", "mistake", "wrong", "other")
+    with Kubelet(plugin.service_socket, pool) as kubelet:
+        for _unused in range(2):
+            answer = kubelet.call(service, "NodePrepareResources", claims=asked)
+            assert set(answer.claims) == {claim["uid"] for claim in asked}
+            good, refused, silent, mistake, wrong, other = (answer.claims[claim["uid"]] for claim in asked)
+            for entry in (good, other):
+                (device,) = entry.devices
+                assert list(device.request_names) == ["nic", "other"]
+                assert (device.pool_name, device.device_name, entry.error) == ("node", "nic0", "")
+                assert device.cdi_device_ids[0].startswith("k8s.lanewise.dev/claim=")
+                assert getattr(device, "share_id", "share") == "share"
+            assert refused.error == "config: mtu 70000 is above 9000"
+            assert silent.error == "Refused"
+            assert mistake.error == "the driver failed: KeyError: 'no such thing \\ud800'"
+            assert wrong.error.startswith("the driver failed: TypeError") and not wrong.devices
+        assert {path.name for path in shelf.folder.iterdir()} == {asked[0]["uid"], asked[5]["uid"]}
+        for _unused in range(2):
+            answer = kubelet.call(service, "NodeUnprepareResources", claims=asked)
+            errors = {uid: entry.error for uid, entry in answer.claims.items() if entry.error}
+            assert errors == {asked[1]["uid"]: "the interface does not come back"}
+            assert len(answer.claims) == len(asked)
+        assert not list(shelf.folder.iterdir())
+    text = plugin.metrics.text().decode()
+    assert 'lanewise_operation_seconds_count{operation="prepare",outcome="ok"} 4.0' in text
+    assert 'lanewise_operation_seconds_count{operation="prepare",outcome="refused"} 4.0' in text
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
+    ["", ".", "..", "../../etc/passwd", "a/b", "A", "good", "refused", "\0", "x" * 300, UID.format(7)]
+)
+
+
+def test_any_request_is_answered(plugin: Plugin, shelf: Shelf) -> None:
+    """Every claim gets an answer, and nothing is made outside of the service's own folder."""
+    with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
+
+        @settings(max_examples=400, deadline=None)
+        @given(
+            st.sampled_from(sorted(protocol.DRA.values())),
+            st.sampled_from(["NodePrepareResources", "NodeUnprepareResources"]),
+            st.lists(st.fixed_dictionaries({"namespace": TEXT, "name": TEXT, "uid": TEXT}), max_size=5),
+        )
+        def ask(service: str, method: str, asked: list[dict[str, str]]) -> None:
+            answer = kubelet.call(service, method, claims=asked)
+            assert set(answer.claims) == {claim["uid"] for claim in asked}
+            for uid, entry in answer.claims.items():
+                if "/" in uid or uid in ("", ".", "..", "\0"):
+                    assert bool(entry.error) == (method == "NodePrepareResources")
+
+        ask()
+        for path in shelf.folder.iterdir():
+            assert path.name == UID.format(7) or path.name.isalnum() or set(path.name) <= set("x._-")
+
+
+def test_any_bytes_are_survived(plugin: Plugin) -> None:
+    with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
+        services = [*protocol.DRA.values(), *protocol.HEALTH.values(), "no.such.Service"]
+
+        @settings(max_examples=200, deadline=None)
+        @given(st.sampled_from(services), st.sampled_from(["NodePrepareResources", "No"]), st.binary(max_size=60))
+        def ask(service: str, method: str, content: bytes) -> None:
+            try:
+                kubelet.channel.unary_unary(f"/{service}/{method}")(content, timeout=30)
+            except grpc.RpcError as error:
+                assert error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED)
+
+        ask()
+        answer = kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
+        assert not answer.claims[UID.format(0)].error
+
+
+@pytest.mark.parametrize("version", protocol.HEALTH)
+def test_health(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
+    with Kubelet(plugin.service_socket, pool) as kubelet:
+        stream = kubelet.call(protocol.HEALTH[version], "NodeWatchResources")
+        (first,) = next(stream).devices
+        assert (first.device.pool_name, first.device.device_name, first.health) == ("node", "nic0", 1)
+        assert (first.last_updated_time, first.health_check_timeout_seconds) == (1_700_000_000, 30)
+        shelf.devices = {"nic0": "unhealthy", "nic1": "unknown"}
+        start = time.monotonic()
+        plugin.health_changed()
+        assert [device.health for device in next(stream).devices] == [2, 0]
+        assert time.monotonic() - start < 5
+        # no report where health cannot be told; the stream goes on
+        shelf.devices = {"nic0": "no such health"}
+        plugin.health_changed()
+        time.sleep(0.2)
+        shelf.devices = {"nic0": "healthy"}
+        plugin.health_changed()
+        assert [device.health for device in next(stream).devices] == [1]
+        stream.cancel()
+
+
+def test_health_is_told_again_by_itself(paths: Paths, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plugin_module.HEALTH_INTERVAL * 2 < plugin_module.HEALTH_TIMEOUT
+    monkeypatch.setattr(plugin_module, "HEALTH_INTERVAL", 0.1)
+    plugin = Plugin(paths, shelf, Metrics())
+    plugin.start()
+    with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
+        stream = kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources")
+        assert all(next(stream).devices for _unused in range(5))
+    plugin.stop(1)
+
+
+def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
+    for _unused in range(4):
+        clients = [Kubelet(plugin.service_socket, protocol.pool) for _unused in range(plugin_module.STREAMS + 3)]
+        streams = [client.call(protocol.HEALTH["v1"], "NodeWatchResources") for client in clients]
+        ended = 0
+        for stream in streams:
+            try:
+                next(stream)
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                ended += 1
+        assert ended == 3
+        answer = clients[0].call(protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
+        assert not answer.claims[UID.format(0)].error
+        # a kubelet that dies says no goodbye
+        for client in clients:
+            client.close()
+        wait_for(lambda: plugin._streams._value == plugin_module.STREAMS)
+
+
+def test_sockets_are_for_root_and_go_away(paths: Paths, shelf: Shelf) -> None:
+    plugin = Plugin(paths, shelf, Metrics())
+    plugin.start()
+    for path in (plugin.service_socket, plugin.registration_socket):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for folder in (paths.plugin_dir, paths.state_dir, paths.run_dir, paths.netns_dir):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    plugin.stop(1)
+    plugin.stop(1)
+    assert not plugin.service_socket.exists() and not plugin.registration_socket.exists()
+
+
+def test_running_calls_end_before_it_stops(paths: Paths, shelf: Shelf) -> None:
+    plugin = Plugin(paths, shelf, Metrics())
+    plugin.start()
+    shelf.delay = 1
+    with Kubelet(plugin.service_socket, protocol.pool) as kubelet, ThreadPoolExecutor() as threads:
+        stream = kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources")
+        next(stream)
+        call = threads.submit(kubelet.call, protocol.DRA["v1"], "NodePrepareResources", claims=claims("exclusive"))
+        wait_for((shelf.folder / "running").exists)
+        start = time.monotonic()
+        plugin.stop(20)
+        assert time.monotonic() - start < 10
+        assert not call.result().claims[UID.format(0)].error
+        # the stream ends instead of holding up the stop
+        assert list(stream) == []
+
+
+def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf) -> None:
+    """After kill -9 the sockets are still there; the next process serves at once."""
+    code = (
+        "import os, sys; from pathlib import Path; from lanewise_driver.paths import Paths\n"
+        "from lanewise_driver.plugin import Plugin; from lanewise_driver.metrics import Metrics\n"
+        "Plugin(Paths.under(Path(sys.argv[1])), None, Metrics()).start(); print('up', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert child.stdout and child.stdout.readline() == b"up\n"
+    plugin = Plugin(paths, shelf, Metrics())
+    # while it lives, nobody takes its sockets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugin_module, "PATIENCE", 0.3)
+        with pytest.raises(DriverError, match="another process of lanewise.dev"):
+            plugin.start()
+    child.kill()
+    child.communicate()
+    assert plugin.service_socket.exists()
+    plugin.start()
+    with Kubelet(plugin.registration_socket, protocol.pool) as kubelet:
+        assert kubelet.call(protocol.REGISTRATION, "GetInfo").name == "lanewise.dev"
+    plugin.stop(1)
+
+
+@pytest.mark.parametrize("lost", ["service_socket", "registration_socket", "both", "folder"])
+def test_lost_sockets_come_back(paths: Paths, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    monkeypatch.setattr(plugin_module, "WATCH_INTERVAL", 0.05)
+    plugin = Plugin(paths, shelf, Metrics())
+    plugin.start()
+    sockets = [plugin.service_socket, plugin.registration_socket]
+    before = [path.stat().st_ino for path in sockets]
+    for path in sockets:
+        if lost in ("both", "folder") or path == getattr(plugin, lost):
+            path.unlink()
+    if lost == "folder":
+        paths.registry_dir.rmdir()
+
+    def back() -> bool:
+        return all(path.exists() for path in sockets) and before != [path.stat().st_ino for path in sockets]
+
+    wait_for(back)
+    gc.collect()
+    with Kubelet(plugin.registration_socket, protocol.pool) as kubelet:
+        endpoint = kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint
+    with Kubelet(Path(endpoint), protocol.pool) as kubelet:
+        answer = kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
+        assert not answer.claims[UID.format(0)].error
+    plugin.stop(1)
+    assert not any(path.exists() for path in sockets)
+
+
+def test_rolling_update(paths: Paths, shelf: Shelf) -> None:
+    """Two pods of the driver: both serve, calls exclude each other over both, the end of one leaves the other's."""
+    old, new = (Plugin(paths, shelf, Metrics(), INSTANCE.format(i)) for i in (1, 2))
+    old.start()
+    new.start()
+    assert len({old.service_socket, new.service_socket, old.registration_socket, new.registration_socket}) == 4
+    usual = Paths().registration_socket(INSTANCE.format(1))
+    assert usual.name == f"lanewise.dev-{INSTANCE.format(1)}-reg.sock"
+    assert old.service_socket.name == f"dra-{INSTANCE.format(1)}.sock"
+    shelf.delay = 0.05
+    with Kubelet(old.service_socket, protocol.pool) as first, Kubelet(new.service_socket, protocol.pool) as second:
+        with ThreadPoolExecutor(8) as threads:
+            calls = [
+                threads.submit(
+                    (first, second)[i % 2].call, protocol.DRA["v1"], "NodePrepareResources", claims=claims("exclusive")
+                )
+                for i in range(16)
+            ]
+            assert [call.result().claims[UID.format(0)].error for call in calls] == [""] * 16
+        # what one prepared the other takes back
+        assert (shelf.folder / UID.format(0)).exists()
+        old.stop(1)
+        gc.collect()
+        assert not old.service_socket.exists() and new.service_socket.exists() and new.registration_socket.exists()
+        second.call(protocol.DRA["v1beta1"], "NodeUnprepareResources", claims=claims("exclusive"))
+        assert not (shelf.folder / UID.format(0)).exists()
+    new.stop(1)
+    assert not list(paths.registry_dir.iterdir())
+
+
+def test_the_lock_holds_over_processes(paths: Paths, shelf: Shelf) -> None:
+    plugin = Plugin(paths, shelf, Metrics(), INSTANCE.format(1))
+    plugin.start()
+    code = (
+        "import sys; from pathlib import Path; from lanewise_driver.lock import serialized\n"
+        "with serialized(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(paths.serialize_lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert holder.stdout and holder.stdout.readline() == b"held\n"
+    with pytest.raises(Busy, match="another instance"), lock.serialized(paths.serialize_lock, 0.1):
+        raise AssertionError("two hold it")
+    with Kubelet(plugin.service_socket, protocol.pool) as kubelet, ThreadPoolExecutor() as threads:
+        call = threads.submit(kubelet.call, protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
+        time.sleep(0.5)
+        assert not call.done()
+        holder.kill()
+        assert not call.result().claims[UID.format(0)].error
+    holder.communicate()
+    plugin.stop(1)
+
+
+def test_long_paths(root: Path, shelf: Shelf) -> None:
+    """Names get shorter until they fit, at the very limit of a socket's address."""
+    instance = INSTANCE.format(1)
+    names = {}
+    for length in range(len(str(root)) + 2, LONGEST_SOCKET):
+        paths = Paths.under(root, registry_dir=Path(f"{root}/".ljust(length, "r")))
+        try:
+            path = paths.registration_socket(instance)
+        except DriverError:
+            break
+        assert len(str(path)) <= LONGEST_SOCKET
+        names[path.name] = paths
+    assert [len(str(paths.registration_socket(instance))) for paths in names.values()] == [LONGEST_SOCKET] * 2
+    for name, paths in names.items():
+        plugin = Plugin(paths, shelf, Metrics(), instance)
+        plugin.start()
+        with Kubelet(paths.registry_dir / name, protocol.pool) as kubelet:
+            assert kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint == str(plugin.service_socket)
+        plugin.stop(1)
+    long = Paths.under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
+    assert long.service_socket(instance).name == "dra-kN1UCFUzGhs.sock"
+    with pytest.raises(DriverError, match="too long for a socket"):
+        Plugin(Paths.under(root / ("x" * 100)), shelf, Metrics())
+
+
+def test_many_pods_at_once(plugin: Plugin, shelf: Shelf) -> None:
+    with ThreadPoolExecutor(24) as threads, Kubelet(plugin.service_socket, protocol.pool) as kubelet:
+        calls = [
+            threads.submit(
+                kubelet.call,
+                protocol.DRA["v1"],
+                "NodePrepareResources",
+                claims=[{"namespace": "n", "name": "good", "uid": UID.format(i)}],
+            )
+            for i in range(100)
+        ]
+        assert all(not call.result().claims[UID.format(i)].error for i, call in enumerate(calls))
+    assert len(list(shelf.folder.iterdir())) == 100
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from lanewise_driver import plugin, protocol
+from lanewise_driver.metrics import Metrics
+from lanewise_driver.paths import Paths
+from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet, Shelf
+from concurrent.futures import ThreadPoolExecutor
+root = Path(sys.argv[1])
+shelf = Shelf(root)
+shelf.delay = 0.02
+running = plugin.Plugin(Paths.under(root), shelf, Metrics())
+running.start()
+kubelet = Kubelet(running.service_socket, protocol.pool)
+next(kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources"))
+claim = {"namespace": "n", "name": "exclusive", "uid": "u"}
+call = lambda: kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=[claim])
+with ThreadPoolExecutor(1) as threads:
+    calls = [threads.submit(call) for _ in range(40)]
+    for _ in range(40):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    print([call.result().claims["u"].error for call in calls] == [""] * 40)
+running.stop(1)
+"""
+
+
+def test_forks_do_not_disturb_calls(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, str(root)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout == "True\n"
+    assert "fork" not in done.stderr
+
+
+def test_nothing_is_left_behind(paths: Paths, shelf: Shelf) -> None:
+    before, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _unused in range(10):
+        plugin = Plugin(paths, shelf, Metrics())
+        plugin.start()
+        plugin.stop(1)
+    gc.collect()
+    wait_for(lambda: threading.active_count() <= before + 1)
+    assert len(os.listdir("/proc/self/fd")) < descriptors + 10

@@ -1,0 +1,161 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The publisher without an API server, and the news that wake it.
+
+With one: tests/cluster/test_driver_cluster.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from lanewise_driver.cluster import Access, AccessError, Cluster, Unreachable, in_cluster
+from lanewise_driver.inventory import Inventory
+from lanewise_driver.monitor import _uevent
+from lanewise_driver.publisher import Publisher
+from lanewise_driver.settings import SettingsFile
+
+needs_namespaces = pytest.mark.skipif(
+    bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
+    reason="needs root, unshare and ip for network namespaces",
+)
+NOBODY = Access("https://127.0.0.1:1")  # tcpmux: refused at once
+
+
+def test_without_an_api_server_it_goes_on(tmp_path: Path) -> None:
+    settings = SettingsFile(tmp_path / "driver.yml")
+    inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
+    publisher = Publisher(Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 0), inventory, settings)
+    publisher.start()
+    deadline = time.monotonic() + 30
+    while publisher.failures < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert publisher.failures >= 3 and "does not answer" in publisher.mistake
+    assert publisher.last_published is None
+    assert {thread.name for thread in threading.enumerate()} >= {"publisher", "slices", "settings", "monitor"}
+    began = time.monotonic()
+    publisher.stop()
+    assert time.monotonic() - began < 2
+    assert not {thread.name for thread in threading.enumerate()} & {"publisher", "settings", "monitor"}
+
+
+def test_requests_end() -> None:
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
+        Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 1.5).node_object()
+    assert 0.5 < time.monotonic() - began < 3  # it did try again
+
+
+def test_the_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(AccessError, match="no pod"):
+        in_cluster(tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(AccessError, match=r"ca\.crt"):
+        in_cluster(tmp_path)
+    (tmp_path / "ca.crt").write_text("-----BEGIN")
+    access = in_cluster(tmp_path)
+    assert access.server == "https://[fd00::1]:443" and access.token_file == tmp_path / "token"
+    with pytest.raises(AccessError, match="certificates cannot be used"):
+        Cluster(lambda: access, "lanewise.dev", "worker-1").node_object()
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "geheim" not in repr(Access("https://x", authority="geheim", certificate="geheim", token="geheim"))
+
+
+def test_uevents() -> None:
+    def uevent(path: str, subsystem: str) -> str:
+        return _uevent(f"add@{path}\0ACTION=add\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=1\0".encode())
+
+    assert uevent("/devices/pci0000:00/0000:00:03.0", "pci") == "device 0000:00:03.0 has changed"
+    assert uevent("/devices/pci0000:00/0000:00:03.0/infiniband/mlx5_0", "infiniband")
+    assert uevent("/devices/pci0000:00/0000:00:03.0/net/eth0", "net")
+    assert not uevent("/devices/virtual/net/cali12345", "net")  # netlink tells of those, with their kind
+    assert not uevent("/devices/pci0000:00/0000:00:03.0/net/eth0/queues/rx-0", "queues")
+    assert not uevent("/devices/pci0000:00/0000:00:03.0/block/sda", "block")
+    assert _uevent(b"libudev\0\xfe\xed") == ""
+
+
+@needs_namespaces
+def test_which_news_of_the_kernel_matter() -> None:
+    script = """
+        import json, socket, struct, subprocess, threading, time
+        from lanewise_driver.monitor import Monitor
+
+        seen = []
+        monitor = Monitor(seen.append, lambda: ["nic*"])
+        monitor.start()
+        found = {}
+        for name, commands in {
+            "a pod's interface": ["link add veth1 type veth peer name veth2", "link set veth1 up"],
+            "ours": ["link set nic0 up"],
+            "a bridge": ["link add br0 type bridge"],
+            "a port": ["link set veth1 master br0"],
+            "a route": ["route add 198.51.100.0/24 dev nic0"],
+            "a default route": ["route add default dev nic0 table 7"],
+            "an IPv6 default route": ["-6 route add default dev nic0"],
+            "gone": ["link del nic0"],
+        }.items():
+            seen.clear()
+            for command in commands:
+                subprocess.run(["ip", *command.split()], check=True)
+            time.sleep(0.2)
+            found[name] = sorted(set(seen))
+        # more news than any buffer holds must not be lost in silence, nor end the thread
+        seen.clear()
+        lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
+        subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)
+        subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+        time.sleep(1)
+        found["flood"] = sorted(set(seen))[:1]
+        seen.clear()
+        subprocess.run(["ip", "link", "add", "nic1", "type", "veth"], check=True)
+        time.sleep(0.2)
+        found["after"] = "interface nic1 has changed" in seen
+        # nor do messages of others, that look like the kernel's
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as other:
+            for kind in (16, 24):
+                for size in (16, 17, 20):
+                    target = monitor._sockets[0].getsockname()[0]
+                    other.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
+        time.sleep(0.2)
+        seen.clear()
+        subprocess.run(["ip", "link", "del", "nic1"], check=True)
+        time.sleep(0.2)
+        found["after others"] = "interface nic1 has changed" in seen
+        began = time.monotonic()
+        monitor.stop()
+        found["stopped"] = time.monotonic() - began < 1 and not monitor._thread.is_alive()
+        print(json.dumps(found))
+    """
+    shell = 'ip link set lo up && ip link add nic0 type veth peer name far0 && ip link set far0 up && exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", shell, sys.executable, textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("a pod's interface") == [] and found.pop("a route") == []
+    assert found.pop("ours") == ["interface nic0 has changed"]
+    assert found.pop("a bridge") == ["interface br0 has changed"]
+    assert "interface br0 has changed" in found.pop("a port")
+    assert found.pop("a default route") == found.pop("an IPv6 default route") == ["a default route has changed"]
+    assert "interface nic0 has changed" in found.pop("gone")
+    assert found == {"flood": ["a default route has changed"], "after": True, "after others": True, "stopped": True}

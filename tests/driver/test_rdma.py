@@ -1,0 +1,74 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""RDMA devices: sysfs as the kernel lays it out, and the kernel itself where it has RDMA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node
+from lanewise_driver import rdma
+from lanewise_driver.errors import KernelError
+from lanewise_driver.rdma import CharDevice
+
+
+def sysfs(root: Path) -> None:
+    """A node with a RoCE and an InfiniBand device, and the class entries of Linux 6.12."""
+    for place, (address, layer) in enumerate((("0000:8a:00.0", "Ethernet"), ("0000:8b:00.0", "InfiniBand"))):
+        name = f"mlx5_{place}"
+        (root / f"bus/pci/devices/{address}/infiniband/{name}").mkdir(parents=True)
+        port = root / f"class/infiniband/{name}/ports/1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+        entries = {"infiniband_verbs": [(f"uverbs{place}", 231, 192 + place)]}
+        if layer == "InfiniBand":
+            entries["infiniband_mad"] = [("umad0", 231, 0), ("issm0", 231, 64)]
+        for kind, found in entries.items():
+            for entry, major, minor in found:
+                folder = root / "class" / kind / entry
+                folder.mkdir(parents=True)
+                (folder / "ibdev").write_text(f"{name}\n")
+                (folder / "dev").write_text(f"{major}:{minor}\n")
+    for name in ("infiniband_verbs", "infiniband_mad"):
+        (root / "class" / name / "abi_version").write_text("6\n")
+    manager = root / "class/misc/rdma_cm"
+    manager.mkdir(parents=True)
+    (manager / "dev").write_text("10:58\n")
+
+
+def test_devices_of_a_function(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    sysfs(tmp_path)
+    assert rdma.links("0000:8a:00.0", root) == ["mlx5_0"]
+    assert rdma.links("0000:8c:00.0", root) == []
+    assert not rdma.before_interface("mlx5_0", root)
+    assert rdma.before_interface("mlx5_1", root)
+    assert rdma.link_layer("mlx5_9", root) == ""
+    assert rdma.char_devices("mlx5_0", root) == [
+        CharDevice("/dev/infiniband/uverbs0", 231, 192),
+        CharDevice("/dev/infiniband/rdma_cm", 10, 58),
+    ]
+    assert [device.path.rpartition("/")[2] for device in rdma.char_devices("mlx5_1", root)] == [
+        "uverbs1",
+        "issm0",
+        "umad0",
+        "rdma_cm",
+    ]
+    assert rdma.char_devices("mlx5_2", root) == []
+
+
+@on_a_node
+def test_the_kernel_is_asked() -> None:
+    mode = rdma.mode()
+    with Pod() as pod:
+        assert rdma.place("no_such_0", pod.pin) == "missing"
+        with pytest.raises(KernelError, match="it is not there"):
+            rdma.move("no_such_0", pod.pin)
+        with pytest.raises(KernelError, match="it is not there"):
+            rdma.move("no_such_0", pod.pin, back=True)
+    if mode is None:
+        pytest.skip("this kernel has no RDMA")
+    assert mode in ("shared", "exclusive")

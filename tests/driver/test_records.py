@@ -1,0 +1,270 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Records on a real disk: they come back as they were, whole, whenever their writer dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lanewise_driver import files, records
+from lanewise_driver.errors import DriverError
+from lanewise_driver.records import DeviceRecord, Pod, Record, Store, Unreadable
+
+UID = "5f0c1b9e-0000-4000-8000-000000000001"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
+TEXT = st.text(max_size=20)
+DEVICES = st.builds(
+    DeviceRecord,
+    device=TEXT,
+    pool=TEXT,
+    request=TEXT,
+    known=OBJECTS,
+    config=OBJECTS,
+    interface=TEXT,
+    admin=st.booleans(),
+    share_id=TEXT,
+    lock=TEXT,
+    host=st.none() | OBJECTS,
+    rdma=st.none() | OBJECTS,
+    network=st.none() | OBJECTS,
+    leases=st.lists(OBJECTS, max_size=2),
+)
+RECORDS = st.builds(
+    Record,
+    uid=st.just(UID),
+    namespace=TEXT,
+    name=TEXT,
+    pod=st.none() | st.builds(Pod, namespace=TEXT, name=TEXT, uid=TEXT),
+    boot=TEXT,
+    devices=st.lists(DEVICES, max_size=3),
+    phase=st.sampled_from(records.PHASES),
+    netns=st.none() | st.lists(st.integers(0, 2**64), min_size=2, max_size=2),
+    since=TEXT,
+    pod_claim_name=TEXT,
+)
+
+
+def record(number: int, size: int = 10) -> Record:
+    """A record whose every part tells the same number, so that a mixture of two would be seen."""
+    published = {f"a{index}": number for index in range(size)}
+    device = DeviceRecord(f"d{number}", "node", "nic", published)
+    return Record(UID, "ns", f"claim-{number}", Pod("ns", "pod", str(number)), str(number), [device])
+
+
+def is_whole(found: Record | None) -> int:
+    assert found is not None
+    number = int(found.boot)
+    assert found == record(number, len(found.devices[0].known))
+    return number
+
+
+@settings(max_examples=300, deadline=None)
+@given(RECORDS)
+def test_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, wanted: Record) -> None:
+    store = Store(tmp_path_factory.getbasetemp() / "round")
+    store.save(wanted)
+    assert store.load(UID) == wanted
+    assert store.all() == ([wanted], [])
+    store.remove(UID)
+    store.remove(UID)
+    assert store.load(UID) is None and os.listdir(store.folder) == []
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "none")
+    store.sweep()
+    assert store.all() == ([], []) and store.load(UID) is None
+    store.remove(UID)
+    assert not store.folder.exists()
+
+
+@pytest.mark.parametrize("uid", ["", ".", "..", "../x", "a/b", "x" * 129, "a\0b", "-x"])
+def test_a_uid_is_no_path(tmp_path: Path, uid: str) -> None:
+    store = Store(tmp_path / "state")
+    for act in (store.load, store.remove, store.path):
+        with pytest.raises(DriverError):
+            act(uid)
+    wrong = record(1)
+    wrong.uid = uid
+    with pytest.raises(DriverError):
+        store.save(wrong)
+
+
+def test_only_root_reads_them(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    assert store.path(UID).stat().st_mode & 0o777 == 0o600
+    assert store.folder.stat().st_mode & 0o777 == 0o700
+
+
+def _damaged() -> dict[str, bytes]:
+    good = records.encode(record(1))
+    value = json.loads(good)
+
+    def changed(**keys: t.Any) -> bytes:
+        return json.dumps({**value, **keys}).encode()
+
+    device = value["devices"][0]
+    return {
+        "empty": b"",
+        "cut": good[: len(good) // 2],
+        "zeros": b"\0" * len(good),
+        "not utf-8": b"\xff\xfe" + good,
+        "a list": b"[]",
+        "deep": b"[" * 100_000,
+        "no schema": json.dumps({key: item for key, item in value.items() if key != "schema"}).encode(),
+        "schema true": changed(schema=True),
+        "old schema": changed(schema=0),
+        "unknown key": changed(more=1),
+        "no uid": json.dumps({key: item for key, item in value.items() if key != "uid"}).encode(),
+        "other uid": changed(uid="other"),
+        "phase": changed(phase="gone"),
+        "boot": changed(boot=None),
+        "devices": changed(devices={}),
+        "device": changed(devices=[{**device, "admin": 1}]),
+        "device key": changed(devices=[{**device, "x": 1}]),
+        "pod": changed(pod=[]),
+        "netns": changed(netns=[1]),
+        "netns of text": changed(netns=["1", "2"]),
+        "netns of truth": changed(netns=[True, False]),
+    }
+
+
+@pytest.mark.parametrize("kind", _damaged())
+def test_a_corrupt_record_is_kept_aside_and_told(tmp_path: Path, kind: str) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    for number in range(2):
+        content = _damaged()[kind]
+        store.path(UID).write_bytes(content)
+        found, unreadable = store.all()
+        assert found == [] and len(unreadable) == 1
+        aside = store.folder / f"{UID}.json.corrupt-{number}"
+        assert str(aside) in unreadable[0].message
+        assert aside.read_bytes() == content
+        assert store.all() == ([], [])  # told once
+    store.save(record(2))
+    assert store.load(UID) == record(2)
+
+
+def test_what_a_newer_driver_wrote_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    value = json.loads(store.path(UID).read_bytes())
+    content = json.dumps({**value, "schema": records.SCHEMA + 1, "new": {}}).encode()
+    store.path(UID).write_bytes(content)
+    for _again in range(2):
+        with pytest.raises(Unreadable, match="schema"):
+            store.load(UID)
+    assert store.path(UID).read_bytes() == content
+
+
+@settings(max_examples=500, deadline=None)
+@given(JSON, st.binary(max_size=30))
+def test_no_content_does_more_than_be_set_aside(value: t.Any, noise: bytes) -> None:
+    base = json.loads(records.encode(record(1)))
+    contents = [noise, json.dumps(value).encode()]
+    contents += [json.dumps({**base, key: value}).encode() for key in base]
+    contents += [
+        json.dumps({**base, "devices": [{**base["devices"][0], key: value}]}).encode() for key in ("device", "host")
+    ]
+    for content in contents:
+        try:
+            records.decode(content)
+        except ValueError:
+            pass
+
+
+def test_killed_at_each_step_of_a_write(tmp_path: Path) -> None:
+    """Whatever call of the writer is its last: the record is the old one or the new one."""
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    seen = set()
+    for _step in killed_at_each_step(lambda: store.save(record(2))):
+        found = is_whole(store.load(UID))
+        seen.add(found)
+        assert store.all()[1] == []
+        assert store.uids() == [UID]
+        for path in store.folder.glob(f"*{files.UNFINISHED}"):
+            os.utime(path, (0, 0))  # as if it was written long ago
+        store.sweep()
+        assert os.listdir(store.folder) == [f"{UID}.json"]
+        store.save(record(1))
+    assert seen == {1, 2}
+
+
+def test_killed_at_each_step_of_a_removal(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    seen = set()
+    for _step in killed_at_each_step(lambda: store.remove(UID)):
+        found = store.load(UID)
+        seen.add(found is None)
+        assert found in (None, record(1))
+        store.save(record(1))
+    assert seen == {True, False}
+
+
+def _writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
+    """A process that writes one record after the other, and tells each number when it is written."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        while True:
+            store.save(record(number, 2000))
+            os.write(writing, b"%d\n" % number)
+            number += 1
+    os.close(writing)
+    return child, os.fdopen(reading, "rb")
+
+
+def test_a_writer_killed_at_any_time_leaves_a_whole_record(tmp_path: Path) -> None:
+    """kill -9 at random times, on this machine's own file system; what the writer said is done, is done."""
+    store = Store(tmp_path / "state")
+    chance = random.Random(20261121)
+    number = 0
+    for _round in range(100):
+        child, output = _writer(store, number)
+        with output:
+            told = int(output.readline())
+            time.sleep(chance.random() / 20)
+            os.kill(child, signal.SIGKILL)
+            told = max([told, *map(int, output.read().split())])
+        os.waitpid(child, 0)
+        found = is_whole(store.load(UID))
+        assert found in (told, told + 1)
+        number = found + 1
+
+
+def test_readers_never_see_half_a_record(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(0, 2000))
+    child, output = _writer(store, 1)
+    with output:
+        try:
+            output.readline()
+            seen = set()
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                seen.add(is_whole(store.load(UID)))
+            assert len(seen) > 3
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

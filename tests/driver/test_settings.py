@@ -1,0 +1,205 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The settings file: every mistake at once and with its place, and a bad new file that changes nothing."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lanewise_driver.dra.problems import Problems
+from lanewise_driver.settings import Settings, SettingsFile, load, read
+from lanewise_driver.topology.publish import Selector
+
+WHOLE = """
+node_name: worker-1
+kubeconfig: /etc/lanewise/kubeconfig
+token_file: /etc/lanewise/token
+renew_token: false
+log_level: debug
+metrics_address: "[::1]:9000"
+include:
+  - {address: "0000:8a:*", type: [pf, vf], min_speed_mbps: 100000}
+  - rail: [0, 1]
+    numa_node: 0
+exclude:
+  - {driver: igb, model: "*I210*", vendor_id: "8086", device_id: "1533", link_layer: ethernet, interface: eno*}
+management: [eno1, "0000:01:*"]
+default_routes: main
+virtual_interfaces: [eth*]
+rails: {"0000:8a:00.0": 3}
+aliases: {"0000:8a:00.0": storage, eth5: backup}
+locality: [{address: "0000:8b:00.0", numa_node: 1}]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "driver.yml"
+    path.write_text(text)
+    return path
+
+
+def mistakes(data: t.Any) -> list[str]:
+    with pytest.raises(Problems) as found:
+        read(data)
+    return [problem.path for problem in found.value.problems]
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    found = load(written(tmp_path, WHOLE))
+    assert found == Settings(
+        node_name="worker-1",
+        kubeconfig="/etc/lanewise/kubeconfig",
+        token_file="/etc/lanewise/token",
+        renew_token=False,
+        log_level="debug",
+        metrics_address=("::1", 9000),
+        include=(
+            Selector(address=("0000:8a:*",), type=("pf", "vf"), min_speed_mbps=100000),
+            Selector(rail=(0, 1), numa_node=(0,)),
+        ),
+        exclude=(
+            Selector(
+                driver=("igb",),
+                model=("*I210*",),
+                vendor_id=("8086",),
+                device_id=("1533",),
+                link_layer=("ethernet",),
+                interface=("eno*",),
+            ),
+        ),
+        management=("eno1", "0000:01:*"),
+        default_routes="main",
+        virtual_interfaces=("eth*",),
+        rails=(("0000:8a:00.0", 3),),
+        aliases=(("0000:8a:00.0", "storage"), ("eth5", "backup")),
+        locality=({"address": "0000:8b:00.0", "numa_node": 1},),
+    )
+    assert found.node == "worker-1"
+    assert found.locality_overrides == [
+        {"address": "0000:8b:00.0", "numa_node": 1},
+        {"address": "0000:8a:00.0", "rail": 3},
+    ]
+
+
+def test_nothing_means_defaults(tmp_path: Path) -> None:
+    assert (
+        load(tmp_path / "none") == load(written(tmp_path, "")) == load(written(tmp_path, "# nothing\n")) == Settings()
+    )
+    assert Settings().node == os.uname().nodename.lower()
+    assert read({"metrics_address": ""}).metrics_address is None
+
+
+def test_every_mistake_at_once() -> None:
+    assert mistakes(
+        {
+            "node_name": "Worker",
+            "kubeconfig": "relative",
+            "renew_token": "yes",
+            "log_level": "loud",
+            "metrics_address": "localhost:1",
+            "include": [{}, {"adress": "x"}, {"rail": -1, "min_speed_mbps": "fast"}, "all"],
+            "exclude": {"type": "pf"},
+            "management": [1],
+            "default_routes": "some",
+            "rails": {"eth0": 1, "0000:8a:00.0": -1},
+            "aliases": {"a name too long for one": "x", "eth0": "x" * 65, "eth1": "same", "eth2": "same"},
+            "locality": [{"address": "8a:00.0", "rail": 1}, 7],
+            "includes": [],
+        }
+    ) == [
+        "includes",
+        "node_name",
+        "kubeconfig",
+        "renew_token",
+        "log_level",
+        "metrics_address",
+        "include[0]",
+        "include[1].adress",
+        "include[1]",
+        "include[2].rail",
+        "include[2].min_speed_mbps",
+        "include[3]",
+        "exclude",
+        "management[0]",
+        "default_routes",
+        "rails.eth0",
+        "rails['0000:8a:00.0']",
+        "aliases['a name too long for one']",
+        "aliases.eth0",
+        "aliases.eth2",
+        "locality[0].address",
+        "locality[1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "- x", "3", "a: !!python/object:os.system x", "\t", "node_name: 5", "? [a]\n: b"]
+)
+def test_no_settings(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Problems):
+        load(written(tmp_path, text))
+
+
+def test_a_key_that_stands_twice(tmp_path: Path) -> None:
+    with pytest.raises(Problems, match="stands twice, again in line 3"):
+        load(written(tmp_path, "management: [a]\nlog_level: info\nmanagement: [b]\n"))
+    with pytest.raises(Problems, match="stands twice"):
+        load(written(tmp_path, "aliases: {a: x, a: y}\n"))
+
+
+def test_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "driver.yml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Problems):
+        load(path)
+
+
+def test_reload(tmp_path: Path) -> None:
+    path = written(tmp_path, "log_level: info\n")
+    file = SettingsFile(path)
+    assert not file.changed()
+    path.write_text("log_level: loud\n")
+    assert file.changed() and not file.reload() and file.current.log_level == "info"
+    assert "loud" in file.mistake and not file.changed()
+    new = tmp_path / "new"
+    new.write_text("log_level: debug\n")
+    new.replace(path)
+    assert file.changed() and file.reload() and file.current.log_level == "debug" and not file.mistake
+    path.unlink()
+    assert file.changed() and file.reload() and file.current == Settings()
+    path.write_text("log_level: info # the default\n")
+    assert file.changed() and not file.reload() and not file.mistake
+    with pytest.raises(Problems):
+        SettingsFile(written(tmp_path, "x: 1"))
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+_KEYS = st.sampled_from([*Settings.__dataclass_fields__, "other"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        _KEYS, _VALUES | st.lists(st.dictionaries(st.sampled_from([*Selector.__dataclass_fields__]), _VALUES))
+    )
+)
+def test_anything_gives_settings_or_problems(data: dict[str, t.Any]) -> None:
+    try:
+        found = read(data)
+    except Problems as problems:
+        assert all(problem.path for problem in problems.problems)
+    else:
+        hash(found.include)  # settings are values
+        yaml.safe_dump(found.locality_overrides)

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a token says of itself. Renewal itself needs an API server: tests/cluster/test_driver_cluster.py."""
+
+from __future__ import annotations
+
+import base64
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lanewise_driver.cluster import Access, AccessError, Cluster
+from lanewise_driver.token import Renewal, Token, read
+
+CLAIMS = {
+    "iat": 1000,
+    "exp": 5000,
+    "kubernetes.io": {
+        "namespace": "lanewise-system",
+        "serviceaccount": {"name": "lanewise-driver", "uid": "a"},
+        "node": {"name": "worker-1", "uid": "u"},
+    },
+}
+
+
+def token(claims: t.Any) -> str:
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{body}.signature\n"
+
+
+def test_a_bound_token() -> None:
+    found = read(token(CLAIMS))
+    assert found == Token("lanewise-system", "lanewise-driver", "worker-1", "u", 1000, 5000)
+    assert found.due() == 3000  # half of its life is left for an API server that is away
+
+
+def test_an_unbound_token() -> None:
+    own = {name: value for name, value in CLAIMS["kubernetes.io"].items() if name != "node"}  # type: ignore[attr-defined]
+    assert read(token({**CLAIMS, "kubernetes.io": own})).node == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "a.b.c",
+        "a..c",
+        "a.é.c",
+        token([]),
+        token({}),
+        token({**CLAIMS, "exp": "x"}),
+        token({**CLAIMS, "exp": float("nan")}),
+    ],
+)
+def test_no_token(text: str) -> None:
+    with pytest.raises(AccessError, match="none of a service account"):
+        read(text)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*CLAIMS, "name", "node"]), inner),
+    max_leaves=6,
+)
+
+
+@given(_JSON | st.fixed_dictionaries({"iat": _JSON, "exp": _JSON, "kubernetes.io": _JSON}))
+def test_anything_else_is_told(claims: t.Any) -> None:
+    try:
+        read(token(claims))
+    except AccessError:
+        pass
+
+
+def test_a_thread_that_cannot_renew_says_why(tmp_path: Path) -> None:
+    """A token long due, and no API server: the file stays, and the reason is there to be read."""
+    path = tmp_path / "token"
+    path.write_text(token(CLAIMS))
+    access = Access("https://127.0.0.1:1", token_file=path)
+    renewal = Renewal(Cluster(lambda: access, "lanewise.dev", "worker-1"), path)
+    renewal.start()
+    for _attempt in range(100):
+        if renewal.mistake:
+            break
+        renewal._stop.wait(0.05)
+    assert "does not answer" in renewal.mistake and renewal.expires == 5000
+    renewal.stop()
+    assert path.read_text() == token(CLAIMS)
