@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import typing as t
 import urllib.error
 import urllib.request
@@ -147,7 +148,13 @@ def add_rail(number: int) -> str:
 
 
 def host_state(name: str) -> str:
-    """Everything that C(ip) knows of an interface of the node, without what counts up and without its index."""
+    """Everything that C(ip) knows of an interface of the node, without what counts up and without its index.
+
+    Waits until the kernel has taken its IPv6 addresses, each of which brings a route.
+    """
+    deadline = time.monotonic() + 10
+    while ip(f"-6 -brief address show tentative dev {name}") and time.monotonic() < deadline:
+        time.sleep(0.1)
     shown = []
     for command in ("-details link", "address"):
         for entry in json.loads(ip(f"-json {command} show dev {name}")):
