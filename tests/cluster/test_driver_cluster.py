@@ -93,12 +93,11 @@ class Installed:
 
 
 def install(plane: ControlPlane) -> Installed:
-    for name in ("account", "rbac", "policies"):
-        for item in yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text()):
-            if item:
-                place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
-                path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict"
-                plane.expect("PATCH", path, item, "application/apply-patch+yaml")
+    for manifest in sorted(MANIFESTS.glob("*.yaml")):
+        item = yaml.safe_load(manifest.read_text())
+        place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
+        path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict"
+        plane.expect("PATCH", path, item, "application/apply-patch+yaml")
     found = Installed(plane)
     plane.add_node("policy-probe")
     bound = found.cluster("policy-probe", patience=0)
