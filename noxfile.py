@@ -351,6 +351,9 @@ def node(session: nox.Session) -> None:
     """A real kubelet and containerd with pods, in namespaces of their own. Needs root; leaves nothing behind."""
     if os.geteuid() or sys.platform != "linux":
         raise Missing("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
+    namespaces = ["unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true"]
+    if not shutil.which("unshare") or subprocess.run(namespaces, capture_output=True, check=False).returncode:
+        raise Missing("may not make namespaces here, as in a container without privileges")
     venv = prepare()
     other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
