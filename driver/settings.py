@@ -19,8 +19,9 @@
     aliases: {"0000:8a:00.0": storage, eth5: backup}
     locality: [{address: ..., numa_node: 1}, ...]   # as dra_topology_locality_overrides of the collection
 
-A SELECTOR has any of address, interface, driver, model, vendor_id, device_id, link_layer, type (pf, vf, virtual), rail,
-numa_node (a value or a list; texts are shell patterns) and min_speed_mbps; all that are given must hold.
+A SELECTOR has any of address, interface, driver, model, vendor_id, device_id, link_layer, type (pf, vf, virtual), slot,
+rail, numa_node (a value or a list; texts are shell patterns), min_speed_mbps and near_gpu (PIX, PXB, PHB or NODE: a
+GPU at least as near); all that are given must hold.
 """
 
 from __future__ import annotations
@@ -36,13 +37,9 @@ from .dra.problems import Problem, Problems
 from .dra.reader import Reader, child
 from .topology import overrides
 from .topology.pci import ADDRESS
-from .topology.publish import Selector
+from .topology.selector import LINK_LAYERS, NEAR, NUMBERS, TEXTS, TYPES, Selector
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_TYPES = ("pf", "vf", "virtual")
-_LINK_LAYERS = ("ethernet", "infiniband")
-_TEXTS = ("address", "interface", "driver", "model", "vendor_id", "device_id", "link_layer", "type")
-_NUMBERS = ("rail", "numa_node")
 _ALIAS_BYTES = limits.ATTRIBUTE_VALUE_BYTES
 _INTERFACE_BYTES = 15  # IFNAMSIZ - 1
 
@@ -222,15 +219,17 @@ def _selector(reader: Reader, value: t.Any, path: str) -> Selector | None:
     found: dict[str, t.Any] = {}
     for key, item in given.items():
         place = child(path, key)
-        if key in _TEXTS:
+        if key in TEXTS:
             found[key] = _patterns(reader, item, place)
             for text in found[key] if key in ("type", "link_layer") else ():
                 if not any(sign in text for sign in "*?["):
-                    reader.choice(text, place, _TYPES if key == "type" else _LINK_LAYERS)
-        elif key in _NUMBERS:
+                    reader.choice(text, place, TYPES if key == "type" else LINK_LAYERS)
+        elif key in NUMBERS:
             items = reader.items(item, place) if isinstance(item, list) else [(item, place)]
             numbers = [reader.integer(number, where, 0) for number, where in items]
             found[key] = tuple(number for number in numbers if number is not None)
+        elif key == "near_gpu":
+            found[key] = reader.choice(item, place, NEAR)
         else:
             found[key] = reader.integer(item, place, 1)
     return Selector(**found)

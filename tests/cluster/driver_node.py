@@ -24,9 +24,14 @@ PORT = 6443  # of the API server, as the node sees it
 
 
 class Node:
-    """A node whose driver publishes as long as this lives. Raises OSError where namespaces cannot be made."""
+    """A node whose driver publishes as long as this lives. Raises OSError where namespaces cannot be made.
 
-    def __init__(self, port: int, folder: Path, token: str, authority: Path, name: str, settings: str) -> None:
+    C(root) is the tree that it probes: its own /sys, or a machine's.
+    """
+
+    def __init__(
+        self, port: int, folder: Path, token: str, authority: Path, name: str, settings: str, root: str = "/"
+    ) -> None:
         self._port = port
         self.settings = folder / "driver.yml"
         self.settings.write_text(settings)
@@ -46,6 +51,7 @@ class Node:
             "settings": str(self.settings),
             "kubeconfig": str(kubeconfig),
             "token": str(token_file),
+            "root": root,
             "channel": theirs.fileno(),
         }
         command = ["unshare", "--net", "--mount", sys.executable, __file__, json.dumps(config)]
@@ -135,7 +141,7 @@ def main(config: dict[str, t.Any]) -> None:
     settings = SettingsFile(Path(config["settings"]))
     kubeconfig, token = Path(config["kubeconfig"]), Path(config["token"])
     cluster = Cluster(lambda: from_kubeconfig(kubeconfig, token), "lanewise.dev", config["name"])
-    publisher = Publisher(cluster, Inventory(lambda: settings.current, lambda: ()), settings)
+    publisher = Publisher(cluster, Inventory(lambda: settings.current, lambda: (), config["root"]), settings)
     publisher.start()
     sys.stdin.read()
     publisher.stop()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.dra.problems import Problems
 from lanewise_driver.settings import Settings, SettingsFile, load, read
-from lanewise_driver.topology.publish import Selector
+from lanewise_driver.topology.selector import Selector
 
 WHOLE = """
 node_name: worker-1

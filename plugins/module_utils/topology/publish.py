@@ -12,10 +12,11 @@ settings of its node, the routes, the devices that pods have) comes in as a :cla
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import typing as t
 from dataclasses import dataclass, field
+
+from .selector import LINK_LAYERS, NEAR, Selector, like, type_of, values_of, values_of_interface
 
 DRIVER = "lanewise.dev"
 
@@ -23,8 +24,6 @@ _STANDARD = "resource.kubernetes.io/"
 #: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and claims match equal names only.
 _NUMA_NODE_DRANET = "dra.net/numaNode"
 _VALUE_BYTES = 64  # a string attribute, resource/v1 DeviceAttributeMaxValueLength
-_LINK_LAYERS = ("ethernet", "infiniband")
-_NEAR = ("PIX", "PXB", "PHB", "NODE")
 #: User-space drivers: the function has no network interface that could be moved into a pod.
 USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub")
 
@@ -50,39 +49,6 @@ class Publication:
     addresses: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Selector:
-    """Chooses devices by what they are. All that is set must hold; of several values of one field any does.
-
-    Texts are shell patterns (fnmatch), compared as they are written.
-    """
-
-    address: tuple[str, ...] = ()
-    interface: tuple[str, ...] = ()
-    driver: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    vendor_id: tuple[str, ...] = ()
-    device_id: tuple[str, ...] = ()
-    link_layer: tuple[str, ...] = ()
-    type: tuple[str, ...] = ()
-    rail: tuple[int, ...] = ()
-    numa_node: tuple[int, ...] = ()
-    min_speed_mbps: int | None = None
-
-    def matches(self, values: t.Mapping[str, t.Any]) -> bool:
-        """Whether C(values), by the names of these fields (C(interface) a list, C(speed_mbps)), are chosen."""
-        for name in ("address", "driver", "model", "vendor_id", "device_id", "link_layer", "type"):
-            patterns = getattr(self, name)
-            if patterns and not _like(values.get(name), patterns):
-                return False
-        if self.interface and not any(_like(one, self.interface) for one in values.get("interface") or ()):
-            return False
-        for name in ("rail", "numa_node"):
-            if getattr(self, name) and values.get(name) not in getattr(self, name):
-                return False
-        return self.min_speed_mbps is None or (values.get("speed_mbps") or 0) >= self.min_speed_mbps
 
 
 @dataclass(frozen=True)
@@ -203,7 +169,7 @@ def _add_interfaces(result: Publication, own: list[Facts], facts: Facts, policy:
         reason = "it carries the node's default route" if entry["default_route"] else ""
         if master and master in interfaces:
             reason = reason or f"it is part of {master}"
-        reason = reason or _excluded(_values_of_interface(entry), policy)
+        reason = reason or _excluded(values_of_interface(entry), policy)
         if reason:
             result.withheld[entry["name"]] = reason
             continue
@@ -213,36 +179,12 @@ def _add_interfaces(result: Publication, own: list[Facts], facts: Facts, policy:
 
 def _is_virtual(entry: Facts, policy: Policy) -> bool:
     """Whether an interface has no PCI function and the settings name it."""
-    return entry["address"] is None and entry["kind"] != "loopback" and _like(entry["name"], policy.virtual)
-
-
-def _like(value: t.Any, patterns: t.Iterable[str]) -> bool:
-    return isinstance(value, str) and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+    return entry["address"] is None and entry["kind"] != "loopback" and like(entry["name"], policy.virtual)
 
 
 def _kept(device: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """A device as it was published, without what follows from its neighbours or is for those who do not have it."""
     return {key: value for key, value in device.items() if key not in ("consumesCounters", "taints")}
-
-
-def _type(nic: Facts) -> str:
-    return "vf" if nic["physfn"] else "pf"
-
-
-def _values_of(nic: Facts, facts: Facts) -> dict[str, t.Any]:
-    function = facts["functions"][nic["address"]]
-    return {
-        **{name: nic[name] for name in ("address", "driver", "model", "link_layer", "rail", "numa_node", "speed_mbps")},
-        "interface": nic["interfaces"],
-        "vendor_id": function["vendor_id"],
-        "device_id": function["device_id"],
-        "type": _type(nic),
-    }
-
-
-def _values_of_interface(entry: Facts) -> dict[str, t.Any]:
-    values = {"interface": [entry["name"]], "link_layer": entry["link_layer"], "type": "virtual"}
-    return {**values, "speed_mbps": entry["speed_mbps"]}
 
 
 def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
@@ -251,7 +193,7 @@ def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
         if policy.uplinks.get(name):
             return policy.uplinks[name]
     for name in (values.get("address"), *values["interface"]):
-        if _like(name, policy.management):
+        if like(name, policy.management):
             return f"the settings keep {name} for management"
     if any(selector.matches(values) for selector in policy.exclude):
         return "the settings exclude it"
@@ -262,7 +204,7 @@ def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
 
 def _unfit(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts], policy: Policy) -> str:
     """Why a function of a running node is not given away, besides what its facts say."""
-    reason = _excluded(_values_of(nic, facts), policy)
+    reason = _excluded(values_of(nic, facts), policy)
     if reason:
         return reason
     if len(nic["interfaces"]) > 1:
@@ -327,7 +269,7 @@ def _device(
     values.update(
         {
             _NUMA_NODE_DRANET: standard.get("numaNode"),
-            "type": _type(nic),
+            "type": type_of(nic),
             "alias": _alias(policy, nic["address"], interface.get("name")),
             "ifName": interface.get("name"),
             "mac": interface.get("permanent_mac"),
@@ -336,7 +278,7 @@ def _device(
             "deviceID": function["device_id"],
             "model": nic["model"],
             "firmware": one.get("firmware"),
-            "linkLayer": nic["link_layer"] if nic["link_layer"] in _LINK_LAYERS else None,
+            "linkLayer": nic["link_layer"] if nic["link_layer"] in LINK_LAYERS else None,
             "rdmaDevice": one.get("name"),
             "nodeGUID": one.get("node_guid"),
             "pfPciBusID": nic["physfn"],
@@ -372,7 +314,7 @@ def _interface_device(entry: Facts, facts: Facts, policy: Policy) -> dict[str, t
             "alias": _alias(policy, None, entry["name"]),
             "ifName": entry["name"],
             "mac": entry["mac"],
-            "linkLayer": entry["link_layer"] if entry["link_layer"] in _LINK_LAYERS else None,
+            "linkLayer": entry["link_layer"] if entry["link_layer"] in LINK_LAYERS else None,
             "rdmaDevice": rdma[0]["name"] if len(rdma) == 1 else None,
             "linkSpeedMbps": entry["speed_mbps"],
             "mtu": entry["mtu"],
@@ -432,7 +374,7 @@ def _switch(bridges: list[str]) -> str | None:
 def _nearest_gpu(nic: Facts, gpus: t.Sequence[Facts]) -> str | None:
     """The GPU that this NIC is for: the one nearest, or of several as near the one on its rail."""
     near = nic["nearest_gpus"]
-    if near["level"] not in _NEAR:
+    if near["level"] not in NEAR:
         return None
     candidates = list(near["devices"])
     if len(candidates) > 1:

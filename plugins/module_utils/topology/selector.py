@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""Choosing NICs by what they are, and not by names that change."""
+
+from __future__ import annotations
+
+import fnmatch
+import typing as t
+from dataclasses import dataclass
+
+#: Levels at which a GPU counts as near, the nearest first.
+NEAR = ("PIX", "PXB", "PHB", "NODE")
+TYPES = ("pf", "vf", "virtual")
+LINK_LAYERS = ("ethernet", "infiniband")
+#: Fields of a selector that hold shell patterns, and those that hold numbers.
+TEXTS = ("address", "interface", "driver", "model", "vendor_id", "device_id", "link_layer", "type", "slot")
+NUMBERS = ("rail", "numa_node")
+
+Facts = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Chooses devices by what they are. All that is set must hold; of several values of one field any does.
+
+    Texts are shell patterns (fnmatch), compared as they are written. C(near_gpu) is one of L(NEAR,): the nearest GPU is
+    at least that near; a distance that the machine does not tell is never near.
+    """
+
+    address: tuple[str, ...] = ()
+    interface: tuple[str, ...] = ()
+    driver: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    vendor_id: tuple[str, ...] = ()
+    device_id: tuple[str, ...] = ()
+    link_layer: tuple[str, ...] = ()
+    type: tuple[str, ...] = ()
+    slot: tuple[str, ...] = ()
+    rail: tuple[int, ...] = ()
+    numa_node: tuple[int, ...] = ()
+    min_speed_mbps: int | None = None
+    near_gpu: str | None = None
+
+    def matches(self, values: t.Mapping[str, t.Any]) -> bool:
+        """Whether C(values), by the names of these fields (C(interface) a list, C(speed_mbps)), are chosen."""
+        for name in TEXTS:
+            patterns = getattr(self, name)
+            if name != "interface" and patterns and not like(values.get(name), patterns):
+                return False
+        if self.interface and not any(like(one, self.interface) for one in values.get("interface") or ()):
+            return False
+        for name in NUMBERS:
+            if getattr(self, name) and values.get(name) not in getattr(self, name):
+                return False
+        if self.near_gpu and values.get("near_gpu") not in NEAR[: NEAR.index(self.near_gpu) + 1]:
+            return False
+        return self.min_speed_mbps is None or (values.get("speed_mbps") or 0) >= self.min_speed_mbps
+
+
+def like(value: t.Any, patterns: t.Iterable[str]) -> bool:
+    """Whether a text fits one of the shell patterns; what is no text fits none."""
+    return isinstance(value, str) and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def type_of(nic: Facts) -> str:
+    """C(vf) or C(pf)."""
+    return "vf" if nic["physfn"] else "pf"
+
+
+def values_of(nic: Facts, facts: Facts) -> dict[str, t.Any]:
+    """What a selector is compared with, of one NIC of a node's topology facts (see :func:`model.as_dict`)."""
+    function = facts["functions"][nic["address"]]
+    return {
+        **{name: nic[name] for name in ("address", "driver", "model", "link_layer", "rail", "numa_node", "speed_mbps")},
+        "interface": nic["interfaces"],
+        "vendor_id": function["vendor_id"],
+        "device_id": function["device_id"],
+        "slot": function["slot"],
+        "type": type_of(nic),
+        "near_gpu": nic["nearest_gpus"]["level"],
+    }
+
+
+def values_of_interface(entry: Facts) -> dict[str, t.Any]:
+    """The same of an interface without a PCI function."""
+    values = {"interface": [entry["name"]], "link_layer": entry["link_layer"], "type": "virtual"}
+    return {**values, "speed_mbps": entry["speed_mbps"]}

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The example site's claims, on what the driver itself publishes: the scheduler gives each GPU the NIC beside it.
+
+The nodes are example machines. The slices of their NICs are the driver's own; those of the GPUs hold what the vendor's
+driver would publish, which is not at hand.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed")
+
+from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node
+from ansible_collections.lanewise.dra.tests.cluster.test_driver_cluster import DRIVER, Installed, install
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "inventories/example/group_vars/all/claims.yml"
+RESOURCE = "/apis/resource.k8s.io/v1"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+Object = dict[str, t.Any]
+
+
+@pytest.fixture(name="site", scope="module")
+def _site(newest: ControlPlane) -> tuple[Installed, dict[str, Object]]:
+    """The cluster with the driver's manifests and the example's classes; the claim templates by name."""
+    variables = yaml.safe_load(EXAMPLE.read_text())
+    objects = compile_site({name: value for name, value in variables.items() if name != "dra_claims_workloads"}).objects
+    for one in objects:
+        if one["kind"] == "DeviceClass":
+            path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=example&force=true"
+            newest.expect("PATCH", path, one, "application/apply-patch+yaml")
+    templates = {one["metadata"]["name"]: one for one in objects if one["kind"] == "ResourceClaimTemplate"}
+    return install(newest), templates
+
+
+@pytest.mark.parametrize(
+    ("machine", "template", "pairs", "gpu"),
+    [
+        ("hgx-h100", "eight-pairs", 8, "gpu.nvidia.com"),
+        ("dgx-a100", "gpu-with-nic", 1, "gpu.nvidia.com"),
+        ("mi300x", "two-amd-pairs", 2, "gpu.amd.com"),
+    ],
+)
+def test_each_gpu_gets_the_nic_beside_it(
+    site: tuple[Installed, dict[str, Object]], tmp_path: Path, machine: str, template: str, pairs: int, gpu: str
+) -> None:
+    installed, templates = site
+    plane, name = installed.plane, f"example-{template}"
+    plane.add_node(name)
+    plane.add_namespace(name)
+    drivers = yaml.safe_load(EXAMPLE.read_text())["dra_claims_drivers"]
+    for one in slices([one for one in offers(name, probed.facts(machine), drivers) if one.driver == gpu]):
+        plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+    root = build(machine, tmp_path / machine)
+    try:
+        port, authority = int(plane.url.rsplit(":", 1)[1]), plane.authority.certificate
+        node = Node(port, tmp_path, installed.token(name), authority, name, f"node_name: {name}\n", str(root))
+    except OSError as error:
+        pytest.skip(f"no namespaces of its own: {error}")
+    try:
+        plane.wait_for(lambda: installed.devices(name), "the driver's slices")
+        claim = {"metadata": {"name": "pairs"}, "spec": templates[template]["spec"]["spec"]}
+        plane.expect("POST", f"{RESOURCE}/namespaces/{name}/resourceclaims", claim)
+        container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
+        spec = {
+            "nodeSelector": {"kubernetes.io/hostname": name},
+            "containers": [container],
+            "resourceClaims": [{"name": "d", "resourceClaimName": "pairs"}],
+        }
+        plane.expect("POST", f"/api/v1/namespaces/{name}/pods", {"metadata": {"name": "pod"}, "spec": spec})
+
+        def allocation() -> t.Any:
+            found = plane.expect("GET", f"{RESOURCE}/namespaces/{name}/resourceclaims/pairs")
+            return found.get("status", {}).get("allocation")
+
+        results = plane.wait_for(allocation, "the scheduler's allocation", 90)["devices"]["results"]
+        published = installed.devices(name)
+        roots: dict[str, list[str]] = {gpu: [], DRIVER: []}
+        for one in results:
+            device = published[one["device"]] if one["driver"] == DRIVER else _device(plane, name, one)
+            roots[one["driver"]].append(device["attributes"][PCIE_ROOT]["string"])
+        assert len(set(roots[gpu])) == len(roots[gpu]) == pairs
+        assert sorted(roots[gpu]) == sorted(roots[DRIVER])
+    finally:
+        node.close()
+
+
+def _device(plane: ControlPlane, node: str, result: Object) -> Object:
+    query = f"fieldSelector=spec.nodeName={node},spec.driver={result['driver']}"
+    found = plane.expect("GET", f"{RESOURCE}/resourceslices?{query}")["items"]
+    return next(one for spec in found for one in spec["spec"]["devices"] if one["name"] == result["device"])
