@@ -15,7 +15,6 @@ from pathlib import Path
 
 HEALTHY = "healthy"
 UNHEALTHY = "unhealthy"
-UNKNOWN = "unknown"
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -76,14 +75,13 @@ class AttachRequest:
 
     C(netns) leads to the container's network namespace: a file descriptor that the hook opened for the container's
     process and sent along, valid until attach returns. No process id is involved that could mean another process by
-    now, or be one of another PID namespace. C(pid) and C(bundle) are for messages. C(annotations) are the container's.
+    now, or be one of another PID namespace. C(pid) is for messages. C(annotations) are the container's.
     """
 
     uid: str
     netns: Path
     pid: int
     container: str
-    bundle: str
     annotations: t.Mapping[str, str] = field(default_factory=dict)
 
     def _annotation(self, *names: str) -> str:
@@ -103,11 +101,6 @@ class AttachRequest:
     def pod_name(self) -> str:
         """The pod's name, empty where the runtime did not note it."""
         return self._annotation("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
-
-    @property
-    def sandbox(self) -> str:
-        """The runtime's id of the pod sandbox, empty where it did not note it."""
-        return self._annotation("io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID")
 
 
 class Service(t.Protocol):

@@ -125,6 +125,7 @@ def written(paths: Paths) -> set[str]:
 
 def install_hook(paths: Paths) -> None:
     """Put the hook program where specs name it, to be called at each start. Raises OSError."""
+    files.sweep(paths.hook_program.parent, paths.hook_program.name)
     files.replace(paths.hook_program, Path(__file__).with_name("hook.py").read_bytes(), 0o644)
 
 

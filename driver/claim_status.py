@@ -13,6 +13,7 @@ import time
 import typing as t
 from dataclasses import dataclass, field
 
+from . import events
 from .calls import ClaimRef
 from .cluster import ApiError
 from .dra.interface_config import DRIVER
@@ -30,6 +31,14 @@ SETTLE = 0.5
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _MESSAGE_BYTES = 1024
+#: The API server compares allocations as they are stored, opaque configurations byte by byte, and writes these anew
+#: without blanks: one that was stored with blanks then looks changed, whatever is patched.
+_ALLOCATION = "status.allocation"
+_BLANKS = (
+    "its opaque configuration, or that of its DeviceClass, was stored with blanks between the JSON words, and the API "
+    "server then refuses every change of the claim's status; the devices are given to the pod all the same"
+)
+_WITHOUT_BLANKS = "To have the status, write claims, templates and classes by 'kubectl apply --server-side'."
 
 
 class Api(t.Protocol):
@@ -43,16 +52,28 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def devices(record: Record, failure: str = "") -> list[Object]:
-    """The v1 AllocatedDeviceStatus of each device of a claim; C(failure) says why it is not ready."""
-    return [_device(record, device, failure) for device in record.devices]
+@dataclass(frozen=True)
+class Ailment:
+    """What is wrong with a device that a pod has, and since when, as the API writes times."""
+
+    message: str
+    since: str
 
 
-def _device(record: Record, device: DeviceRecord, failure: str) -> Object:
+def devices(record: Record, failure: str = "", ailing: t.Mapping[str, Ailment] | None = None) -> list[Object]:
+    """The v1 AllocatedDeviceStatus of each device of a claim; C(failure) says why it is not ready, C(ailing) what is
+    wrong with devices that are in the pod."""
+    return [_device(record, device, failure, (ailing or {}).get(device.device)) for device in record.devices]
+
+
+def _device(record: Record, device: DeviceRecord, failure: str, ailment: Ailment | None) -> Object:
+    since = record.since
     if failure:
         ready, reason, message = False, "Failed", failure.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
     elif device.admin:
         ready, reason, message = True, "AdminAccess", "the device stays where it is"
+    elif record.phase == ATTACHED and ailment:
+        ready, reason, message, since = False, "Unhealthy", ailment.message, ailment.since
     elif record.phase == ATTACHED:
         ready, reason, message = True, "Attached", "the device is in the pod"
     else:
@@ -67,7 +88,7 @@ def _device(record: Record, device: DeviceRecord, failure: str) -> Object:
             "status": str(ready),
             "reason": reason,
             "message": message,
-            "lastTransitionTime": record.since or now(),
+            "lastTransitionTime": since or now(),
         }
         for kind in types
     ]
@@ -84,6 +105,7 @@ class _Waiting:
     claim: ClaimRef
     devices: list[Object] = field(default_factory=list)
     due: float = 0.0
+    done: t.Callable[[], None] | None = None
     pause: float = _FIRST_PAUSE
 
 
@@ -93,19 +115,25 @@ class Writer:
     What it has not written when the process ends is said anew at the next start, from the records.
     """
 
-    def __init__(self, cluster: Api, settle: float = SETTLE) -> None:
+    def __init__(self, cluster: Api, settle: float = SETTLE, reporter: events.Reporter | None = None) -> None:
         self._cluster = cluster
+        self._reporter = reporter
         self._settle = settle
         self._waiting: dict[str, _Waiting] = {}
         self._changed = threading.Condition()
         self._stopping = False
         self._busy = False
         self._thread: threading.Thread | None = None
+        #: Claims whose status the server never takes: no more requests for these.
+        self._refused: set[str] = set()
 
-    def put(self, claim: ClaimRef, devices: list[Object]) -> None:
-        """Let the claim's status say this of our devices; nothing clears it. Never blocks, never raises."""
+    def put(self, claim: ClaimRef, devices: list[Object], done: t.Callable[[], None] | None = None) -> None:
+        """Let the claim's status say this of our devices; nothing clears it. Never blocks, never raises.
+
+        C(done) is called in the writer's thread when that is so, or can never be.
+        """
         with self._changed:
-            self._waiting[claim.uid] = _Waiting(claim, devices, time.monotonic() + self._settle)
+            self._waiting[claim.uid] = _Waiting(claim, devices, time.monotonic() + self._settle, done)
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -144,6 +172,11 @@ class Writer:
                 waiting = self._waiting.pop(uid)
                 self._busy = True
             again = self._write(waiting)
+            if not again and waiting.done:
+                try:
+                    waiting.done()
+                except Exception:
+                    log.exception("what follows the status of claim %s failed", waiting.claim)
             with self._changed:
                 self._busy = False
                 if again and uid not in self._waiting:
@@ -155,17 +188,28 @@ class Writer:
     def _write(self, waiting: _Waiting) -> bool:
         """Whether it has to be tried again."""
         claim = waiting.claim
+        about = {"claim": claim.uid}
+        if claim.uid in self._refused:
+            if not waiting.devices:
+                self._refused.discard(claim.uid)
+            return False
         try:
             self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, waiting.devices)
         except ApiError as error:
-            log.warning("the status of claim %s was not taken: %s", claim, error.message, extra={"claim": claim.uid})
+            if error.status == 422 and _ALLOCATION in error.message and waiting.devices:
+                self._refused.add(claim.uid)
+                log.error(
+                    "the status of claim %s cannot be written: %s. %s", claim, _BLANKS, _WITHOUT_BLANKS, extra=about
+                )
+                if self._reporter:
+                    self._reporter.tell(events.claim(claim), events.STATUS, _BLANKS, _WITHOUT_BLANKS)
+                return False
+            log.warning("the status of claim %s was not taken: %s", claim, error.message, extra=about)
             return error.status not in (400, 404, 422)  # the claim is no longer what the status is about
         except DriverError as error:
-            log.warning(
-                "the status of claim %s is not written yet: %s", claim, error.message, extra={"claim": claim.uid}
-            )
+            log.warning("the status of claim %s is not written yet: %s", claim, error.message, extra=about)
             return True
         except Exception:
-            log.exception("the status of claim %s cannot be written", claim, extra={"claim": claim.uid})
+            log.exception("the status of claim %s cannot be written", claim, extra=about)
             return False
         return False

@@ -13,25 +13,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
+import functools
 import logging
-import os
-import re
 import threading
 import time
 import typing as t
 from pathlib import Path
 
-from . import calls, cdi, claim_status, interfaces, logs, metadata, netns, rdma
+from . import claim_status, events, health, interfaces, logs, netns, rdma
 from .calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
+from .claim_files import ClaimFiles, live_nodes
+from .claim_status import Ailment
 from .dra.interface_config import DRIVER
 from .dra.problems import Problem
 from .errors import Busy, DriverError, Refused, Unreachable
 from .inventory import Device
+from .lock import PATIENCE, Locks
 from .metrics import DETACH, Metrics
 from .paths import Paths
 from .plan import consumer, plan, refusal
-from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Object, Record, Store, Unreadable, boot_id
+from .records import (
+    ATTACHED,
+    ATTACHING,
+    DETACHING,
+    PREPARED,
+    DeviceRecord,
+    Object,
+    Pod,
+    Record,
+    Store,
+    Unreadable,
+    boot_id,
+)
 from .topology import publish
 
 if t.TYPE_CHECKING:
@@ -39,9 +52,6 @@ if t.TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for another operation on the same claim or port. Kubelet gives a call 45.
-PATIENCE = 25.0
-_RETRY = 0.005
 _RESERVE = "reserve"
 
 
@@ -68,51 +78,6 @@ class Inventory(t.Protocol):
     def publication(self) -> publish.Publication: ...
 
 
-class Locks:
-    """Named locks between threads and processes, which the kernel lets go when their holder dies."""
-
-    def __init__(self, folder: Path, patience: float = PATIENCE) -> None:
-        self.folder = folder
-        self.patience = patience
-
-    @contextlib.contextmanager
-    def hold(self, *names: str) -> t.Iterator[None]:
-        """Hold all of these, taken in the order of their names. Raises Busy where one is not free in time."""
-        end = time.monotonic() + self.patience
-        with contextlib.ExitStack() as stack:
-            for name in sorted(set(names)):
-                stack.enter_context(self._one(name, end))
-            yield
-
-    @contextlib.contextmanager
-    def _one(self, name: str, end: float) -> t.Iterator[None]:
-        path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
-        descriptor = self._take(path, name, end)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)  # before it is let go: whoever waits for it sees that it is another file now
-            os.close(descriptor)
-
-    def _take(self, path: Path, name: str, end: float) -> int:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
-                    return descriptor
-            except (BlockingIOError, FileNotFoundError):
-                pass
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
-            if time.monotonic() > end:
-                raise Busy(f"another operation holds {name} for more than {self.patience:.0f} s")
-            time.sleep(_RETRY)
-
-
 class Service:
     """Prepares, attaches and takes back the claims of this node (calls.Service).
 
@@ -131,18 +96,24 @@ class Service:
         mounts: str | None = None,
         boot: str | None = None,
         patience: float = PATIENCE,
+        reporter: events.Reporter | None = None,
     ) -> None:
         self.paths = paths
         self.cluster = cluster
         self.inventory = inventory
         self.status = status
         self.metrics = metrics
+        self.reporter = reporter
         self.store = Store(paths.state_dir)
+        self.untold = Store(paths.untold_dir)
+        self.files = ClaimFiles(paths, mounts)
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.mounts = mounts
         self.boot = boot or boot_id()
         # a renewed lease is written down where nobody works on its claim: waiting could wait for who waits for it
         self._quick = Locks(self.locks.folder, 0.0)
+        #: By claim and device: what is wrong with those that pods have.
+        self._ailing: dict[str, dict[str, Ailment]] = {}
         self._keeper: dhcp.Keeper | None = None
         self._keeper_lock = threading.Lock()
 
@@ -156,8 +127,13 @@ class Service:
     def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
         """Check a claim, write its record and its CDI spec. Nothing moves yet."""
         _check(claim)
-        with logs.about(claim=claim.uid, claim_name=str(claim), operation="prepare"), self._claim(claim.uid):
-            return self._prepare(claim)
+        with logs.about(claim=claim.uid, claim_name=str(claim), operation="prepare"):
+            try:
+                with self._claim(claim.uid):
+                    return self._prepare(claim)
+            except DriverError as error:
+                self._report(events.claim(claim), events.PREPARE, error)
+                raise
 
     def unprepare(self, claim: ClaimRef) -> None:
         """Take everything back and forget the claim. Kubelet names claims whose object may be gone."""
@@ -166,47 +142,68 @@ class Service:
             record = self._load(claim.uid)
             if record:
                 claim = _reference(record)  # as it was prepared
-            self._forget(claim.uid, record)
+            self._forget(claim.uid, record, untold=True)
+            self._untell(claim)  # without a record too: a prepare that failed has told why
             if record:
-                self.status.put(claim, [])
                 log.info("unprepared")
 
     def attach(self, request: AttachRequest) -> None:
         """Bring a claim's devices into the network namespace of a container that starts."""
-        with logs.about(claim=request.uid, container=request.container, operation="attach"), self._claim(request.uid):
-            record = self._load(request.uid)
-            if record is None:
-                raise Refused(f"claim {request.uid} is not prepared on this node")
-            if not record.held:
-                return
-            if netns.is_host(request.netns):
-                raise Refused("the container is in the node's network, where devices are anyway")
-            record = self._of_pod(record, request)
-            pin = self.paths.pin(record.uid)
-            if record.phase == ATTACHED and netns.same(pin, request.netns):
-                return  # for another container of the pod
-            with self._devices(record):
-                if record.phase != PREPARED:
-                    # the last attempt did not end, or the pod has a new sandbox
-                    self._detach(record)
-                self._attach(record, request, pin)
+        with logs.about(claim=request.uid, container=request.container, operation="attach"):
+            try:
+                with self._claim(request.uid):
+                    self._attach_once(request)
+            except Busy:
+                raise  # the hook tries again by itself, and tells in the end
+            except DriverError as error:
+                if request.pod_uid and request.pod_namespace and request.pod_name:
+                    about = Pod(request.pod_namespace, request.pod_name, request.pod_uid)
+                    self._report(events.pod(about), events.ATTACH, error)
+                raise
+
+    def _attach_once(self, request: AttachRequest) -> None:
+        record = self._load(request.uid)
+        if record is None:
+            raise Refused(f"claim {request.uid} is not prepared on this node")
+        if not record.held:
+            return
+        if netns.is_host(request.netns):
+            raise Refused("the container is in the node's network, where devices are anyway")
+        record = self._of_pod(record, request)
+        pin = self.paths.pin(record.uid)
+        if record.phase == ATTACHED and netns.same(pin, request.netns):
+            return  # for another container of the pod
+        with self._devices(record):
+            if record.phase != PREPARED:
+                # the last attempt did not end, or the pod has a new sandbox
+                self._detach(record)
+            self._attach(record, request, pin)
 
     def health(self) -> list[DeviceHealth]:
-        """Of the node's devices: unhealthy without a link, or while a claim's is neither on the node nor in its pod."""
-        now = time.time()
-        found = {}
-        for device in self.inventory.publication.devices:
-            down = any(taint["key"] in (publish.LINK_DOWN, publish.MISSING) for taint in device.get("taints", ()))
-            health = calls.UNHEALTHY if down else calls.HEALTHY
-            message = "its link is down" if down else ""
-            found[device["name"]] = DeviceHealth(self.cluster.node, device["name"], health, now, message)
+        """Of all devices. What is known of those in pods is what C(look_after) last found."""
+        records = self.store.all()[0]
+        return health.devices(self.cluster.node, self.inventory.publication, records, self._ailing)
+
+    def look_after(self) -> bool:
+        """Look at the devices in pods, and tell of those that are not well, or are again; whether there were any."""
+        changed = False
         for record in self.store.all()[0]:
-            for one in record.held:
-                stuck = record.phase == DETACHING
-                message = "it could not be taken back to the node" if stuck else ""
-                health = calls.UNHEALTHY if stuck else calls.HEALTHY
-                found[one.device] = DeviceHealth(one.pool, one.device, health, now, message)
-        return list(found.values())
+            if record.phase == ATTACHED and self._news(record) is not None:
+                with logs.about(claim=record.uid), contextlib.suppress(Busy):  # it may be about to leave its pod
+                    with self._quick.hold(f"claim-{record.uid}"):
+                        again = self._load(record.uid)
+                        news = self._news(again) if again and again.phase == ATTACHED else None
+                        if again and news is not None:
+                            self._ailing[again.uid] = news
+                            self._tell(again)
+                            changed = True
+        return changed
+
+    def _news(self, record: Record) -> dict[str, Ailment] | None:
+        """What is wrong with a claim's devices in its pod; None where that is known."""
+        known = self._ailing.get(record.uid, {})
+        found = health.ailments(record, self.paths.pin(record.uid), known)
+        return found if found != known else None
 
     def held(self) -> list[Device]:
         """The devices that claims have for themselves, as they were at allocation, for inventory.Inventory."""
@@ -228,14 +225,18 @@ class Service:
         Asks the node alone. False where something could not be done now and is told in the log: call again.
         """
         settled = True
-        self.store.sweep()
+        for leavings in (self.store, self.untold, self.locks):
+            settled &= self._tried(leavings.sweep)
         for uid in self.store.uids():
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._recover, uid)
         known = set(self.store.uids())
-        for uid in self._traces() - known:
+        for uid in self.files.claims() - known:
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._clear_trace, uid)
+        for uid in self.untold.uids():
+            with logs.about(claim=uid, operation="recover"):
+                settled &= self._tried(self._clear_status, uid)
         return settled
 
     def drop_gone(self) -> bool:
@@ -254,9 +255,9 @@ class Service:
                     return False
         return settled
 
-    def _tried(self, function: t.Callable[[str], None], uid: str) -> bool:
+    def _tried(self, function: t.Callable[..., None], *args: str) -> bool:
         try:
-            function(uid)
+            function(*args)
         except Unreachable:
             raise
         except DriverError as error:
@@ -275,7 +276,7 @@ class Service:
             if record.phase in (ATTACHING, DETACHING):
                 with self._devices(record):
                     self._detach(record)
-            self._write_files(record)
+            self.files.write(record)
             self._tell(record)
             self._keep_leases(record)
 
@@ -293,17 +294,20 @@ class Service:
         pin = self.paths.pin(record.uid)
         return record.phase == ATTACHED and netns.alive(pin) and bool(netns.processes(pin))
 
-    def _traces(self) -> set[str]:
-        """Claims that have a file or a pin."""
-        folder = self.paths.netns_dir
-        pins = set(os.listdir(folder)) if folder.is_dir() else set()
-        return cdi.written(self.paths) | metadata.written(self.paths) | pins
-
     def _clear_trace(self, uid: str) -> None:
         with self._claim(uid):
             if self.store.load(uid) is None:  # else another instance has just prepared it
                 log.warning("files of a claim without a record are removed")
-                self._remove_files(uid)
+                self.files.remove(uid)
+
+    def _clear_status(self, uid: str) -> None:
+        """Of a claim that was taken back by a process that was killed before it could say so."""
+        with self._claim(uid):
+            record = self.untold.load(uid)
+            if record and self.store.load(uid) is None:
+                self._untell(_reference(record))
+            elif record:
+                self.untold.remove(uid)
 
     # steps; the claim's lock is held
 
@@ -365,11 +369,12 @@ class Service:
             with self.locks.hold(_RESERVE):
                 record = self._plan(claim, pod, reference.uid)
                 self._save(record, PREPARED)
+            self.untold.remove(reference.uid)
         try:
             if record.phase == PREPARED:
                 with self._devices(record):
                     self._check_devices(record)
-            prepared = self._write_files(record)
+            prepared = self.files.write(record)
         except BaseException as error:
             if record is not old:
                 self._forget(reference.uid, record)
@@ -412,56 +417,28 @@ class Service:
         if problems:
             raise refusal(problems)
 
-    def _write_files(self, record: Record) -> list[PreparedDevice]:
-        """The metadata files and the CDI spec of a claim, written anew where they differ. Raises DriverError."""
-        mounts = self._write_metadata(record)
-        devices = [
-            cdi.Device(
-                request=device.request,
-                device=device.device,
-                nodes=_nodes(device),
-                mounts=(mounts[device.main_request],),
-                share_id=device.share_id,
-            )
-            for device in record.devices
-        ]
-        with _disk():
-            ids = cdi.write(self.paths, record.uid, devices, hook=bool(record.held))
-        return [
-            PreparedDevice(device.pool, device.device, (device.request,), (name,), device.share_id or None)
-            for device, name in zip(record.devices, ids, strict=True)
-        ]
-
-    def _write_metadata(self, record: Record) -> dict[str, cdi.Mount]:
-        entries = [
-            metadata.DeviceMetadata(
-                request=device.request,
-                pool=device.pool,
-                device=device.device,
-                attributes=device.known["device"].get("attributes", {}),
-                network=device.network,
-            )
-            for device in record.devices
-        ]
-        with _disk():
-            return metadata.write(self.paths, _reference(record), entries, record.pod_claim_name or None)
-
-    def _remove_files(self, uid: str) -> None:
-        with _disk():
-            cdi.remove(self.paths, uid)
-            metadata.remove(self.paths, uid)
-        netns.unpin(self.paths.pin(uid), self.mounts)
-
-    def _forget(self, uid: str, record: Record | None) -> None:
-        """Take back a claim's devices and leave no trace of it; the record goes last."""
+    def _forget(self, uid: str, record: Record | None, untold: bool = False) -> None:
+        """Take back a claim's devices and leave no trace of it; the record goes last. C(untold) keeps it until the
+        claim's status says that nothing is here any more."""
         if record:
             with self._devices(record):
-                self._detach(record)
-        self._remove_files(uid)
-        self.store.remove(uid)
+                self._detach(record, last=True)
+        self.files.remove(uid)
+        if untold:
+            self.store.hand_over(uid, self.untold)
+        else:
+            self.store.remove(uid)
 
     def _tell(self, record: Record, failure: str = "") -> None:
-        self.status.put(_reference(record), claim_status.devices(record, failure))
+        self.status.put(_reference(record), claim_status.devices(record, failure, self._ailing.get(record.uid)))
+
+    def _untell(self, claim: ClaimRef) -> None:
+        """Have nothing of us in the claim's status."""
+        self.status.put(claim, [], functools.partial(self.untold.remove, claim.uid))
+
+    def _report(self, regarding: Object, reason: str, error: DriverError) -> None:
+        if self.reporter:
+            self.reporter.tell(regarding, reason, f"node {self.cluster.node}: {error.message}", error.fix)
 
     def _of_pod(self, record: Record, request: AttachRequest) -> Record:
         """The record, which is for the pod that the container belongs to. Raises Refused."""
@@ -487,7 +464,7 @@ class Service:
                 if device.interface:
                     device.host = interfaces.snapshot(known.identity)
                 if known.rdma_devices:
-                    nodes = [dataclasses.asdict(node) for node in _live_nodes(device)]
+                    nodes = [dataclasses.asdict(node) for node in live_nodes(device)]
                     device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
             record.netns = list(netns.identity(request.netns))
             self._save(record, ATTACHING)
@@ -497,7 +474,7 @@ class Service:
             asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
             for note in interfaces.settle(pin, asked):
                 log.info("%s", note)
-            self._write_metadata(record)
+            self.files.write_metadata(record)
             self._save(record, ATTACHED)
         except BaseException as error:
             message = error.message if isinstance(error, DriverError) else "the driver failed"
@@ -562,24 +539,29 @@ class Service:
                     if device.device == name:
                         _renew(device, family, lease)
                 self._save(record, ATTACHED)
-                self._write_metadata(record)
+                self.files.write_metadata(record)
                 self._tell(record)
         except Busy:
             log.info("the claim is being worked on: a renewed lease of %s is not written down", name)
         except DriverError as error:
             log.error("a renewed lease of %s is not written down: %s", name, error.message)
 
-    def _detach(self, record: Record) -> None:
+    def _detach(self, record: Record, last: bool = False) -> None:
         """Take all devices back to the node, wherever they are, from whatever state. Raises the first DriverError, when
-        all was tried; the record then stays C(detaching)."""
+        all was tried; the record then stays C(detaching).
+
+        It works on a full disk too: an interface that is back on the node is found there by whoever reads an older
+        record. C(last) is before the record is dropped: nothing is written then that goes with it.
+        """
         if record.phase == PREPARED:
             return
         with self.metrics.operation(DETACH) if self.metrics else contextlib.nullcontext():
-            if record.phase == ATTACHED:
+            self._ailing.pop(record.uid, None)
+            try:
                 self._save(record, DETACHING)
-            elif record.phase == ATTACHING:
-                with contextlib.suppress(DriverError):  # a full disk: what it says already means the same
-                    self._save(record, DETACHING)
+            except DriverError as error:
+                log.warning("it is taken back without a word on disk: %s", error.message)
+                record.phase = DETACHING
             pin = self.paths.pin(record.uid)
             self._drop_leases(record)
             failures = []
@@ -590,11 +572,15 @@ class Service:
                     log.error("%s cannot be taken back: %s", device.device, error.message)
                     failures.append(error)
             if failures:
+                self._report(events.claim(_reference(record)), events.DETACH, failures[0])
                 raise failures[0]
             netns.unpin(pin, self.mounts)
             self._at_home(record)
-            self._write_metadata(record)
-            self._save(record, PREPARED)
+            if last:
+                record.phase = PREPARED
+            else:
+                self.files.write_metadata(record)
+                self._save(record, PREPARED)
 
     def _take(self, device: DeviceRecord, pin: Path) -> None:
         for link in device.rdma["moves"] if device.rdma else ():
@@ -617,34 +603,6 @@ def _renew(device: DeviceRecord, family: str, lease: Object) -> None:
     if device.network and gone:
         ips = [ip for ip in device.network["ips"] if ip not in gone and ip != lease["address"]]
         device.network["ips"] = [*ips, lease["address"]]
-
-
-@contextlib.contextmanager
-def _disk() -> t.Iterator[None]:
-    """Errors of files as errors of the driver: a full disk is no mistake of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise DriverError(f"the driver's files cannot be written: {error}") from error
-
-
-def _live_nodes(device: DeviceRecord) -> list[cdi.DeviceNode]:
-    """The character devices of a device that is on the node; rdma_cm, which all share, once."""
-    found = {
-        node.path: cdi.DeviceNode(node.path, node.major, node.minor)
-        for link in device.known["rdma_devices"]
-        for node in rdma.char_devices(link)
-    }
-    return list(found.values())
-
-
-def _nodes(device: DeviceRecord) -> tuple[cdi.DeviceNode, ...]:
-    """What containers with this device may open: nothing more for admin access, which only looks on."""
-    if device.admin:
-        return ()
-    if device.rdma:  # away, or about to go
-        return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
-    return tuple(_live_nodes(device))
 
 
 def _check(claim: ClaimRef) -> None:

@@ -52,7 +52,8 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     parser.add_argument("--root", default="/", help="the tree that is probed, default: %(default)s")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve kubelet")
-    run.add_argument("--instance", help="the UID of the driver's pod, where it runs in one")
+    run.add_argument("--instance", help="the UID of the driver's pod, where two of them may run side by side")
+    run.add_argument("--node-name", help="the name of the Node, for a driver in a pod; default: that of the settings")
     own = _OWN_PYTHON if _OWN_PYTHON.exists() else Path(sys.executable)
     run.add_argument("--hook-python", type=Path, default=own, help="what runs the hook, default: %(default)s")
     for name, does in (
@@ -72,7 +73,7 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
         if asked.command == "run":
             from .daemon import Daemon
 
-            Daemon(paths, asked.root, asked.instance).run()
+            Daemon(paths, asked.root, asked.instance, asked.node_name).run()
             return 0
         return int(asked.does(paths, load(paths.settings), asked))
     except DriverError as error:

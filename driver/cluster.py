@@ -61,6 +61,20 @@ class AccessError(DriverError):
 
 
 @dataclass(frozen=True)
+class _Request:
+    """C(body) is sent as JSON, where it is not None."""
+
+    method: str
+    path: str
+    body: t.Any = None
+    query: t.Mapping[str, str] | None = None
+    content_type: str = _JSON
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True)
 class Access:
     """How to reach the API server. C(authority) is PEM text, C(certificate) certificate and key of a client in PEM.
 
@@ -239,13 +253,14 @@ class Cluster:
         patience: float | None = None,
     ) -> Object:
         """The JSON object that comes back. C(patience) is how many seconds to go on trying; 0 tries once."""
+        asked = _Request(method, path, body, query, content_type)
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         delay = 0.1
         fresh = False
         while True:
             wait = 0.0
             try:
-                return self._once(method, path, body, query, content_type)
+                return self._once(asked)
             except ApiError as error:
                 if error.status == 401 and not fresh:
                     # the token was just replaced, or the file was read in between
@@ -264,43 +279,34 @@ class Cluster:
             time.sleep(wait)
             delay = min(delay * 2, 2.0)
 
-    def _once(
-        self, method: str, path: str, body: t.Any, query: t.Mapping[str, str] | None, content_type: str
-    ) -> Object:
-        response = self._open(method, path, body, query, content_type)
+    def _once(self, asked: _Request) -> Object:
+        response = self._open(asked)
         try:
             return t.cast("Object", json.loads(response.data)) if response.data else {}
         except ValueError as error:
-            raise Unreachable(f"{method} {path}: what came back is no JSON") from error
+            raise Unreachable(f"{asked}: what came back is no JSON") from error
 
-    def _open(
-        self,
-        method: str,
-        path: str,
-        body: t.Any = None,
-        query: t.Mapping[str, str] | None = None,
-        content_type: str = _JSON,
-        stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
+    def _open(self, asked: _Request, stream: bool = False) -> urllib3.BaseHTTPResponse:
         connection = self._connection()
-        url = connection.access.server + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        query = f"?{urllib.parse.urlencode(asked.query)}" if asked.query else ""
+        url = connection.access.server + asked.path + query
         headers = {"Accept": _JSON, "User-Agent": f"{self.driver}/{self.node}", **connection.headers()}
         content = None
-        if body is not None:
-            content = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = content_type
+        if asked.body is not None:
+            content = json.dumps(asked.body, separators=(",", ":")).encode()
+            headers["Content-Type"] = asked.content_type
         timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_WATCH_SECONDS + 10) if stream else None
         more: dict[str, t.Any] = {"timeout": timeout} if timeout else {}
         try:
             response = connection.pool.request(
-                method, url, body=content, headers=headers, preload_content=not stream, **more
+                asked.method, url, body=content, headers=headers, preload_content=not stream, **more
             )
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(f"the API server does not answer {method} {path}: {error}") from error
+            raise Unreachable(f"the API server does not answer {asked}: {error}") from error
         if response.status >= 300:
             data = response.data
             response.release_conn()
-            raise _refusal(response, data, f"{method} {path}")
+            raise _refusal(response, data, str(asked))
         return response
 
     # versions
@@ -460,7 +466,8 @@ class Cluster:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
-        response = self._open("GET", f"/apis/{self.api_version}/resourceslices", query=query, stream=True)
+        asked = _Request("GET", f"/apis/{self.api_version}/resourceslices", query=query)
+        response = self._open(asked, stream=True)
         try:
             rest = b""
             for chunk in response.stream(65536):

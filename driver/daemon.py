@@ -16,7 +16,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import cdi, claim_status, cluster, logs, metrics
+from . import cdi, claim_status, cluster, events, logs, metrics
 from .claims import Service
 from .dra.interface_config import DRIVER
 from .hook_server import HookServer
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 #: Seconds between two attempts to settle what could not be settled, and between two looks for claims that are gone.
 SETTLE_INTERVAL = 5.0
 RECONCILE_INTERVAL = 600.0
+#: Seconds between two looks at the devices that are in pods.
+HEALTH_INTERVAL = 5.0
 
 
 def access(settings: Settings) -> cluster.Access:
@@ -44,21 +46,23 @@ def access(settings: Settings) -> cluster.Access:
 
 
 class Daemon:
-    """One driver. C(root) is the tree that is probed, C(instance) the UID of its pod where it runs in one.
+    """One driver. C(root) is the tree that is probed, C(instance) the UID of its pod where two may run side by side,
+    C(node) the Node's name where the settings shall not decide.
 
     Raises L(Problems,) and OSError for settings that cannot be read.
     """
 
-    def __init__(self, paths: Paths, root: str = "/", instance: str | None = None) -> None:
+    def __init__(self, paths: Paths, root: str = "/", instance: str | None = None, node: str | None = None) -> None:
         self.paths = paths
         self.settings = SettingsFile(paths.settings)
         settings = self.settings.current
         logs.setup(settings.log_level)
         self.metrics = metrics.Metrics()
-        self.cluster = cluster.Cluster(lambda: access(self.settings.current), DRIVER, settings.node)
-        self.status = claim_status.Writer(self.cluster)
+        self.cluster = cluster.Cluster(lambda: access(self.settings.current), DRIVER, node or settings.node)
+        self.reporter = events.Reporter(self.cluster)
+        self.status = claim_status.Writer(self.cluster, reporter=self.reporter)
         self.inventory = Inventory(lambda: self.settings.current, self._held, root)
-        self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics)
+        self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published)
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
@@ -97,12 +101,14 @@ class Daemon:
         if self.web:
             self.web.start()
         self.status.start()
+        self.reporter.start()
         self._settled = self.service.recover()  # before anybody asks for a claim
         if self.renewal:
             self.renewal.start()
         self.publisher.start()
         self.hooks.start()
         self.plugin.start()
+        threading.Thread(target=self._look_after, name="health", daemon=True).start()
         _tell_manager("READY=1")
 
     def _stop(self) -> None:
@@ -114,8 +120,18 @@ class Daemon:
             self.renewal.stop()
         self.service.close()
         self.status.stop()
+        self.reporter.stop()
         if self.web:
             self.web.stop()
+
+    def _look_after(self) -> None:
+        while not self._stopping.wait(HEALTH_INTERVAL):
+            try:
+                if self.service.look_after():
+                    self.plugin.health_changed()
+            except Exception:
+                log.exception("devices in pods cannot be looked at")
+                self.metrics.error("health")
 
     def _held(self) -> list[Device]:
         return self.service.held()

@@ -10,7 +10,9 @@ import os
 
 
 class DriverError(Exception):
-    """The base of all of them. C(message) is one sentence for the pod's owner."""
+    """The base of all of them. C(message) is one sentence for the pod's owner, C(fix) another one on what to do."""
+
+    fix = "The log of the driver on the node tells more."
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -20,17 +22,25 @@ class DriverError(Exception):
 class Refused(DriverError):
     """The claim, its configuration or its pod is at fault: to try again as it is does not help."""
 
+    fix = "Correct the claim, its template or its class, and make the pod anew."
+
 
 class Busy(DriverError):
     """Something else has to end first, such as another claim that still holds the device: to try again may help."""
+
+    fix = "It is tried again; where it lasts, look at what is in the way."
 
 
 class Unreachable(DriverError):
     """The API server did not answer in time."""
 
+    fix = "It is tried again; where it lasts, look at the node's way to the API server."
+
 
 class KernelError(DriverError):
     """The kernel refused a step. C(step) says what was tried; C(errno) is 0 where there was no error number."""
+
+    fix = "The kernel of the node refused it: 'lanewise-driver doctor' and 'status' there tell more."
 
     def __init__(self, step: str, errno: int = 0, detail: str = "") -> None:
         reason = detail or (os.strerror(errno) if errno else "failed")

@@ -11,6 +11,7 @@ a reason, or C(refused) and a reason.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -39,6 +40,8 @@ READ_TIMEOUT = 5.0
 READ_LIMIT = 1 << 20
 #: Seconds between two looks at our own socket, and whether to stop.
 WATCH_INTERVAL = 0.5
+#: Seconds after which a socket under another name has nobody any more who would rename it.
+DRAFT_SECONDS = 1.0
 #: Seconds that running attaches get to end.
 GRACE = 30.0
 
@@ -61,6 +64,7 @@ class HookServer:
     def start(self) -> None:
         """Listen. A socket that is there is taken over: hooks then come to the newest instance. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._sweep()
         listener = self._listen()
         self._thread = threading.Thread(target=self._run, args=(listener,), name="hooks", daemon=True)
         self._thread.start()
@@ -72,6 +76,13 @@ class HookServer:
             self._thread.join()
         with self._ended:
             self._ended.wait_for(lambda: self._running == 0, grace)
+
+    def _sweep(self) -> None:
+        """Remove the drafts that killed processes left; one that is being made is a moment old."""
+        for draft in self.path.parent.glob(f"{self.path.name}.*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
+                    draft.unlink()
 
     def _listen(self) -> socket.socket:
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
@@ -233,7 +244,6 @@ def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
             netns=Path(f"/proc/{os.getpid()}/fd/{netns[0]}" if netns else ""),
             pid=int(pid),
             container=_typed(state["id"], str),
-            bundle=_typed(state["bundle"], str),
             annotations={name: _typed(value, str) for name, value in (state.get("annotations") or {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -28,6 +28,8 @@ Object = dict[str, t.Any]
 
 #: An altname of an interface without PCI address while it is away, by which it is found under any name.
 TAG = "lanewise-"
+#: A key of a host state that is not restored: what the interface is known by while it is away (identity.mark).
+MARK = "mark"
 #: Held back while addresses are restored: they were proven unique before, and are to be just those that there were.
 _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
 _GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
@@ -100,6 +102,7 @@ def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Obje
 def restore(connection: Netlink, link: links.Link, state: Object, address: str | None) -> list[str]:
     """Makes a link of the node's namespace what it was. Returns what could not be restored; KernelError only where it
     cannot be given its name, MTU or MAC address, or cannot be brought up."""
+    state = _restored(state)
     if read(connection, link, address) == state:
         return []
     notes: list[str] = []
@@ -151,7 +154,7 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
             return False
         return _learnt(item) or (not carrier and "table" in item and _made_for_address(item))
 
-    for key, value in wanted.items():
+    for key, value in _restored(wanted).items():
         now = found.get(key)
         if value == now:
             continue
@@ -165,6 +168,10 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
         else:
             said.append(f"{key} is {now}, was {value}")
     return said
+
+
+def _restored(state: Object) -> Object:
+    return {key: value for key, value in state.items() if key != MARK}
 
 
 def _learnt(item: Object) -> bool:

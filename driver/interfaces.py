@@ -21,21 +21,19 @@ import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import abilities, addresses, host_state, links, netlink, routes, sysctls, vf
+from . import abilities, addresses, children, host_state, links, netlink, routes, sysctls, vf
 from . import ethtool as driver_settings
 from . import netns as namespaces
 from .dra.problems import Problem
 from .errors import DriverError, KernelError, Refused
 from .ethtool import Ethtool
+from .identity import PCI, Identity, find, hold, mark, tag
 from .links import step
 from .netlink import Netlink
 
 Object = dict[str, t.Any]
 Config = t.Mapping[str, t.Any]
 
-PCI = "/sys/bus/pci/devices"
-_MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
-_IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
 _VRF_TABLE = 1
 _DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
 #: How often addresses are looked at while they are being proven unique, in seconds.
@@ -47,23 +45,19 @@ _RESTORES = 5
 
 
 @dataclass(frozen=True)
-class Identity:
-    """How an interface is found wherever it is: by the PCI address of its function (C(0000:8a:00.0)), and where that
-    has several interfaces by their permanent MAC address. C(name) is that of an interface without a PCI function, on
-    the node; for others it is only where to look first."""
-
-    address: str | None
-    permanent_mac: str | None
-    name: str
-
-
-@dataclass(frozen=True)
 class Place:
-    """Where an interface is: C(side) host, pod or missing; its name and index there."""
+    """Where an interface is: C(side) host, pod or missing; its name and index there, and whether it is up there and has
+    carrier."""
 
     side: t.Literal["host", "pod", "missing"]
     name: str = ""
     index: int = 0
+    up: bool = False
+    carrier: bool = False
+
+    @classmethod
+    def of(cls, side: t.Literal["host", "pod"], link: links.Link) -> Place:
+        return cls(side, link.name, link.index, link.up, link.carrier)
 
 
 @dataclass
@@ -77,31 +71,51 @@ class Attached:
     notes: list[str] = field(default_factory=list)
 
 
-def where(identity: Identity, netns: Path | None) -> Place:
-    """Looks in the pod's namespace (where it is alive), then on the node."""
+def where(identity: Identity, netns: Path | None, host: Object | None = None) -> Place:
+    """Looks in the pod's namespace (where it is alive), then on the node. C(host) is the host state, for an interface
+    that was given to the pod."""
     with step(f"look for {identity.name}"):
         if netns is not None and namespaces.alive(netns) and not namespaces.is_host(netns):
             with Netlink(netns) as connection:
-                found = _find(connection, identity, netns)
+                found = find(connection, identity, netns, _known(host))
             if found:
-                return Place("pod", found.name, found.index)
+                return Place.of("pod", found)
         with Netlink() as connection:
-            found = _find(connection, identity, None)
-        return Place("host", found.name, found.index) if found else Place("missing")
+            found = find(connection, identity, None)
+        return Place.of("host", found) if found else Place("missing")
+
+
+def ailment(identity: Identity, host: Object, config: Config, netns: Path) -> str:
+    """What is wrong with an interface that a pod has, a few words; empty where it is well."""
+    if not namespaces.alive(netns):
+        return "the pod's network namespace is gone"
+    if "child" in config:
+        with step(f"look for the {config['child']['type']} of {identity.name}"):
+            link = children.get(netns, config, str(config.get("name") or host["name"]))
+        place = Place.of("pod", link) if link else Place("missing")
+    else:
+        place = where(identity, netns, host)
+    if place.side == "missing":
+        return "its interface is gone"
+    if place.side == "host":
+        return "its interface is on the node, and not in the pod"
+    if not place.up:
+        return f"{place.name} was set down in the pod"
+    return "" if place.carrier else f"the link of {place.name} is down"
+
+
+def _known(host: Object | None) -> Object | None:
+    """What tells a virtual interface from others; None in the records of older drivers."""
+    return (host or {}).get(host_state.MARK)
 
 
 def snapshot(identity: Identity) -> Object:
     """The host state: what detach restores, as JSON. KernelError (ENODEV) where the interface is not on the node."""
     with step(f"read what {identity.name} is on the node"), Netlink() as connection:
-        link = _find(connection, identity, None)
+        link = find(connection, identity, None)
         if link is None:
             raise OSError(errno.ENODEV, "it is not on the node")
-        return host_state.read(connection, link, identity.address)
-
-
-def host_addresses(host: Object) -> list[str]:
-    """The global addresses of a host state, as a pod gets them where its claim names none and no DHCP."""
-    return [entry["address"] for entry in _global(host)]
+        return {**host_state.read(connection, link, identity.address), host_state.MARK: mark(link)}
 
 
 def check(identity: Identity, config: Config, path: str = "") -> list[Problem]:
@@ -110,7 +124,7 @@ def check(identity: Identity, config: Config, path: str = "") -> list[Problem]:
     Rules: C(unsupported), C(bad-value). KernelError (ENODEV) where the interface is not on the node.
     """
     with step(f"look at what {identity.name} can do"), Netlink() as connection:
-        link = _find(connection, identity, None)
+        link = find(connection, identity, None)
         if link is None:
             raise OSError(errno.ENODEV, "it is not on the node")
         return abilities.problems(connection, link, identity.address, config, path)
@@ -196,16 +210,18 @@ def detach(identity: Identity, host: Object, netns: Path | None, config: Config)
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
     if "child" in config:
-        return _remove_child(identity, host, netns, config)
+        return children.remove(identity, host, netns, config)
     notes: list[str] = []
     if netns is not None:
         with step(f"take {identity.name} back from the pod"), Netlink(netns) as connection:
-            found = _find(connection, identity, netns)
+            found = find(connection, identity, netns, _known(host))
             if found is not None:
+                if identity.address is None:
+                    hold(connection, identity, found)
                 _move_back(connection, found, host)
     with Netlink() as connection:
         with step(f"look for {identity.name} on the node"):
-            link = _find(connection, identity, None, tagged=True)
+            link = find(connection, identity, None, tagged=True)
         if link is None:
             if identity.address is not None:
                 if not os.path.exists(f"{PCI}/{identity.address}"):
@@ -218,7 +234,7 @@ def detach(identity: Identity, host: Object, netns: Path | None, config: Config)
         with step(f"restore {host['name']} on the node"):
             notes = _restore(connection, link, host, identity.address)
             if identity.address is None:
-                links.altnames(connection, link.index, [_tag(identity)], add=False)
+                links.altnames(connection, link.index, [tag(identity)], add=False)
     return notes
 
 
@@ -242,67 +258,6 @@ def _restore(connection: Netlink, link: links.Link, host: Object, address: str |
             return notes + [one for one in differing if one.split(":")[0] not in told]
         link = now
     raise AssertionError("the last turn returns or raises")
-
-
-# ---- finding
-
-
-def _find(connection: Netlink, identity: Identity, netns: Path | None, tagged: bool = False) -> links.Link | None:
-    """The interface in one namespace. One without PCI address has our tag everywhere but on the node before attach and
-    after detach; C(tagged) asks for it only while it has that."""
-    if identity.address is None:
-        found = links.get(connection, altname=_tag(identity))
-        if found is None and netns is None and not tagged:
-            found = links.get(connection, name=identity.name)
-        return found
-    parents = _parents(identity.address)
-    with Ethtool(netns) as tool:
-        first = links.get(connection, name=identity.name)
-        if first is not None and _matches(first, identity, parents, tool, sure=True):
-            return first
-        candidates = [one for one in links.listed(connection) if _matches(one, identity, parents, tool, sure=False)]
-        for one in candidates:
-            if identity.permanent_mac and _permanent(one, tool) == identity.permanent_mac:
-                return one
-    # a virtual function's permanent address changes with the one that its physical function gives it
-    return candidates[0] if len(candidates) == 1 else None
-
-
-def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, sure: bool) -> bool:
-    # IPoIB is hardware too, but for the interfaces of further partitions
-    if link.kind and (link.kind != "ipoib" or link.number(links.IFLA_LINK) not in (0, link.index)):
-        return False
-    if (link.parent not in parents) if link.parent else (tool.bus(link.name) not in parents):
-        return False
-    if _representor(link):
-        return False
-    return not sure or (identity.permanent_mac is not None and _permanent(link, tool) == identity.permanent_mac)
-
-
-def _permanent(link: links.Link, tool: Ethtool) -> str:
-    return link.permanent_mac or tool.permanent_mac(link.name)
-
-
-def _representor(link: links.Link) -> bool:
-    """Whether it stands for a port of a switch inside the device: it has the PCI address of the physical function.
-
-    Names of such ports: Documentation/networking/representors.rst (pf0, pf0vf1, c1pf0sf88); those of uplinks are p0.
-    """
-    name = netlink.string(link.raw.get(links.IFLA_PHYS_PORT_NAME, b""))
-    return "pf" in name
-
-
-def _parents(address: str) -> set[str]:
-    """The names that the device which an interface belongs to may have: virtio devices stand below their function."""
-    try:
-        entries = os.listdir(f"{PCI}/{address}")
-    except OSError:
-        entries = []
-    return {address} | {entry for entry in entries if entry.startswith("virtio") and entry[6:].isdigit()}
-
-
-def _tag(identity: Identity) -> str:
-    return f"{host_state.TAG}{identity.name}"
 
 
 # ---- attaching
@@ -386,7 +341,8 @@ def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_
     wanted = _wanted(host, config)
     notes: list[str] = []
     if "child" in config:
-        index = _make_child(identity, host, config, netns, name)
+        index = children.make(identity, config, netns, name, _link_attributes(config))
+        _set_ethtool(name, netns, config)
     else:
         index = _move(identity, host, config, netns, name)
     with step(f"set sysctls of {name}"):
@@ -434,7 +390,7 @@ def _move(identity: Identity, host: Object, config: Config, netns: Path, name: s
     attributes = _link_attributes(config)
     with Netlink(netns) as inside:
         with step(f"look for {identity.name} in the pod"):
-            found = _find(inside, identity, netns)
+            found = find(inside, identity, netns, _known(host))
         if found is not None:  # an attach that did not end
             with step(f"configure {name} in the pod"):
                 if found.name != name:
@@ -446,12 +402,12 @@ def _move(identity: Identity, host: Object, config: Config, netns: Path, name: s
             return found.index
         with Netlink() as outside:
             with step(f"look for {identity.name} on the node"):
-                link = _find(outside, identity, None)
+                link = find(outside, identity, None)
                 if link is None:
                     raise OSError(errno.ENODEV, "it is not there")
             if identity.address is None:
                 with step(f"mark {link.name}"):
-                    links.altnames(outside, link.index, [_tag(identity)], add=True)
+                    links.altnames(outside, link.index, [tag(identity)], add=True)
             _set_vf(outside, identity, config)
             _set_ethtool(link.name, None, config)
             with step(f"take the other names of {link.name}"):
@@ -575,84 +531,6 @@ def _wait_for_sources(connection: Netlink, name: str, index: int, wanted: t.Sequ
             if time.monotonic() > end:
                 raise OSError(errno.ETIMEDOUT, f"{', '.join(sorted(left))} not proven unique, which a route needs")
         time.sleep(_SETTLE_STEP)
-
-
-# ---- children
-
-
-def _make_child(identity: Identity, host: Object, config: Config, netns: Path, name: str) -> int:
-    """A macvlan or ipvlan, made in the pod's namespace; the parent stays on the node, and is up. Returns its index."""
-    child = config["child"]
-    kind = child["type"]
-    with Netlink() as outside:
-        with step(f"look for {identity.name} on the node"):
-            parent = _find(outside, identity, None)
-            if parent is None:
-                raise OSError(errno.ENODEV, "it is not there")
-        with step(f"set {parent.name} up"):
-            if not parent.up:
-                links.set_up(outside, parent.index, True)
-        if kind == "macvlan":
-            mode = netlink.u32(1, _MACVLAN[child.get("mode", "bridge")])
-        else:
-            mode = netlink.u16(1, _IPVLAN[child.get("mode", "l2")])
-        info = netlink.nest(
-            links.IFLA_LINKINFO,
-            netlink.text(links.IFLA_INFO_KIND, kind),
-            netlink.nest(links.IFLA_INFO_DATA, mode),
-        )
-        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with step(f"make the {kind} {name} of {parent.name} in the pod"):
-                body = links.header() + netlink.u32(links.IFLA_LINK, parent.index)
-                body += netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_NET_NS_FD, descriptor)
-                body += b"".join(_link_attributes(config)) + info
-                try:
-                    outside.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
-                except OSError as error:
-                    if error.errno != errno.EEXIST or _child(netns, config, name, parent) is None:
-                        raise
-                found = _child(netns, config, name, parent)
-                if found is None:
-                    raise OSError(errno.ENODEV, "it did not appear")
-        finally:
-            os.close(descriptor)
-    if "ethtool" in config:
-        _set_ethtool(name, netns, config)
-    return found.index
-
-
-def _child(netns: Path, config: Config, name: str, parent: links.Link | None) -> links.Link | None:
-    with Netlink(netns) as connection:
-        link = links.get(connection, name=name)
-    if link is None or link.kind != config["child"]["type"]:
-        return None
-    return link if parent is None or link.number(links.IFLA_LINK) == parent.index else None
-
-
-def _remove_child(identity: Identity, host: Object, netns: Path | None, config: Config) -> list[str]:
-    name = str(config.get("name") or host["name"])
-    with Netlink() as outside:
-        with step(f"look for {identity.name} on the node"):
-            parent = _find(outside, identity, None)
-        if netns is not None:
-            with step(f"remove {name} from the pod"):
-                link = _child(netns, config, name, parent)
-                if link is not None:
-                    with Netlink(netns) as inside:
-                        links.delete(inside, link.index)
-        if parent is not None and parent.up and not host["up"] and not _has_children(parent.name):
-            with step(f"set {parent.name} down, as it was"):
-                links.set_up(outside, parent.index, False)
-    return []
-
-
-def _has_children(name: str) -> bool:
-    """Whether other interfaces are made of this one, in whatever namespace."""
-    try:
-        return any(entry.startswith("upper_") for entry in os.listdir(f"/sys/class/net/{name}"))
-    except OSError:
-        return False
 
 
 # ---- detaching

@@ -20,7 +20,7 @@ from .topology.overrides import OverrideError
 from .topology.probe import probe
 
 if t.TYPE_CHECKING:
-    from .interfaces import Identity
+    from .identity import Identity
     from .settings import Settings
 
 Object = dict[str, t.Any]
@@ -48,7 +48,7 @@ class Device:
     @property
     def identity(self) -> Identity:
         """As the kernel side finds the interface again, wherever it is."""
-        from .interfaces import Identity
+        from .identity import Identity
 
         return Identity(self.address, self.permanent_mac, self.interface or "")
 

@@ -2,13 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One operation at a time over all instances of the driver, while an update lets two of them run side by side."""
+"""Locks between threads and processes, while an update lets two instances of the driver run side by side.
+
+The kernel lets them go when their holder dies. They are held on files, as the holder keeps a descriptor open.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import re
 import time
 import typing as t
 from pathlib import Path
@@ -17,30 +21,50 @@ from .errors import Busy, DriverError
 
 #: Seconds to wait for operations of others. Kubelet gives a call 45.
 PATIENCE = 25.0
-_RETRY = 0.01
+_RETRY = 0.005
+
+
+def _attempt(path: Path) -> int | None:
+    """An open descriptor that holds the lock; None where another one does. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:  # else its last holder has removed it meanwhile
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _take(path: Path, end: float, busy: str) -> int:
+    """As M(_attempt), again and again until the time C(end). Raises Busy with the text C(busy), and DriverError where
+    the file cannot be had."""
+    while True:
+        try:
+            descriptor = _attempt(path)
+        except OSError as error:
+            raise DriverError(f"the lock {path} cannot be had: {error.strerror}") from error
+        if descriptor is not None:
+            return descriptor
+        if time.monotonic() > end:
+            raise Busy(busy)
+        time.sleep(_RETRY)
 
 
 @contextlib.contextmanager
 def serialized(path: Path | None, patience: float = PATIENCE) -> t.Iterator[None]:
-    """Hold the lock C(path) within the block; C(None) holds nothing. Threads exclude each other too, and a killed
-    process lets go. Raises Busy where it is not free in time, DriverError where the file cannot be had."""
+    """Hold the lock C(path) within the block; C(None) holds nothing. Raises Busy where it is not free in time,
+    DriverError where the file cannot be had."""
     if path is None:
         yield
         return
-    end = time.monotonic() + patience
+    busy = f"another instance of the driver is at work for more than {patience:g} s"
+    descriptor = _take(path, time.monotonic() + patience, busy)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise DriverError(f"the lock {path} cannot be had: {error.strerror}") from error
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise Busy(f"another instance of the driver is at work for more than {patience:g} s") from None
-            time.sleep(_RETRY)
         yield
     finally:
         os.close(descriptor)
@@ -57,17 +81,56 @@ class Owned:
     def acquire(self) -> bool:
         """Whether the lock is ours now. Raises OSError."""
         if self._descriptor is None:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return False
-            self._descriptor = descriptor
-        return True
+            self._descriptor = _attempt(self.path)
+        return self._descriptor is not None
 
     def release(self) -> None:
         """Let go; the file stays, as removing it would let two hold it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+class Locks:
+    """Locks by name, whose files are there only while they are held."""
+
+    def __init__(self, folder: Path, patience: float = PATIENCE) -> None:
+        self.folder = folder
+        self.patience = patience
+
+    @contextlib.contextmanager
+    def hold(self, *names: str) -> t.Iterator[None]:
+        """Hold all of these, taken in the order of their names. Raises Busy where one is not free in time, DriverError
+        where its file cannot be had."""
+        end = time.monotonic() + self.patience
+        with contextlib.ExitStack() as stack:
+            for name in sorted(set(names)):
+                stack.enter_context(self._one(name, end))
+            yield
+
+    @contextlib.contextmanager
+    def _one(self, name: str, end: float) -> t.Iterator[None]:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DriverError(f"the folder of locks {self.folder} cannot be made: {error.strerror}") from error
+        path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        descriptor = _take(path, end, f"another operation holds {name} for more than {self.patience:.0f} s")
+        try:
+            yield
+        finally:
+            _remove(path, descriptor)
+
+    def sweep(self) -> None:
+        """Remove the files of holders that were killed. Raises OSError."""
+        for path in self.folder.glob("*"):
+            descriptor = _attempt(path)
+            if descriptor is not None:
+                _remove(path, descriptor)
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    try:
+        path.unlink(missing_ok=True)  # before it is let go: whoever waits for it sees that it is another file now
+    finally:
+        os.close(descriptor)

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
-import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,20 +35,15 @@ class Paths:
     settings: Path = Path("/etc/lanewise/driver.yml")
     hook_python: Path = Path("/opt/lanewise/current/bin/python")
 
-    @classmethod
-    def under(cls, root: Path, **changes: t.Any) -> Paths:
-        """The same layout below C(root); C(changes) replaces single fields."""
-        moved = {
-            name: root / value.relative_to("/")
-            for name, value in dataclasses.asdict(cls()).items()
-            if name != "hook_python"
-        }
-        return cls(**{**moved, **changes})
-
     @property
     def state_dir(self) -> Path:
         """One record a claim (records.py)."""
         return self.plugin_dir / "state"
+
+    @property
+    def untold_dir(self) -> Path:
+        """Records of claims that were taken back, while their status in the cluster does not say so yet."""
+        return self.plugin_dir / "untold"
 
     @property
     def metadata_dir(self) -> Path:
@@ -108,7 +101,7 @@ class Paths:
     def make(self) -> None:
         """Make the folders that the driver owns, closed to others. Those of kubelet and of CDI are only made where
         they are missing, as their owners would make them."""
-        for folder in (self.plugin_dir, self.state_dir, self.run_dir, self.netns_dir):
+        for folder in (self.plugin_dir, self.state_dir, self.untold_dir, self.run_dir, self.netns_dir):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.registry_dir, self.cdi_dir, self.metadata_dir):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

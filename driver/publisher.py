@@ -33,6 +33,8 @@ SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
 #: Some things make no event, such as a new SSH session or the speed of a link.
 RESYNC_SECONDS = 60.0
+#: How long a stop waits for what is being written.
+STOP_SECONDS = 3.0
 _POLL_SECONDS = 1.0  # for the settings file
 _FIRST_DELAY, _MOST_DELAY = 0.2, 30.0
 _FEATURES_SECONDS = 3600.0  # after which the server is asked again what it keeps
@@ -69,8 +71,6 @@ class Publisher:
         self.last_published: float | None = None
         self.mistake = ""
         self.failures = 0
-        #: How many objects were written so far.
-        self.creates = self.updates = self.deletes = 0
 
     def start(self) -> None:
         """Begin to publish. Raises KernelError where the kernel's news cannot be had."""
@@ -84,15 +84,16 @@ class Publisher:
             thread.start()
 
     def stop(self) -> None:
-        """End the threads; the slices stay. The watch of slices may end a little later."""
+        """End the threads; the slices stay. One that waits for the API server may end a little later."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
         if self._monitor:
             self._monitor.stop()
+        end = time.monotonic() + STOP_SECONDS
         for thread in self._threads:
             if thread.name != "slices":
-                thread.join()
+                thread.join(max(0.0, end - time.monotonic()))
 
     def wake(self, reason: str) -> None:
         """Something has changed: look again soon. To be called when a record is made or dropped, too."""
@@ -188,11 +189,9 @@ class Publisher:
     def _apply(self, plan: slices.Plan) -> None:
         for one in plan.delete:
             self._cluster.delete_slice(one)
-            self.deletes += 1
             self._own.pop(one["metadata"]["name"], None)
         for one in plan.update:
             self._stored(one, self._cluster.update_slice(one))
-            self.updates += 1
         for one in plan.create:
             try:
                 self._stored(one, self._cluster.create_slice(one))
@@ -200,7 +199,6 @@ class Publisher:
                 if error.status == 422 and "ownerReferences" in error.message:
                     self._node = None
                 raise
-            self.creates += 1
 
     def _stored(self, sent: Object, stored: Object) -> None:
         self._own[sent["metadata"]["name"]] = (stored["metadata"]["resourceVersion"], sent["spec"])

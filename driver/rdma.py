@@ -137,10 +137,15 @@ def move(link: str, netns: Path, back: bool = False) -> None:
             raise OSError(errno.ENODEV, "it is not there")
         descriptor = os.open(namespaces.HOST if target is None else target, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with Netlink(source, netlink.NETLINK_RDMA) as connection:
-                connection.request(_SET, netlink.u32(_INDEX, index) + netlink.u32(_NETNS_FD, descriptor))
+            # the kernel looks at the caller's namespace, not at the socket's: ENODEV from another one
+            namespaces.run(source, _give, index, descriptor)
         finally:
             os.close(descriptor)
+
+
+def _give(index: int, descriptor: int) -> None:
+    with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
+        connection.request(_SET, netlink.u32(_INDEX, index) + netlink.u32(_NETNS_FD, descriptor))
 
 
 def _index(link: str, netns: Path | None) -> int | None:

@@ -247,6 +247,16 @@ class Store:
         """Forget a claim; one that is not known is no error. After a power cut it may be there again."""
         files.remove(self.path(uid))
 
+    def hand_over(self, uid: str, other: Store) -> None:
+        """Move a claim's record to another store, which takes no room on a disk that is full; where it cannot be moved
+        it is forgotten. One that is not known is no error."""
+        try:
+            os.replace(self.path(uid), other.path(uid))
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.remove(uid)
+
     def sweep(self) -> None:
         """Remove what killed writers left."""
         files.sweep(self.folder)

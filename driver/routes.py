@@ -28,7 +28,7 @@ from .netlink import Netlink
 Object = dict[str, t.Any]
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
-RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_NEWRULE, RTM_GETRULE = 32, 34
 RTM_GETNEXTHOP = 106
 _DST, _SRC, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
 _CACHEINFO, _TABLE, _VIA, _PREF, _EXPIRES, _NH_ID = 12, 15, 18, 20, 23, 30
@@ -51,6 +51,11 @@ _R_SUPPRESS = (13, 14)
 #: FRA_FLOW of IPv4 is told as 0 where there is none
 _R_FLOW = 11
 _RULE_INVERT = 2
+#: The attributes of a rule by their form, which reading and writing share: texts, numbers of 32 and of 8 bits, ranges.
+_RULE_TEXTS = ((_R_IIF, "iif"), (_R_OIF, "oif"))
+_RULE_NUMBERS = ((_R_FWMARK, "fwmark"), (_R_FWMASK, "fwmask"), (_R_GOTO, "goto"))
+_RULE_BYTES = ((_R_PROTOCOL, "protocol"), (_R_IP_PROTO, "ipproto"))
+_RULE_RANGES = ((_R_SPORT, "sourcePorts"), (_R_DPORT, "destinationPorts"))
 ACTION_TABLE = 1
 _RANGE = struct.Struct("=HH")
 
@@ -364,20 +369,20 @@ def _rule(message: bytes) -> Object:
         rule["tos"] = tos
     if flags & _RULE_INVERT:
         rule["invert"] = True
-    for key, name in ((_R_IIF, "iif"), (_R_OIF, "oif")):
+    for key, name in _RULE_TEXTS:
         if key in raw:
             rule[name] = netlink.string(raw[key])
-    for key, name in ((_R_FWMARK, "fwmark"), (_R_FWMASK, "fwmask"), (_R_GOTO, "goto")):
+    for key, name in _RULE_NUMBERS:
         if key in raw:
             rule[name] = netlink.number(raw[key])
-    for key, name in ((_R_PROTOCOL, "protocol"), (_R_IP_PROTO, "ipproto")):
+    for key, name in _RULE_BYTES:
         if key in raw and netlink.number(raw[key]):
             rule[name] = netlink.number(raw[key])
-    for key, name in ((_R_SPORT, "sourcePorts"), (_R_DPORT, "destinationPorts")):
+    for key, name in _RULE_RANGES:
         if key in raw:
             rule[name] = list(_RANGE.unpack_from(raw[key]))
-    known = {_R_DST, _R_SRC, _R_IIF, _R_OIF, _R_GOTO, _R_PRIORITY, _R_FWMARK, _R_FWMASK, _R_TABLE, _R_PROTOCOL}
-    known |= {_R_IP_PROTO, _R_SPORT, _R_DPORT, 18}
+    known = {key for key, _unused in (*_RULE_TEXTS, *_RULE_NUMBERS, *_RULE_BYTES, *_RULE_RANGES)}
+    known |= {_R_DST, _R_SRC, _R_PRIORITY, _R_TABLE, 18}
     rest = {}
     for key, value in sorted(raw.items()):
         empty = (key in _R_SUPPRESS and value == b"\xff" * 4) or (key == _R_FLOW and not any(value))
@@ -407,17 +412,16 @@ def _rule_body(rule: t.Mapping[str, t.Any]) -> bytes:
         message += netlink.attribute(_R_DST, destination.network_address.packed)
     if source:
         message += netlink.attribute(_R_SRC, source.network_address.packed)
-    for key, name in ((_R_IIF, "iif"), (_R_OIF, "oif")):
+    for key, name in _RULE_TEXTS:
         if name in rule:
             message += netlink.text(key, rule[name])
-    numbers = ((_R_TABLE, "table"), (_R_PRIORITY, "priority"), (_R_FWMARK, "fwmark"), (_R_FWMASK, "fwmask"))
-    for key, name in (*numbers, (_R_GOTO, "goto")):
+    for key, name in ((_R_TABLE, "table"), (_R_PRIORITY, "priority"), *_RULE_NUMBERS):
         if name in rule and not (name == "table" and not table):
             message += netlink.u32(key, rule[name])
-    for key, name in ((_R_PROTOCOL, "protocol"), (_R_IP_PROTO, "ipproto")):
+    for key, name in _RULE_BYTES:
         if name in rule:
             message += netlink.u8(key, rule[name])
-    for key, name in ((_R_SPORT, "sourcePorts"), (_R_DPORT, "destinationPorts")):
+    for key, name in _RULE_RANGES:
         if name in rule:
             message += netlink.attribute(key, _RANGE.pack(*rule[name]))
     for key, value in rule.get("raw", {}).items():
@@ -428,11 +432,6 @@ def _rule_body(rule: t.Mapping[str, t.Any]) -> bytes:
 def add_rule(connection: Netlink, rule: t.Mapping[str, t.Any]) -> None:
     """Adds a rule; one that is there is no error."""
     connection.ensure(RTM_NEWRULE, _rule_body(rule), netlink.EXCLUSIVE)
-
-
-def remove_rule(connection: Netlink, rule: t.Mapping[str, t.Any]) -> None:
-    """Removes a rule; one that is gone is no error."""
-    connection.drop(RTM_DELRULE, _rule_body(rule))
 
 
 def configured(route: t.Mapping[str, t.Any]) -> Object:

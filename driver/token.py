@@ -28,6 +28,7 @@ _MODE = 0o600
 _SECONDS = 24 * 3600  # what is asked for; the server may give less
 _LIFE = 0.5  # of a token, after which it is renewed
 _FIRST_DELAY, _MOST_DELAY = 5.0, 300.0
+_STOP_SECONDS = 3.0
 _LONGEST_SLEEP = 3600.0  # the clock may jump, and somebody may put another token there
 
 
@@ -85,12 +86,15 @@ class Renewal:
         self.mistake = ""
 
     def start(self) -> None:
+        """Raises OSError where the folder of the token cannot be read."""
+        files.sweep(self._path.parent, self._path.name)  # what a killed process left, which is secret
         self._thread.start()
 
     def stop(self) -> None:
+        """End the thread; a request that the API server does not answer may end a little later."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
 
     def renew(self) -> Token:
         """Fetch and write a new token now. Raises DriverError."""

@@ -54,9 +54,9 @@ def function(address: str, root: str = PCI) -> Function | None:
 def owner(connection: Netlink, one: Function) -> links.Link:
     """The physical function's interface, with what it says of its virtual functions; OSError where it has none here."""
     for link in links.listed(connection):
-        if link.parent == one.pf and link.number(links.IFLA_NUM_VF) > one.index:
-            found = links.get(connection, index=link.index, vfs=True)
-            if found is not None:
+        if link.parent == one.pf:
+            found = links.get(connection, index=link.index, vfs=True)  # a list does not tell of VFs
+            if found is not None and found.number(links.IFLA_NUM_VF) > one.index:
                 return found
     raise OSError(errno.ENODEV, f"the physical function {one.pf} has no interface on the node that manages VFs")
 

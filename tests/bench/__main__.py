@@ -34,6 +34,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from environment import Missing  # the line above has put its folder on the path
 
+from tests.bench.driver import driver
 from tests.machines import description
 from tests.machines.builder import build, synthetic
 
@@ -302,6 +303,7 @@ BENCHMARKS = (
     cost_per_function,
     module_against_ping,
     report_of_a_large_site,
+    driver,
 )
 
 

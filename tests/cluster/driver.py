@@ -32,11 +32,19 @@ Object = dict[str, t.Any]
 
 
 class Driver:
-    """The driver of C(node). C(settings) adds to its settings file, C(arguments) to its command."""
+    """The driver of C(node). C(settings) adds to its settings file, C(arguments) to its command; C(program) is what
+    Python runs as the driver."""
 
-    def __init__(self, node: Node, settings: Object | None = None, arguments: t.Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        node: Node,
+        settings: Object | None = None,
+        arguments: t.Sequence[str] = (),
+        program: t.Sequence[str] = ("-m", "lanewise_driver.cli"),
+    ) -> None:
         self.node = node
         self.plane = node.plane
+        self.program = list(program)
         self.arguments = list(arguments)
         self._permit()
         FOLDER.mkdir(exist_ok=True)
@@ -89,7 +97,7 @@ class Driver:
 
     def start(self, *before: str) -> None:
         """Start the driver; C(before) is a command that runs it."""
-        program = [sys.executable, "-m", "lanewise_driver.cli", *self.arguments, "run"]
+        program = [sys.executable, *self.program, *self.arguments, "run"]
         self.plane.run("driver", [*before, *program, "--hook-python", sys.executable])
 
     def stop(self) -> None:
@@ -140,7 +148,8 @@ def add_rail(number: int) -> str:
     names = [line.split()[0] for line in ip("netns list").splitlines()]
     if "switch" not in names:
         ip("netns add switch")
-    ip(f"link add rail{number} type veth peer name wire{number} netns switch")
+    mac = f"02:00:00:00:01:{number:02x}"
+    ip(f"link add rail{number} address {mac} type veth peer name wire{number} netns switch")
     ip(f"-n switch address add 203.0.113.{number * 16 + 1}/28 dev wire{number}")
     ip(f"-n switch link set wire{number} up")
     ip(f"link set rail{number} up")

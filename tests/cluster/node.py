@@ -13,21 +13,24 @@ mounted below /usr.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
 import typing as t
+import uuid
 from pathlib import Path
 from types import TracebackType
 
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
-from ansible_collections.lanewise.dra.tests.cluster.sandbox import VARIABLE
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import VARIABLE, remove_cgroups
 from ansible_collections.lanewise.dra.tools.cluster import NODE, programs
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -38,6 +41,7 @@ IMAGE = "lanewise.dev/tools:1"
 SANDBOX_IMAGE = "lanewise.dev/pause:1"
 ROOT = Path("/var/lib/kubelet")
 SOCKET = Path("/run/containerd/containerd.sock")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PATIENCE = 60  # seconds
 
 
@@ -203,6 +207,51 @@ SystemdCgroup = false
     def stop(self, name: str) -> None:
         """Kill kubelet or containerd; containers stay."""
         self.plane.stop(name)
+
+    def crash(self) -> None:
+        """A power cut, as far as it can be had here: kubelet, containerd and all containers are killed, what they have
+        mounted goes, /run is empty and the kernel has another boot id. Namespaces that nothing else keeps end, and the
+        interfaces in them."""
+        for name in ("kubelet", "containerd"):
+            self.stop(name)
+        while pids := self._container_processes():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        remove_cgroups(f"{self.folder.name}/kubepods")
+        points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for point in reversed(points):
+            if point.startswith(("/run/", f"{ROOT}/")):
+                # one that is shared may have gone with its twin
+                subprocess.run(["umount", "--lazy", "--quiet", point], check=False)
+        for path in Path("/run").iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        boot_id = self.folder / "boot_id"
+        if boot_id.exists():
+            subprocess.run(["umount", str(BOOT_ID)], check=True)
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        subprocess.run(["mount", "--bind", str(boot_id), str(BOOT_ID)], check=True)
+
+    def boot(self) -> None:
+        """Start containerd and kubelet after a crash. Raises Failed."""
+        self.start("containerd")
+        self.plane.wait_for(self._containerd_answers, "containerd", PATIENCE)
+        self.start("kubelet")
+
+    def _container_processes(self) -> set[int]:
+        """Processes in containers, and their shims."""
+        groups = Path("/sys/fs/cgroup").glob(f"*/{self.folder.name}/**/cgroup.procs")
+        found = {int(pid) for path in groups for pid in path.read_text().split()}
+        shim = os.path.realpath(self.programs["containerd-shim-runc-v2"])
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(process / "exe") == shim:
+                    found.add(int(process.name))
+        return found - {0}
 
     def _containerd_answers(self) -> bool:
         self.plane.check()

@@ -45,6 +45,8 @@ MANIFESTS = Path(__file__).resolve().parents[2] / "driver" / "manifests"
 PLACES = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
+    "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
@@ -214,6 +216,49 @@ def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
 
 
 NODES = ("token-one", "token-two")
+
+
+def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
+    """Of a driver that a DaemonSet runs: kubelet asks for a token that is bound to the pod, and the server adds the
+    pod's node to it."""
+    plane = installed.plane
+    for name in ("pod-one", "pod-two"):
+        installed.node(name)
+    container = {"name": "driver", "image": "none"}
+    spec: Object = {"serviceAccountName": "lanewise-driver", "nodeName": "pod-one", "containers": [container]}
+    pods = f"/api/v1/namespaces/{SYSTEM}/pods"
+    plane.expect("POST", pods, {"metadata": {"name": "driver-of-one"}, "spec": spec})
+    pod = plane.expect("GET", f"{pods}/driver-of-one")["metadata"]
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+    asked = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
+    token = str(plane.expect("POST", f"{ACCOUNT}/token", asked)["status"]["token"])
+    cluster = installed.cluster("pod-one", token)
+    cluster.delete_slice(cluster.create_slice(a_slice("pod-one")))
+    assert "of that Node only" in refusal(lambda: cluster.create_slice(a_slice("pod-two")))
+    about = {"apiVersion": "v1", "kind": "Pod", "metadata": {**pod, "namespace": SYSTEM}}
+    cluster.event(about, "Said", "by the account of a pod")
+    with pytest.raises(ApiError) as denied:
+        cluster.request("GET", f"/apis/events.k8s.io/v1/namespaces/{SYSTEM}/events")
+    assert denied.value.status == 403
+    plane.expect("DELETE", f"{pods}/driver-of-one?gracePeriodSeconds=0")
+
+
+def test_the_daemonset_is_taken(installed: Installed) -> None:
+    """Every field of the manifests, and what the server makes of them."""
+    taken = {}
+    for manifest in sorted(MANIFESTS.glob("daemonset/*.yaml")):
+        item = yaml.safe_load(manifest.read_text())
+        place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
+        path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict&dryRun=All"
+        taken[item["kind"]] = installed.plane.expect("PATCH", path, item, "application/apply-patch+yaml")
+    assert sorted(taken) == ["ConfigMap", "DaemonSet"]
+    pod = taken["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    for volume in pod["volumes"]:
+        if volume["name"] not in ("settings", "hook-python"):  # what CDI specs name has one path on the node and inside
+            assert mounts[volume["name"]]["mountPath"] == volume["hostPath"]["path"]
+    assert mounts["run"]["mountPropagation"] == "Bidirectional"
 
 
 def test_what_else_is_denied(installed: Installed) -> None:

@@ -32,8 +32,9 @@ from hypothesis.stateful import (
 )
 from lanewise_driver.calls import AttachRequest, ClaimRef
 from lanewise_driver.claim_status import Writer
-from lanewise_driver.claims import Locks, Service
+from lanewise_driver.claims import Service
 from lanewise_driver.errors import Busy, DriverError, KernelError, Refused
+from lanewise_driver.lock import Locks
 from lanewise_driver.records import ATTACHED, PREPARED
 
 EXAMPLES = int(os.environ.get("LANEWISE_CLAIM_EXAMPLES", "3"))
@@ -43,44 +44,9 @@ UNKNOWN = ClaimRef("claims", "unknown", "00000000-0000-4000-8000-000000000000")
 if not world_module.inside():
 
     def test_everything_in_namespaces_of_its_own() -> None:
-        if os.geteuid() != 0:
-            pytest.skip("only root makes network namespaces")
-        done = world_module.run_inside(__file__)
-        print(done.stdout)
-        if done.returncode == 0 and "skipped" in done.stdout.splitlines()[-1] and "passed" not in done.stdout:
-            pytest.skip(done.stdout.splitlines()[-2])
-        assert done.returncode == 0
+        world_module.pass_inside(__file__)
 
 else:
-
-    @pytest.fixture(scope="module")
-    def world(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
-        from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-        from environment import Missing
-
-        try:
-            plane = ControlPlane()
-        except Missing as missing:
-            pytest.skip(str(missing))
-        with plane:
-            fabric = world_module.make_wires()
-            made = World(plane, tmp_path_factory.mktemp("node"), fabric)
-            made.publish()
-            yield made
-
-    @pytest.fixture
-    def clean(world: World) -> t.Iterator[World]:
-        before = host_state()
-        assert world.files() == []
-        yield world
-        assert differences(before, host_state()) == []
-        assert world.files() == []
-
-    @pytest.fixture
-    def sandbox() -> t.Iterator[Sandbox]:
-        made = Sandbox()
-        yield made
-        made.end()
 
     def address_of(link: t.Mapping[str, t.Any]) -> list[str]:
         return [f"{one['local']}/{one['prefixlen']}" for one in link["addr_info"] if one["scope"] == "global"]

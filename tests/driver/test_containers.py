@@ -18,6 +18,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
@@ -40,7 +41,7 @@ MANAGER = DeviceNode("/dev/infiniband/rdma_cm", 10, 120)
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
-    made = Paths.under(tmp_path)
+    made = under(tmp_path)
     made.make()
     return made
 
@@ -257,7 +258,7 @@ def test_a_full_disk_changes_nothing() -> None:
     @on_a_node
     def test() -> None:
         run("mkdir /run/full; mount -t tmpfs -o size=64k tmpfs /run/full")
-        small = Paths.under(Path("/run/full"))
+        small = under(Path("/run/full"))
         small.make()
         device = DeviceMetadata("nic", "node", "a", {"ifName": {"string": "eth7"}})
         mount = metadata.write(small, CLAIM, [device])["nic"]

@@ -19,6 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,7 +47,7 @@ pytestmark = needs_root
 def paths() -> t.Iterator[Paths]:
     """Folders with short names, as sockets need."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="d") as folder:
-        made = Paths.under(Path(folder), hook_python=Path(sys.executable))
+        made = under(Path(folder), hook_python=Path(sys.executable))
         made.make()
         cdi.install_hook(made)
         yield made
@@ -106,9 +107,8 @@ class Hook(subprocess.Popen[bytes]):
 def test_attach(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     assert Hook(paths, container).ended() == (0, "")
     (request,) = shelf.attached
-    assert (request.uid, request.pid, request.container, request.bundle) == (CLAIM, container, "c0ffee", "/run/b")
+    assert (request.uid, request.pid, request.container) == (CLAIM, container, "c0ffee")
     assert (request.pod_uid, request.pod_namespace, request.pod_name) == ("pod-uid", "training", "worker-0")
-    assert request.sandbox == "f00d"
     # the descriptor led to the container's namespace, and is closed
     assert (shelf.folder / "netns").read_text() == str(os.stat(f"/proc/{container}/ns/net").st_ino)
     assert not request.netns.exists()
@@ -125,7 +125,7 @@ def test_cri_o_annotations(server: HookServer, paths: Paths, shelf: Shelf, conta
     }
     assert Hook(paths, container, annotations={**ours, **theirs}).ended()[0] == 0
     (request,) = shelf.attached
-    assert (request.pod_uid, request.pod_name, request.pod_namespace, request.sandbox) == ("u", "n", "s", "i")
+    assert (request.pod_uid, request.pod_name, request.pod_namespace) == ("u", "n", "s")
 
 
 def test_refusal_is_told_in_one_line(server: HookServer, paths: Paths, container: int) -> None:
@@ -160,12 +160,12 @@ import sys, time
 from pathlib import Path
 from lanewise_driver.hook_server import HookServer
 from lanewise_driver.metrics import Metrics
-from lanewise_driver.paths import Paths
+from ansible_collections.lanewise.dra.tests.driver.folders import under
 class Slow:
     def attach(self, request):
         print("attaching", flush=True)
         time.sleep(300)
-HookServer(Paths.under(Path(sys.argv[1])), Slow(), Metrics()).start()
+HookServer(under(Path(sys.argv[1])), Slow(), Metrics()).start()
 print("up", flush=True)
 time.sleep(300)
 """
@@ -295,6 +295,19 @@ def test_a_lost_socket_comes_back(paths: Paths, shelf: Shelf, container: int, mo
     paths.hook_socket.unlink()
     assert Hook(paths, container).ended() == (0, "")
     server.stop(1)
+
+
+def test_drafts_of_the_killed_are_swept(paths: Paths, shelf: Shelf) -> None:
+    old, fresh = (paths.hook_socket.with_name(f"{paths.hook_socket.name}.{name}") for name in ("0badcafe", "f7e5f7e5"))
+    for draft in (old, fresh):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(draft))
+    os.utime(old, (0, time.time() - 60))
+    server = HookServer(paths, shelf, Metrics())
+    server.start()
+    assert not old.exists() and fresh.exists()  # another instance may be making that one
+    server.stop(1)
+    fresh.unlink()
 
 
 def test_many_containers_at_once(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:

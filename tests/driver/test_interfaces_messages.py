@@ -21,7 +21,7 @@ from lanewise_driver.links import Link
 
 OURS = """
 import json, sys
-from lanewise_driver import interfaces, links, netlink, vf
+from lanewise_driver import children, interfaces, links, netlink, vf
 from lanewise_driver.errors import KernelError
 from lanewise_driver.netlink import Netlink
 what, argument = sys.argv[1], json.loads(sys.argv[2])
@@ -36,7 +36,7 @@ with Netlink() as connection:
             interfaces._enslave(connection, index, argument)
         else:
             netns = interfaces.Path("/proc/self/ns/net")
-            interfaces._make_child(interfaces.Identity(None, None, "one"), {}, {"child": argument}, netns, "net1")
+            children.make(interfaces.Identity(None, None, "one"), {"child": argument}, netns, "net1", [])
     except (OSError, KernelError):
         pass
 """

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Kubelet, Shelf
 from ansible_collections.lanewise.dra.tests.driver.test_protocol import compiled, sources
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ def root() -> t.Iterator[Path]:
 
 @pytest.fixture
 def paths(root: Path) -> Paths:
-    return Paths.under(root)
+    return under(root)
 
 
 @pytest.fixture
@@ -255,9 +256,10 @@ def test_running_calls_end_before_it_stops(paths: Paths, shelf: Shelf) -> None:
 def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf) -> None:
     """After kill -9 the sockets are still there; the next process serves at once."""
     code = (
-        "import os, sys; from pathlib import Path; from lanewise_driver.paths import Paths\n"
+        "import os, sys; from pathlib import Path\n"
+        "from ansible_collections.lanewise.dra.tests.driver.folders import under\n"
         "from lanewise_driver.plugin import Plugin; from lanewise_driver.metrics import Metrics\n"
-        "Plugin(Paths.under(Path(sys.argv[1])), None, Metrics()).start(); print('up', flush=True); sys.stdin.read()"
+        "Plugin(under(Path(sys.argv[1])), None, Metrics()).start(); print('up', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(root)],
@@ -369,7 +371,7 @@ def test_long_paths(root: Path, shelf: Shelf) -> None:
     instance = INSTANCE.format(1)
     names = {}
     for length in range(len(str(root)) + 2, LONGEST_SOCKET):
-        paths = Paths.under(root, registry_dir=Path(f"{root}/".ljust(length, "r")))
+        paths = under(root, registry_dir=Path(f"{root}/".ljust(length, "r")))
         try:
             path = paths.registration_socket(instance)
         except DriverError:
@@ -383,10 +385,10 @@ def test_long_paths(root: Path, shelf: Shelf) -> None:
         with Kubelet(paths.registry_dir / name, protocol.pool) as kubelet:
             assert kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint == str(plugin.service_socket)
         plugin.stop(1)
-    long = Paths.under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
+    long = under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
     assert long.service_socket(instance).name == "dra-kN1UCFUzGhs.sock"
     with pytest.raises(DriverError, match="too long for a socket"):
-        Plugin(Paths.under(root / ("x" * 100)), shelf, Metrics())
+        Plugin(under(root / ("x" * 100)), shelf, Metrics())
 
 
 def test_many_pods_at_once(plugin: Plugin, shelf: Shelf) -> None:
@@ -409,13 +411,13 @@ import os, sys, time
 from pathlib import Path
 from lanewise_driver import plugin, protocol
 from lanewise_driver.metrics import Metrics
-from lanewise_driver.paths import Paths
+from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet, Shelf
 from concurrent.futures import ThreadPoolExecutor
 root = Path(sys.argv[1])
 shelf = Shelf(root)
 shelf.delay = 0.02
-running = plugin.Plugin(Paths.under(root), shelf, Metrics())
+running = plugin.Plugin(under(root), shelf, Metrics())
 running.start()
 kubelet = Kubelet(running.service_socket, protocol.pool)
 next(kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources"))

@@ -9,9 +9,11 @@ With one: tests/cluster/test_driver_cluster.py.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -26,6 +28,7 @@ from lanewise_driver.inventory import Inventory
 from lanewise_driver.monitor import _uevent
 from lanewise_driver.publisher import Publisher
 from lanewise_driver.settings import SettingsFile
+from lanewise_driver.token import Renewal
 
 needs_namespaces = pytest.mark.skipif(
     bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
@@ -49,6 +52,27 @@ def test_without_an_api_server_it_goes_on(tmp_path: Path) -> None:
     publisher.stop()
     assert time.monotonic() - began < 2
     assert not {thread.name for thread in threading.enumerate()} & {"publisher", "settings", "monitor"}
+
+
+def test_a_server_that_never_answers_holds_no_stop_up(tmp_path: Path) -> None:
+    settings = SettingsFile(tmp_path / "driver.yml")
+    inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
+    claims = {"namespace": "n", "serviceaccount": {"name": "a"}, "node": {"name": "worker-1", "uid": "u"}}
+    body = json.dumps({"kubernetes.io": claims, "iat": 0, "exp": 1}).encode()
+    (tmp_path / "token").write_text(f"x.{base64.urlsafe_b64encode(body).decode()}.x")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        access = Access(f"https://127.0.0.1:{silent.getsockname()[1]}")
+        cluster = Cluster(lambda: access, "lanewise.dev", "worker-1", 60)
+        publisher = Publisher(cluster, inventory, settings)
+        renewal = Renewal(cluster, tmp_path / "token")
+        publisher.start()
+        renewal.start()
+        silent.accept()
+        silent.accept()
+        began = time.monotonic()
+        publisher.stop()
+        renewal.stop()
+        assert time.monotonic() - began < 9
 
 
 def test_requests_end() -> None:

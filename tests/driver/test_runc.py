@@ -16,6 +16,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID
 from ansible_collections.lanewise.dra.tests.driver.test_containers import consumer, read
 from lanewise_driver import cdi, metadata
@@ -104,7 +105,7 @@ def bundle(root: Path, runc: str, injected: dict[str, t.Any], arguments: list[st
 
 @pytest.mark.parametrize("runc", runtimes())
 def test_container(root: Path, runc: str, consumer: Path) -> None:
-    paths = Paths.under(root, hook_python=Path(sys.executable))
+    paths = under(root, hook_python=Path(sys.executable))
     paths.make()
     cdi.install_hook(paths)
     mount = metadata.write(paths, CLAIM, [DeviceMetadata("nic", "node", "a", {})])["nic"]

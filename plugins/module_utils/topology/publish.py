@@ -98,6 +98,7 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     have keep their attributes, and are never withheld.
     """
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
+    rdma = {entry["name"]: entry for entry in facts["rdma_devices"]}
     lower = {name: entry["name"] for entry in facts["interfaces"] for name in entry["lower"] if _hosts(entry)}
     nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
     held = policy.held if policy else {}
@@ -132,7 +133,7 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
                 shared[nic["physfn"]] = shared.get(nic["physfn"], 0) + 1
     for nic in published:
         name = device_name(nic["address"])
-        device = _kept(held[name]) if name in held else _device(nic, facts, interfaces, policy)
+        device = _kept(held[name]) if name in held else _device(nic, facts, interfaces, rdma, policy)
         pf = nic["address"] if nic["address"] in shared else nic["physfn"] if nic["physfn"] in shared else None
         if pf:
             amount = shared[pf] if pf == nic["address"] else 1
@@ -256,10 +257,14 @@ def _needed_for_vfs(nic: Facts, vfs: list[Facts], interfaces: t.Mapping[str, Fac
 
 
 def _device(
-    nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts], policy: Policy | None = None
+    nic: Facts,
+    facts: Facts,
+    interfaces: t.Mapping[str, Facts],
+    rdma_devices: t.Mapping[str, Facts],
+    policy: Policy | None = None,
 ) -> dict[str, t.Any]:
     function: Facts = facts["functions"][nic["address"]]
-    rdma = [device for device in facts["rdma_devices"] if device["name"] in nic["rdma_devices"]]
+    rdma = [rdma_devices[name] for name in nic["rdma_devices"] if name in rdma_devices]
     # a function with several ports has several interfaces, and then none is the function's
     interface = interfaces.get(nic["interfaces"][0], {}) if len(nic["interfaces"]) == 1 else {}
     one = rdma[0] if len(rdma) == 1 else {}

@@ -1,0 +1,563 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Measure the driver, each figure against its floor in the same run.
+
+    python -m tests.bench.driver PART
+
+runs one part in an environment that has the driver's dependencies, and prints its figures as JSON, one a line; parts
+that need a node of their own make it, and need root. C(tests.bench) runs all parts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = {
+    "": "driver",
+    "dra": "plugins/module_utils/dra",
+    "topology": "plugins/module_utils/topology",
+}
+INSIDE = "LANEWISE_BENCH_INSIDE"
+#: Seconds for one part.
+PATIENCE = 900
+
+Object = dict[str, t.Any]
+Figures = t.Iterator[Object]
+
+
+def turns(rounds: int, **actions: t.Callable[[], object]) -> dict[str, list[float]]:
+    """The seconds of each action, run in turns so that noise hits all alike; one round before warms up. An action may
+    return its own seconds (a float), where part of it is not meant."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(rounds + 1):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            own = action()
+            taken = own if isinstance(own, float) else time.perf_counter() - start
+            if turn:
+                times[name].append(taken)
+    return times
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def load() -> str:
+    return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs at the end"
+
+
+def figure(name: str, value: float, unit: str, against: str, method: str) -> Object:
+    rounded = round(value, 3 if value < 10 else 1)
+    return {"name": name, "value": rounded, "unit": unit, "against": against, "method": f"{method}; {load()}"}
+
+
+def two(name: str, taken: list[float], against: t.Callable[[float], str], method: str) -> Figures:
+    """The median and the 99th percentile, in milliseconds."""
+    for share, title in ((0.5, "p50"), (0.99, "p99")):
+        yield figure(f"{name}_{title}_ms", percentile(taken, share) * 1000, "ms", against(share), method)
+
+
+# the process
+
+_EMPTY = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+server = grpc.server(ThreadPoolExecutor(2))
+echo = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(sys.argv[2], {sys.argv[3]: echo}),))
+server.add_insecure_port("unix:" + sys.argv[1])
+server.start()
+threading.Event().wait()
+"""
+_SERVICE, _METHOD = "pluginregistration.Registration", "GetInfo"
+
+
+def _answers(socket: Path) -> None:
+    """Wait until the socket answers one gRPC call."""
+    import grpc
+
+    while not socket.exists():
+        time.sleep(0.002)
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        channel.unary_unary(f"/{_SERVICE}/{_METHOD}")(b"", wait_for_ready=True, timeout=60)
+
+
+def _resident(pid: int) -> float:
+    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1]) / 1024
+
+
+def _run_once(command: list[str], socket: Path, settled: float) -> tuple[float, float]:
+    """Seconds from its start until a program answers, and its MiB a while later. Its modules are compiled by the first
+    run, as they are where a wheel is installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(socket.parents[1] / "compiled")
+    start = time.perf_counter()
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _answers(socket)
+        seconds = time.perf_counter() - start
+        time.sleep(settled)
+        return seconds, _resident(child.pid)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        socket.unlink(missing_ok=True)
+
+
+def process(folder: Path) -> Figures:
+    from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+    machine = build("hgx-h100", folder / "machine")
+    token, kubeconfig, settings = folder / "token", folder / "kubeconfig", folder / "driver.yml"
+    token.write_text("none")
+    cluster = {"server": "https://127.0.0.1:1"}  # refused at once
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+                "clusters": [{"name": "c", "cluster": cluster}],
+            }
+        )
+    )
+    given = {"kubeconfig": str(kubeconfig), "token_file": str(token), "renew_token": False, "metrics_address": ""}
+    settings.write_text(json.dumps(given))
+    options = [f"--{name}-dir={folder / name}" for name in ("plugin", "registry", "run", "cdi")]
+    driver = [sys.executable, "-m", "lanewise_driver.cli", f"--settings={settings}", f"--root={machine}", *options]
+    (folder / "empty").mkdir()
+    empty_socket = folder / "empty" / "empty.sock"
+    empty = [sys.executable, "-c", _EMPTY, str(empty_socket), _SERVICE, _METHOD]
+    found: dict[str, list[tuple[float, float]]] = {"driver": [], "empty": []}
+    for turn in range(6):
+        for name, command, socket in (
+            ("driver", [*driver, "run"], folder / "registry" / "lanewise.dev-reg.sock"),
+            ("empty", empty, empty_socket),
+        ):
+            once = _run_once(command, socket, 3.0)
+            found[name] += [once] if turn else []
+    ours, floor = ([statistics.median(part) for part in zip(*found[name])] for name in ("driver", "empty"))
+    method = "5 interleaved runs, medians; the tree of an HGX H100, no API server to be had"
+    against = "the same Python with grpcio and protobuf and an empty server on a Unix socket"
+    yield figure(
+        "driver_cold_start_s",
+        ours[0],
+        "s",
+        f"{against}, {floor[0]:.2f} s (ratio {ours[0] / floor[0]:.1f})",
+        f"from exec to the answer to kubelet's first call; {method}",
+    )
+    yield figure(
+        "driver_rss_mib",
+        ours[1],
+        "MiB",
+        f"{against}, {floor[1]:.1f} MiB (ratio {ours[1] / floor[1]:.1f})",
+        f"VmRSS 3 s after that; {method}",
+    )
+
+
+# the hook
+
+
+def hook(folder: Path) -> Figures:
+    from ansible_collections.lanewise.dra.tests.driver.folders import under
+    from lanewise_driver import cdi
+    from lanewise_driver.hook_server import HookServer
+    from lanewise_driver.metrics import Metrics
+
+    class Done:
+        def attach(self, request: object) -> None:
+            pass
+
+    paths = under(folder, hook_python=Path(sys.executable))
+    paths.make()
+    cdi.install_hook(paths)
+    server = HookServer(paths, t.cast(t.Any, Done()), Metrics())
+    server.start()
+    container = subprocess.Popen(["sleep", "infinity"])
+    command = cdi.hook_command(paths, "00000000-0000-4000-8000-000000000000")
+    state = json.dumps({"ociVersion": "1.2.0", "id": "c", "status": "created", "pid": container.pid, "bundle": "/b"})
+
+    def run(*words: str) -> None:
+        subprocess.run(words, input=state.encode(), check=True)
+
+    try:
+        bare = [*command[:3], "-c", "pass"]
+        taken = turns(40, hook=lambda: run(*command), bare=lambda: run(*bare))
+    finally:
+        container.kill()
+        container.wait()
+        server.stop(1)
+    ours, floor = (statistics.median(taken[name]) * 1000 for name in ("hook", "bare"))
+    yield figure(
+        "driver_hook_ms",
+        ours,
+        "ms",
+        f"python -I -S -c pass, {floor:.1f} ms (ratio {ours / floor:.2f})",
+        "what each container waits for beside the attach itself: the program and an answer of done; 40 interleaved "
+        "runs, medians",
+    )
+
+
+# many functions
+
+
+def vfs(folder: Path) -> Figures:
+    from ansible_collections.lanewise.dra.tests.machines.builder import build
+    from lanewise_driver import slices
+    from lanewise_driver.topology import publish
+    from lanewise_driver.topology.model import as_dict
+    from lanewise_driver.topology.probe import probe
+
+    taken: dict[int, dict[str, float]] = {}
+    for count in (1, 16, 256):
+        each = min(count, 16)
+        cards = {f"{port + 1:02x}.0 spr-root-port": {"00.0 cx7-eth": {"vfs": each}} for port in range(count // each)}
+        description = {
+            "name": f"vfs-{count}",
+            "summary": "VFs",
+            "system": {"vendor": "V", "product": "P", "kernel": "6.8.0"},
+            "cpu": {"model": "C", "sockets": 1, "cores": 8, "threads": 1, "memory_gib": 64},
+            "roots": {"0000:10": {"numa": 0, **cards}},
+        }
+        tree = str(build(description, folder / f"vfs-{count}"))
+        facts = as_dict(probe(tree))
+        assert sum(1 for nic in facts["nics"] if nic["physfn"]) == count
+
+        def published(facts: Object = facts) -> None:
+            made = publish.publication(facts)
+            assert slices.slices(made, "node", "lanewise.dev")
+
+        medians = {
+            name: statistics.median(values)
+            for name, values in turns(9, publish=published, probe=lambda tree=tree: as_dict(probe(tree))).items()  # type: ignore[misc]
+        }
+        taken[count] = medians
+    said = ", ".join(f"{count}: {one['publish'] * 1000:.2f} ms" for count, one in taken.items())
+    probes = ", ".join(f"{count}: {one['probe'] * 1000:.0f} ms" for count, one in taken.items())
+    each = {count: one["publish"] / count for count, one in taken.items()}
+    yield figure(
+        "driver_cost_of_vfs",
+        each[256] / each[16],
+        "ratio",
+        f"the cost of each of 16 VFs; in all, with their PFs: {said} (the probe before it: {probes})",
+        "what each of 256 VFs costs from facts to ResourceSlices; 16 VFs a PF; 9 interleaved rounds, medians",
+    )
+
+
+# claims: a control plane, and namespaces of its own
+
+
+def claims(folder: Path) -> Figures:
+    if os.geteuid():
+        raise Left("only root makes network namespaces")
+    script = 'mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"'
+    enter = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh"]
+    return _child([*enter, sys.executable, "-m", "tests.bench.driver", "claims-inside"])
+
+
+def claims_inside(folder: Path) -> Figures:
+    from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import NODE, WIRES, Sandbox, World, ip, make_wires
+    from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
+    from lanewise_driver import links, netlink, protocol
+    from lanewise_driver.claim_status import Writer
+    from lanewise_driver.inventory import Inventory
+    from lanewise_driver.metrics import Metrics
+    from lanewise_driver.netlink import Netlink
+    from lanewise_driver.plugin import Plugin
+    from lanewise_driver.publisher import SETTLE_SECONDS, Publisher
+    from lanewise_driver.settings import SettingsFile
+
+    with ControlPlane() as plane:
+        world = World(plane, folder / "node", make_wires())
+        world.publish()
+        writer = Writer(world.cluster)
+        writer.start()
+        service = world.service(writer)
+        claim = world.claims["one"]
+        plugin = Plugin(world.paths, service, Metrics())
+        plugin.start()
+        kubelet = Kubelet(plugin.service_socket, protocol.pool)
+        registration = Kubelet(plugin.registration_socket, protocol.pool)
+        asked = [{"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}]
+
+        def prepare() -> float:
+            start = time.perf_counter()
+            answer = kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=asked)
+            taken = time.perf_counter() - start
+            assert not answer.claims[claim.uid].error, answer
+            kubelet.call(protocol.DRA["v1"], "NodeUnprepareResources", claims=asked)
+            return taken
+
+        taken = turns(
+            100,
+            prepare=prepare,
+            empty=lambda: registration.call(protocol.REGISTRATION, "GetInfo"),
+            read=lambda: (
+                (world.cluster.claim(claim.namespace, claim.name), world.cluster.pod(claim.namespace, "one"))
+            ),
+        )
+        yield from two(
+            "driver_prepare",
+            taken["prepare"],
+            lambda share: (
+                f"an empty gRPC call on a socket of the same kind, "
+                f"{percentile(taken['empty'], share) * 1000:.2f} ms, and the two reads of claim and pod that it makes, "
+                f"{percentile(taken['read'], share) * 1000:.2f} ms"
+            ),
+            "NodePrepareResources by gRPC, with records and CDI specs on disk (fsync) and a real API server; "
+            "100 interleaved rounds",
+        )
+        sandbox = Sandbox()
+        service.prepare(claim)
+        request = world.request("one", sandbox.path)
+
+        def attach() -> float:
+            start = time.perf_counter()
+            service.attach(request)
+            taken = time.perf_counter() - start
+            service.unprepare(claim)
+            service.prepare(claim)
+            return taken
+
+        def program() -> float:
+            start = time.perf_counter()
+            ip("link", "set", WIRES[4], "netns", str(sandbox.pid))
+            taken = time.perf_counter() - start
+            ip("link", "set", WIRES[4], "netns", "1", netns=sandbox.pid)
+            return taken
+
+        def alone() -> float:
+            with Netlink() as connection, open(sandbox.path, "rb") as target:
+                link = links.get(connection, name=WIRES[4])
+                assert link
+                start = time.perf_counter()
+                links.change(connection, link.index, netlink.u32(links.IFLA_NET_NS_FD, target.fileno()))
+                taken = time.perf_counter() - start
+            ip("link", "set", WIRES[4], "netns", "1", netns=sandbox.pid)
+            return taken
+
+        taken = turns(60, attach=attach, program=program, alone=alone)
+        yield from two(
+            "driver_attach",
+            taken["attach"],
+            lambda share: (
+                f"ip link set X netns Y as a program, {percentile(taken['program'], share) * 1000:.1f} ms, and "
+                f"its one request alone, {percentile(taken['alone'], share) * 1000:.1f} ms"
+            ),
+            "a veth with address, route, rule, neighbour, sysctl and MTU, its host state read first, records on disk "
+            "(fsync); 60 interleaved rounds (so the 99th percentile is the slowest)",
+        )
+        service.unprepare(claim)
+        sandbox.end()
+        kubelet.close()
+        registration.close()
+        plugin.stop(1)
+        writer.stop()
+
+        file = folder / "driver.yml"
+        file.write_text(json.dumps({"node_name": NODE, "virtual_interfaces": ["wire*"]}))
+        settings = SettingsFile(file)
+        publisher = Publisher(world.cluster, Inventory(lambda: settings.current, lambda: []), settings)
+        slices = f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName={NODE}"
+
+        def mtu() -> int:
+            for item in plane.expect("GET", slices)["items"]:
+                for device in item["spec"].get("devices") or ():
+                    if device["name"] == f"net-{WIRES[4]}":
+                        return int(device["attributes"]["mtu"]["int"])
+            return 0
+
+        publisher.start()
+        plane.wait_for(lambda: publisher.last_published, "the slices", 60)
+        wanted = [1400]
+
+        def republish() -> float:
+            time.sleep(1.0)  # it looks at most twice a second
+            wanted[0] = 1450 if wanted[0] == 1400 else 1400
+            start = time.perf_counter()
+            ip("link", "set", WIRES[4], "mtu", str(wanted[0]))
+            while mtu() != wanted[0]:
+                assert time.perf_counter() - start < 60
+            return time.perf_counter() - start
+
+        def write() -> float:
+            (item,) = [one for one in plane.expect("GET", slices)["items"] if one["spec"].get("devices")]
+            item["metadata"].setdefault("annotations", {})["round"] = str(time.time())
+            start = time.perf_counter()
+            plane.expect("PUT", f"/apis/resource.k8s.io/v1/resourceslices/{item['metadata']['name']}", item)
+            return time.perf_counter() - start
+
+        taken = turns(10, republish=republish, write=write)
+        publisher.stop()
+        yield figure(
+            "driver_republish_s",
+            statistics.median(taken["republish"]),
+            "s",
+            f"the server's write of the same slice, {statistics.median(taken['write']) * 1000:.1f} ms, after "
+            f"{SETTLE_SECONDS} s in which it waits for further news",
+            "from a change of an interface's MTU to the slice that says so at the API server; 10 rounds, median",
+        )
+
+
+# pods: a kubelet and a container runtime
+
+
+def pods(folder: Path) -> Figures:
+    if os.geteuid():
+        raise Left("only root makes the namespaces of a node")
+    sandbox = REPOSITORY / "tests" / "cluster" / "sandbox.py"
+    return _child([sys.executable, str(sandbox), sys.executable, "-m", "tests.bench.driver", "pods-inside"])
+
+
+def pods_inside(folder: Path) -> Figures:
+    from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+    from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+    from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail
+    from ansible_collections.lanewise.dra.tests.cluster.node import Node
+
+    with ControlPlane() as plane, Node(plane) as node:
+        add_rail(0)
+        driver = Driver(node)
+        driver.wait_ready(120)
+        selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+        plane.expect("POST", f"{API}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}})
+        config = parameters({"name": "net1", "addresses": ["203.0.113.2/28"]})
+        devices = {
+            "requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}],
+            "config": [{"opaque": {"driver": NAME, "parameters": config}}],
+        }
+        template = {"metadata": {"name": "one"}, "spec": {"spec": {"devices": devices}}}
+        plane.expect("POST", f"{API}/namespaces/default/resourceclaimtemplates", template)
+
+        def pod(name: str, **spec: t.Any) -> float:
+            start = time.perf_counter()
+            made = node.pod(name, **spec)
+            made["spec"].pop("nodeName", None)  # both are the scheduler's
+            node.run_pod(made, 120)
+            taken = time.perf_counter() - start
+            node.delete_pod(name, 120)
+            return taken
+
+        claim = [{"name": "net", "resourceClaimTemplateName": "one"}]
+        taken = turns(8, without=lambda: pod("without"), with_=lambda: pod("with", resourceClaims=claim))
+        driver.stop()
+        floor, ours = (statistics.median(taken[name]) for name in ("without", "with_"))
+        yield figure(
+            "pod_with_claim_vs_without",
+            ours / floor,
+            "ratio",
+            f"a pod of the same image without a claim, {floor:.2f} s (with one {ours:.2f} s)",
+            "from creating the pod to Ready, with scheduler, kubelet and containerd; the claim is from a template; "
+            "8 interleaved rounds, medians",
+        )
+
+
+# running them
+
+
+class Left(Exception):
+    """Why a part is left out."""
+
+
+PARTS: dict[str, t.Callable[[Path], Figures]] = {
+    "process": process,
+    "hook": hook,
+    "vfs": vfs,
+    "claims": claims,
+    "pods": pods,
+}
+_INNER = {"claims-inside": claims_inside, "pods-inside": pods_inside}
+
+
+def _child(command: list[str]) -> Figures:
+    """The figures that a program prints. It and all its children end with this process or when the time is up."""
+    done = subprocess.run(
+        ["setpriv", "--pdeathsig", "KILL", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        cwd=REPOSITORY,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    if done.returncode or not lines:
+        said = [line for line in done.stdout.splitlines() if line.startswith("left out: ")]
+        raise Left(said[-1].removeprefix("left out: ") if said else f"it ended with status {done.returncode}")
+    for line in lines:
+        yield json.loads(line)
+
+
+def _package(folder: Path) -> str:
+    """A folder from which the driver's package can be imported, as its wheel would install it."""
+    package = folder / "package" / "lanewise_driver"
+    package.mkdir(parents=True)
+    for name, source in PACKAGE.items():
+        if name:
+            (package / name).symlink_to(REPOSITORY / source)
+            continue
+        for path in (REPOSITORY / source).iterdir():
+            (package / path.name).symlink_to(path)
+    return str(package.parent)
+
+
+def driver(trees: Path) -> Figures:
+    """All parts, for tests.bench."""
+    if sys.platform != "linux":
+        print("driver_* left out: the driver is for Linux", file=sys.stderr)
+        return
+    import environment  # tests.bench has put its folder on the path
+
+    try:
+        python = sys.executable
+        if not importlib.util.find_spec("grpc"):
+            python = str(environment.ensure("dev") / "bin" / "python")
+    except (environment.Missing, subprocess.CalledProcessError) as error:
+        print(f"driver_* left out: {error}", file=sys.stderr)
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as temporary:
+        folders = [*sys.path, _package(Path(temporary)), str(REPOSITORY)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in folders if path.startswith("/"))
+        for part in PARTS:
+            try:
+                yield from _child([python, "-m", "tests.bench.driver", part])
+            except (Left, subprocess.TimeoutExpired) as why:
+                print(f"driver: {part} left out: {why}", file=sys.stderr)
+
+
+def main() -> None:
+    # sockets need short paths
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory, prefix="lb") as folder:
+        part = sys.argv[1]
+        try:
+            for one in (PARTS.get(part) or _INNER[part])(Path(folder)):
+                print(json.dumps(one), flush=True)
+        except Left as why:
+            print(f"left out: {why}", flush=True)
+            sys.exit(1)
+        except Exception as error:
+            if type(error).__name__ != "Missing":
+                raise
+            print(f"left out: {error}", flush=True)
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

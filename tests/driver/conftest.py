@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What tests of claims stand on, inside of their namespaces (claims_world)."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+if t.TYPE_CHECKING:
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
+    from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import World, make_wires
+    from environment import Missing
+
+    try:
+        plane = ControlPlane()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with plane:
+        fabric = make_wires()
+        made = World(plane, tmp_path_factory.mktemp("node"), fabric)
+        made.publish()
+        yield made
+
+
+@pytest.fixture
+def clean(world: World) -> t.Iterator[World]:
+    """The world, where nothing may be left of a test."""
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import differences, host_state
+
+    before = host_state()
+    assert world.files() == []
+    yield world
+    assert differences(before, host_state()) == []
+    assert world.files() == []
+
+
+@pytest.fixture
+def sandbox() -> t.Iterator[Sandbox]:
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
+
+    made = Sandbox()
+    yield made
+    made.end()

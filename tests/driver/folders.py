@@ -1,0 +1,20 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The driver's paths for a test."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+from pathlib import Path
+
+from lanewise_driver.paths import Paths
+
+
+def under(root: Path, **changes: t.Any) -> Paths:
+    """The usual layout below C(root), but for the interpreter of hooks; C(changes) replaces single fields."""
+    usual = dataclasses.asdict(Paths())
+    moved = {name: root / value.relative_to("/") for name, value in usual.items() if name != "hook_python"}
+    return Paths(**{**moved, **changes})

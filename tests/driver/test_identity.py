@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A pod that may change links cannot make the driver lose its interface, or take another one for it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from lanewise_driver import interfaces
+from lanewise_driver.interfaces import Identity
+
+ONE = Identity(None, None, "one")
+FABRIC = "ip netns add fabric 2>/dev/null; ip link set one-far netns fabric; ip -n fabric link set one-far up"
+
+#: What a pod does with rights on its own network, and whether the driver can still have its interface.
+TRICKS = {
+    "takes our mark off": ("ip link property del dev one altname lanewise-one", True),
+    "puts our mark on a new veth": (
+        "ip link property del dev one altname lanewise-one; ip link add fake type veth; "
+        "ip link property add dev fake altname lanewise-one",
+        True,
+    ),
+    "names a new veth as our mark": (
+        "ip link property del dev one altname lanewise-one; ip link add lanewise-one type veth; "
+        "ip link set lanewise-one up",
+        True,
+    ),
+    "puts our mark on a veth with the same peer number": (
+        "N=$(cat /sys/class/net/one/iflink 2>/dev/null || ip -o link show one | sed 's/.*@if\\([0-9]*\\):.*/\\1/'); "
+        "ip link property del dev one altname lanewise-one; ip link add fake type veth peer name other index $N; "
+        "ip link property add dev fake altname lanewise-one; ip link set one name two",
+        True,
+    ),
+    "puts our mark on the cluster's interface": (
+        "ip link property del dev one altname lanewise-one; ip link property add dev eth0 altname lanewise-one",
+        True,
+    ),
+    "deletes it and makes a veth like it": (
+        "N=$(ip -o link show one | sed 's/.*@if\\([0-9]*\\):.*/\\1/'); I=$(ip -o link show one | cut -d: -f1); "
+        "ip link del one; ip link add one index $I type veth peer name other index $N; "
+        "ip link property add dev one altname lanewise-one",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("peer", ["on the node", "elsewhere"])
+@pytest.mark.parametrize("trick", TRICKS)
+@on_a_node
+def test_what_a_pod_does(trick: str, peer: str) -> None:
+    command, kept = TRICKS[trick]
+    pair("one")
+    if peer == "elsewhere":
+        run("mkdir -p /run/netns")
+        run(FABRIC)
+    run("ip addr add 10.1.0.2/24 dev one")
+    wait_for_ipv6()
+    before = shown("one")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod:
+        run(f"ip link add eth0 type veth peer name cni0; ip link set cni0 up; ip link set eth0 netns {pod.pin}")
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run(command)
+        others = {line.split(":")[1].split("@")[0].strip() for line in pod.run("ip -o link").splitlines()}
+        notes = interfaces.detach(ONE, host, pod.pin, {})
+        if kept:
+            wait_for_ipv6()
+            assert notes == [] and shown("one") == before
+            left = {line.split(":")[1].split("@")[0].strip() for line in pod.run("ip -o link").splitlines()}
+            assert len(left) == len(others) - 1 and "eth0" in left
+        elif peer == "elsewhere":
+            # its own is gone for good, and what it made instead stays with the pod
+            assert "is gone" in notes[0]
+            assert "one" in pod.run("ip -o link") and run("ip link show one", check=False) == ""
+
+
+@on_a_node
+def test_a_record_without_the_mark() -> None:
+    """As drivers before this one wrote them: the altname alone counts."""
+    pair("one")
+    wait_for_ipv6()
+    before = shown("one")
+    host = interfaces.snapshot(ONE)
+    del host["mark"]
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
+        assert interfaces.where(ONE, pod.pin, host).name == "net1"
+        assert interfaces.detach(ONE, host, pod.pin, {}) == []
+    wait_for_ipv6()
+    assert shown("one") == before
+
+
+@on_a_node
+def test_the_other_end_goes_elsewhere_meanwhile() -> None:
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
+        run(
+            "mkdir -p /run/netns; ip netns add fabric; "
+            "for n in a b c d e f; do ip -n fabric link add $n type veth; done"
+        )
+        run("ip link set one-far netns fabric; ip -n fabric link set one-far up")
+        assert interfaces.where(ONE, pod.pin, host).name == "net1"
+        assert interfaces.detach(ONE, host, pod.pin, {}) == []
+        assert interfaces.where(ONE, None).side == "host"
+
+
+@on_a_node
+def test_what_is_wrong_with_it() -> None:
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    pod = Pod()
+    interfaces.attach(ONE, host, {"name": "net1", "addresses": []}, pod.pin)
+    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == ""
+    run("ip link set one-far down")
+    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == "the link of net1 is down"
+    pod.run("ip link set net1 down; ip link set net1 name other")
+    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == "other was set down in the pod"
+    pod.run("ip link del other")
+    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == "its interface is gone"
+    pair("two")
+    assert interfaces.ailment(Identity(None, None, "two"), host, {}, pod.pin).startswith("its interface is on the node")
+    two = Identity(None, None, "two")
+    host = interfaces.snapshot(two)
+    child = {"name": "mac0", "child": {"type": "macvlan"}}
+    interfaces.attach(two, host, child, pod.pin)
+    assert interfaces.ailment(two, host, child, pod.pin) == ""
+    run("ip link set two-far down")
+    end = time.monotonic() + 5
+    while not interfaces.ailment(two, host, child, pod.pin) and time.monotonic() < end:
+        time.sleep(0.05)  # the kernel tells it a moment later
+    assert interfaces.ailment(two, host, child, pod.pin) == "the link of mac0 is down"
+    pod.run("ip link del mac0")
+    assert interfaces.ailment(two, host, child, pod.pin) == "its interface is gone"
+    pod.end()
+    assert "namespace is gone" in interfaces.ailment(two, host, child, pod.pin)
