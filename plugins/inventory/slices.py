@@ -1,0 +1,173 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: slices
+short_description: Hosts and groups from the devices that a cluster's nodes publish
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Makes a host of each node of a Kubernetes cluster, with the devices that its DRA drivers publish, who has them, and
+    what is wrong with them.
+  - The file that configures it must end in C(slices.yml) or C(slices.yaml).
+  - Reads Nodes, ResourceSlices and ResourceClaims, and nothing else. It needs the right to list them.
+requirements:
+  - the Python package C(kubernetes) on the controller
+extends_documentation_fragment:
+  - constructed
+  - inventory_cache
+options:
+  plugin:
+    description: Always C(lanewise.dra.slices).
+    type: str
+    required: true
+    choices: [lanewise.dra.slices]
+  kubeconfig:
+    description: The kubeconfig of the cluster. By default that of C(kubectl).
+    type: path
+    env:
+      - name: KUBECONFIG
+  context:
+    description: The context in it. By default the current one.
+    type: str
+  drivers:
+    description: The drivers whose devices are told. All by default.
+    type: list
+    elements: str
+    default: []
+  all_nodes:
+    description: Whether nodes that publish no device are hosts too.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+# cluster.slices.yml
+plugin: lanewise.dra.slices
+kubeconfig: ~/.kube/config
+keyed_groups:
+  - {prefix: model, key: dra_models}
+  - {prefix: rail, key: dra_rails}
+groups:
+  broken: dra_findings | length > 0
+  two_sockets: dra_numa_nodes | length == 2
+compose:
+  free_nics: dra_devices | selectattr('driver', 'equalto', 'lanewise.dev') | rejectattr('claim') | length
+"""
+
+import json
+import typing as t
+
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import PREFERENCE
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
+
+Object = dict[str, t.Any]
+
+_GROUP = "resource.k8s.io"
+#: Objects of one answer: a large cluster's slices come in parts.
+_CHUNK = 500
+_SECONDS = 60
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    NAME = "lanewise.dra.slices"
+
+    def verify_file(self, path: str) -> bool:
+        return bool(super().verify_file(path)) and path.endswith(("slices.yml", "slices.yaml"))
+
+    def parse(self, inventory: t.Any, loader: t.Any, path: str, cache: bool = True) -> None:
+        super().parse(inventory, loader, path)
+        self._read_config_data(path)
+        self.load_cache_plugin()
+        key = self.get_cache_key(path)
+        use = self.get_option("cache") and cache
+        found = self._cache.get(key) if use else None
+        if found is None:
+            found = self._ask()
+        if self.get_option("cache"):
+            self._cache[key] = found
+        drivers = set(self.get_option("drivers"))
+        for name, node in sorted(describe(*found).items()):
+            if drivers:
+                node["devices"] = [one for one in node["devices"] if one["driver"] in drivers]
+            if node["devices"] or node["drivers"] or self.get_option("all_nodes"):
+                self._add(name, node)
+
+    def _add(self, name: str, node: Object) -> None:
+        self.inventory.add_host(name)
+        if node["address"]:
+            self.inventory.set_variable(name, "ansible_host", node["address"])
+        for key, value in node.items():
+            if key != "address":
+                self.inventory.set_variable(name, f"dra_{key}", value)
+        strict = self.get_option("strict")
+        variables = self.inventory.get_host(name).get_vars()
+        self._set_composite_vars(self.get_option("compose"), variables, name, strict=strict)
+        variables = self.inventory.get_host(name).get_vars()
+        self._add_host_to_composed_groups(self.get_option("groups"), variables, name, strict=strict)
+        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)
+
+    def _ask(self) -> tuple[list[Object], list[Object], list[Object]]:
+        """Nodes, ResourceSlices and ResourceClaims. Raises AnsibleParserError."""
+        try:
+            import urllib3
+            from kubernetes import client, config
+        except ImportError as error:
+            raise AnsibleParserError(f"the controller needs the Python package kubernetes: {error}") from None
+        try:
+            api = config.new_client_from_config(self.get_option("kubeconfig"), self.get_option("context"))
+        except (config.ConfigException, OSError) as error:
+            raise AnsibleParserError(f"the kubeconfig cannot be used: {error}") from None
+        try:
+            version = self._version(client.ApisApi(api).get_api_versions())
+            custom = client.CustomObjectsApi(api)
+
+            def resources(plural: str) -> t.Callable[..., Object]:
+                return lambda **query: custom.list_cluster_custom_object(_GROUP, version, plural, **query)
+
+            def nodes(**query: t.Any) -> Object:
+                answer = client.CoreV1Api(api).list_node(_preload_content=False, **query)
+                return t.cast(Object, json.loads(answer.data))
+
+            served = f"{_GROUP}/{version}"
+            return (
+                _all(nodes, "v1", "Node"),
+                _all(resources("resourceslices"), served, "ResourceSlice"),
+                _all(resources("resourceclaims"), served, "ResourceClaim"),
+            )
+        except client.ApiException as error:
+            fix = {
+                401: "are the kubeconfig's credentials still valid?",
+                403: "it takes the right to list nodes, resourceslices and resourceclaims",
+            }.get(error.status, "")
+            raise AnsibleParserError(f"the API server refuses: {error.status} {error.reason} {fix}".strip()) from None
+        except urllib3.exceptions.HTTPError as error:
+            raise AnsibleParserError(f"the API server cannot be reached: {error}") from None
+
+    @staticmethod
+    def _version(groups: t.Any) -> str:
+        """The version that is served, without its group. Raises AnsibleParserError."""
+        served = [one.group_version for group in groups.groups if group.name == _GROUP for one in group.versions]
+        found = next((one for one in PREFERENCE if one in served), None)
+        if found is None:
+            raise AnsibleParserError(f"the cluster serves no {_GROUP} that is known: it needs Kubernetes 1.34")
+        return found.partition("/")[2]
+
+
+def _all(ask: t.Callable[..., Object], version: str, kind: str) -> list[Object]:
+    """The objects of all parts of a list."""
+    found: list[Object] = []
+    query: Object = {"limit": _CHUNK}
+    while True:
+        answer = ask(**query, _request_timeout=_SECONDS)
+        found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
+        more = answer["metadata"].get("continue")
+        if not more:
+            return found
+        query["_continue"] = more

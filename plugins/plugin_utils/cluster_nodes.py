@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a cluster's API says of its nodes and their devices, node by node."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import convert
+
+Object = dict[str, t.Any]
+
+
+def describe(nodes: t.Iterable[Object], slices: t.Iterable[Object], claims: t.Iterable[Object]) -> dict[str, Object]:
+    """By name of the node: its addresses, versions, devices, and what is wrong.
+
+    C(nodes) are v1 Nodes, C(slices) and C(claims) ResourceSlices and ResourceClaims of any served version. Devices are
+    those of the newest generation of each pool that is whole, as a scheduler takes them
+    (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Slices of several nodes
+    (allNodes, nodeSelector) belong to none, and are left out.
+    """
+    found = {node["metadata"]["name"]: _node(node) for node in nodes}
+    holders = _holders(claims)
+    pools: dict[tuple[str, str, str], list[Object]] = {}
+    for one in slices:
+        spec = convert(one, "resource.k8s.io/v1")["spec"]
+        if spec.get("nodeName"):
+            pools.setdefault((spec["nodeName"], spec["driver"], spec["pool"]["name"]), []).append(spec)
+    for (node, driver, pool), specs in sorted(pools.items()):
+        if node not in found:
+            continue
+        entry = found[node]
+        newest = max(spec["pool"]["generation"] for spec in specs)
+        current = [spec for spec in specs if spec["pool"]["generation"] == newest]
+        wanted = current[0]["pool"]["resourceSliceCount"]
+        entry["drivers"] = sorted({*entry["drivers"], driver})
+        if len(current) != wanted:
+            entry["findings"].append(f"{driver}: pool {pool} has {len(current)} of {wanted} slices: nobody gets of it")
+            continue
+        devices = [_device(one, driver, pool, holders) for spec in current for one in spec.get("devices") or ()]
+        entry["devices"] += devices
+        entry["findings"] += [
+            f"{driver}: {one['name']} has the taint {taint}" for one in devices for taint in one["taints"]
+        ]
+    for entry in found.values():
+        if not entry["ready"]:
+            entry["findings"].append("the node is not ready")
+        for key, values in _summary(entry["devices"]).items():
+            entry[key] = values
+    return found
+
+
+def _node(node: Object) -> Object:
+    status = node.get("status") or {}
+    info = status.get("nodeInfo") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    addresses = {one["type"]: one["address"] for one in reversed(status.get("addresses") or ())}
+    return {
+        "address": addresses.get("InternalIP") or addresses.get("Hostname"),
+        "labels": node["metadata"].get("labels") or {},
+        "ready": conditions.get("Ready") == "True",
+        "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
+        "kubelet": info.get("kubeletVersion"),
+        "kernel": info.get("kernelVersion"),
+        "drivers": [],
+        "devices": [],
+        "findings": [],
+    }
+
+
+def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], str]:
+    """Claims as C(NAMESPACE/NAME) by driver, pool and device that they have."""
+    found = {}
+    for claim in claims:
+        results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+        for one in results:
+            if not one.get("adminAccess"):
+                name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+                found[one["driver"], one["pool"], one["device"]] = name
+    return found
+
+
+def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str, str, str], str]) -> Object:
+    attributes = {name: _value(typed) for name, typed in (device.get("attributes") or {}).items()}
+    return {
+        "name": device["name"],
+        "driver": driver,
+        "pool": pool,
+        # a driver's own attributes may stand without its name before them
+        "attributes": {name if "/" in name else f"{driver}/{name}": value for name, value in attributes.items()},
+        "capacity": {name: one["value"] for name, one in (device.get("capacity") or {}).items()},
+        "taints": [f"{one['key']}:{one['effect']}" for one in device.get("taints") or ()],
+        "claim": holders.get((driver, pool, device["name"])),
+    }
+
+
+def _value(typed: Object) -> t.Any:
+    return next(iter(typed.values()), None)
+
+
+#: Facts of a node that its devices have in common, and the attributes that carry them, whoever the driver is.
+_COMMON = {
+    "models": ("model", "productName", "product_name"),
+    "numa_nodes": ("numaNode", "numaNodeID"),
+    "pcie_roots": ("pcieRoot",),
+    "rails": ("rail",),
+    "link_layers": ("linkLayer",),
+}
+
+
+def _summary(devices: t.Iterable[Object]) -> dict[str, list[t.Any]]:
+    found: dict[str, set[t.Any]] = {key: set() for key in _COMMON}
+    for device in devices:
+        for name, value in device["attributes"].items():
+            for key, names in _COMMON.items():
+                if name.rpartition("/")[2] in names and value is not None and not isinstance(value, (list, dict)):
+                    found[key].add(value)
+    return {key: sorted(values, key=lambda one: (str(type(one)), one)) for key, values in found.items()}

@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The inventory plugin, run by ansible-inventory against a real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+PROGRAM = Path(sys.executable).with_name("ansible-inventory")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+RESOURCE = "/apis/resource.k8s.io/v1"
+DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+Object = dict[str, t.Any]
+
+
+def inventory(folder: Path, plane: ControlPlane | None, **options: t.Any) -> subprocess.CompletedProcess[str]:
+    source = folder / "cluster.slices.yml"
+    kubeconfig = str(plane.kubeconfig) if plane else str(folder / "none")
+    source.write_text(yaml.safe_dump({"plugin": "lanewise.dra.slices", "kubeconfig": kubeconfig, **options}))
+    environment = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+        "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
+    }
+    command = [str(PROGRAM), "-i", str(source), "--list"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+
+
+def read(output: str) -> t.Any:
+    """What ansible-inventory tells, whose texts from elsewhere are marked as unsafe."""
+    return json.loads(output, object_hook=lambda one: one.get("__ansible_unsafe", one))
+
+
+def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -> None:
+    plane, version = control_plane, control_plane.version.replace(".", "-")
+    whole, torn = f"inventory-{version}-whole", f"inventory-{version}-torn"
+    for node, machine in ((whole, "degraded"), (torn, "dgx-a100")):
+        plane.add_node(node)
+        made = slices(offers(node, facts(machine), DRIVERS))
+        for one in made:
+            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        if node == torn:
+            mine = next(one for one in made if one["spec"]["driver"] == "lanewise.dev")
+            spec = {**mine["spec"], "pool": {**mine["spec"]["pool"], "generation": 7, "resourceSliceCount": 2}}
+            again = {**mine, "metadata": {"name": f"{torn}-again"}, "spec": spec}
+            plane.expect("POST", f"{RESOURCE}/resourceslices", again)
+    done = inventory(
+        tmp_path,
+        plane,
+        keyed_groups=[{"prefix": "rail", "key": "dra_rails"}],
+        groups={"broken": "dra_findings | length > 0"},
+        compose={"nics": "dra_devices | selectattr('driver', 'equalto', 'lanewise.dev') | length"},
+    )
+    assert done.returncode == 0, done.stderr
+    told = read(done.stdout)
+    hosts = told["_meta"]["hostvars"]
+    assert hosts[whole]["dra_drivers"] == ["gpu.nvidia.com", "lanewise.dev"]
+    assert hosts[whole]["dra_numa_nodes"] == [0, 1]
+    assert hosts[whole]["dra_ready"] is True and hosts[whole]["dra_schedulable"] is True
+    published = [one for one in offers(whole, facts("degraded"), DRIVERS) if one.driver == "lanewise.dev"]
+    assert hosts[whole]["nics"] == len(published)
+    down = any("lanewise.dev/link-down:NoSchedule" in finding for finding in hosts[whole]["dra_findings"])
+    assert down is not plane.version.startswith("v1.34")  # which keeps no taints by default
+    assert hosts[torn]["nics"] == 0
+    assert f"lanewise.dev: pool {torn} has 1 of 2 slices: nobody gets of it" in hosts[torn]["dra_findings"]
+    assert {whole, torn} <= set(told["broken"]["hosts"])
+    assert whole in told["rail_0"]["hosts"]
+    only = read(inventory(tmp_path, plane, drivers=["gpu.nvidia.com"]).stdout)["_meta"]["hostvars"][whole]
+    assert {one["driver"] for one in only["dra_devices"]} == {"gpu.nvidia.com"}
+
+
+def test_what_keeps_it_from_reading_is_told(newest: ControlPlane, tmp_path: Path) -> None:
+    missing = inventory(tmp_path, None)
+    assert missing.returncode and "the kubeconfig cannot be used" in missing.stderr
+    content = yaml.safe_load(newest.kubeconfig.read_text())
+    content["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+    (tmp_path / "none").write_text(yaml.safe_dump(content))
+    away = inventory(tmp_path, None)
+    assert away.returncode and "the API server cannot be reached" in away.stderr
