@@ -7,10 +7,11 @@ PYTHON ?= python3
 RUN := $(PYTHON) tools/environment.py
 ONLY ?=
 K8S ?=
+LAB_NODES ?= 2
 NOX := $(RUN) runner nox --envdir .cache/nox
 
 .DEFAULT_GOAL := help
-.PHONY: help try test lint docs bench cluster setup lock clean python
+.PHONY: help try test lint docs bench cluster lab setup lock clean python
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +33,9 @@ bench: python ## measure, and write docs/bench/latest.jsonl
 
 cluster: python ## run a Kubernetes control plane on loopback until Ctrl-C; K8S=1.34 runs an older one
 	@$(RUN) core python -m tests.cluster $(if $(K8S),--kubernetes $(K8S))
+
+lab: python ## run virtual nodes with GPUs and SR-IOV NICs until Ctrl-C; LAB_NODES=1 runs one
+	@$(RUN) core python -m tests.lab --nodes $(LAB_NODES)
 
 setup: python ## link this checkout as lanewise.dra for your own playbooks run from here
 	@$(RUN) core sh -c 'ansible-galaxy collection list lanewise.dra && \

@@ -29,6 +29,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
 import cluster as kubernetes
+import lab as virtual
 from environment import CACHE, COLLECTION, REPOSITORY, WORK, Missing, ensure, ensure_package, environment, lock_file
 
 nox.needs_version = ">=2026.10.20"
@@ -36,6 +37,8 @@ nox.options.default_venv_backend = "none"
 nox.options.reuse_existing_virtualenvs = True
 
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
+PURE = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "host"))  # typed strictly
+SEPARATE = ("cluster", "driver", "host", "lab")  # folders of tests that have a session, not C(tests), of their own
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 STAGE = WORK / "stage"
 TREE = STAGE / COLLECTION
@@ -269,7 +272,7 @@ def lint(session: nox.Session) -> None:
     commands = (
         ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
         ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
-        ("mypy", "--cache-dir", str(WORK / "mypy"), "plugins/module_utils/topology", "plugins/module_utils/dra"),
+        ("mypy", "--cache-dir", str(WORK / "mypy"), *PURE),
         ("mypy", "--cache-dir", str(WORK / "mypy-driver"), "-p", "lanewise_driver"),
         ("ansible-lint", "--profile", "production", "--offline"),
         ("antsibull-changelog", "lint"),
@@ -321,7 +324,7 @@ def tests(session: nox.Session) -> None:
                 session.error(str(missing))
             session.warn(str(missing))
     folders = {str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")}
-    run(session, venv, "python", "-m", "pytest", *sorted(folders - {"tests/cluster", "tests/driver"}))
+    run(session, venv, "python", "-m", "pytest", *sorted(folders - {f"tests/{name}" for name in SEPARATE}))
 
 
 @nox.session
@@ -331,6 +334,15 @@ def driver(session: nox.Session) -> None:
     venv = prepare()
     other_collections()
     run(session, venv, "python", "-m", "pytest", "tests/driver", PYTHONPATH=driver_package(venv))
+
+
+@nox.session
+@check
+def host(session: nox.Session) -> None:
+    """What configures nodes, on the real kernel in namespaces of the tests' own, with the programs of distributions."""
+    venv = prepare()
+    other_collections()
+    run(session, venv, "python", "-m", "pytest", "tests/host", PYTHONPATH=driver_package(venv))
 
 
 @nox.session
@@ -359,9 +371,20 @@ def node(session: nox.Session) -> None:
     ensure_package("runc", bool(shutil.which("runc")))
     newest = kubernetes.minors()[0]
     kubernetes.programs(newest, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
-    for file in ("test_node.py", "test_node_driver.py"):  # each is a machine of its own
+    # each is a machine of its own
+    for file in ("test_node.py", "test_node_driver.py", "test_node_chaos.py", "test_node_daemonset.py"):
         command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}")
         run(session, venv, *command, PYTHONPATH=driver_package(venv))
+
+
+@nox.session
+@check
+def lab(session: nox.Session) -> None:
+    """Virtual nodes with sockets, switches, GPUs and SR-IOV NICs, probed over SSH. No root, nothing installed."""
+    if not os.environ.get("LANEWISE_SLOW"):
+        raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=lab' runs it")
+    virtual.ensure()
+    run(session, prepare(), "python", "-m", "pytest", "tests/lab")
 
 
 @nox.session

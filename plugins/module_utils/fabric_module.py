@@ -1,0 +1,182 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How Ansible modules run the package host."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from .fabric_options import SAFETY, SELECT
+from .host import guard, origin
+from .host.catalogue import named, resources
+from .host.converge import Failed, Outcome, alone, converge
+from .host.management import ssh_connection
+from .host.node import Node, Rule, Unfit, merged, selector
+from .host.program import Boot
+from .host.resource import Change, State
+from .host.system import HostError, System
+
+Settings = dict[str, t.Any]
+
+#: Options of a rule that are no settings.
+_OF_A_RULE = ("name", "select", "count", "at_least", "profile")
+
+
+def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> list[Rule]:
+    """Rules from a module's option; settings of a rule's profile come before its own. Raises Unfit."""
+    found, problems = [], []
+    for number, nic in enumerate(nics):
+        name = nic.get("name") or f"nics[{number}]"
+        profile = nic.get("profile")
+        if profile and profile not in profiles:
+            problems.append(f"{name}: the profile {profile!r} is not known; known are {', '.join(sorted(profiles))}")
+            continue
+        own = {key: value for key, value in nic.items() if key not in _OF_A_RULE}
+        settings = merged(merged({}, profiles[profile] if profile else {}), own)
+        try:
+            chosen = selector(nic.get("select") or {})
+        except Unfit as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
+            continue
+        found.append(Rule(name, chosen, settings, nic.get("count"), nic.get("at_least")))
+    if problems:
+        raise Unfit(problems)
+    return found
+
+
+def run(
+    module: AnsibleModule, wanted: t.Sequence[Rule], general: Settings, persist: bool = False, restore: bool = False
+) -> t.NoReturn:
+    """Converge the node and end the module.
+
+    C(persist) makes the settings last over a reboot; C(restore) puts back what they were before this collection.
+    """
+    params, general = module.params, merged({}, general)
+    root = params.get("root") or "/"
+    if root != "/" and not module.check_mode:
+        module.fail_json(msg="root: a recorded tree is no node: use check mode")
+    system = System(root, run=(lambda argv: _run(module, argv)) if root == "/" else None)
+    rollback: dict[str, t.Any] | None = None
+    node: Node
+
+    def ready(changes: list[Change]) -> None:
+        nonlocal rollback
+        if not restore:
+            origin.remember(system, changes)
+        seconds = params.get("rollback_after") or 0
+        if params["allow_management"] and seconds and guard.needed(node, changes):
+            rollback = {"id": guard.arm(system, changes, seconds), "seconds": seconds}
+
+    try:
+        with contextlib.nullcontext() if module.check_mode else alone():
+            node = Node(system, wanted, general, params["allow_management"], ssh_connection())
+            before: dict[str, State] | None = None
+            if restore:
+                before = origin.wanted(system, node)
+                chosen = named(system, before)[::-1]
+                before["boot"] = Boot(system, {}).wanted(node)
+            else:
+                chosen = resources(system, (rule.settings for rule in wanted), general)
+            if restore or persist:
+                chosen.append(Boot(system, {} if restore else desired(system, wanted, general)))
+            outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
+            if restore and not module.check_mode:
+                origin.forget(system)
+    except Unfit as error:
+        fail(module, error)
+    except Failed as error:
+        module.fail_json(
+            msg=str(error),
+            failed_change=dataclasses.asdict(error.change),
+            undone=[dataclasses.asdict(change) for change in error.undone],
+            remaining=[{**dataclasses.asdict(change), "reason": reason} for change, reason in error.remaining],
+            rollback=rollback,
+        )
+    except (HostError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), settings=node.settings)
+
+
+def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
+    """End the module: nothing was changed."""
+    module.fail_json(msg="\n".join(["nothing was changed:", *error.problems]), problems=error.problems)
+
+
+def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
+    """Call off the timer that would take changes back, and end the module."""
+    try:
+        if not module.check_mode:
+            guard.confirm(System(run=lambda argv: _run(module, argv)), name)
+    except HostError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=True)
+
+
+def desired(system: System, wanted: t.Sequence[Rule], general: Settings) -> Settings:
+    """What the boot applies, as JSON; empty where a boot forgets nothing of it."""
+    if not resources(system, (rule.settings for rule in wanted), general, boot=True):
+        return {}
+    nics = [
+        {
+            "name": rule.name,
+            "select": {key: value for key, value in dataclasses.asdict(rule.select).items() if value},
+            "settings": rule.settings,
+        }
+        for rule in wanted
+    ]
+    return t.cast(Settings, json.loads(json.dumps({"nics": nics, "node": general})))
+
+
+def result(outcome: Outcome) -> dict[str, t.Any]:
+    """What a module returns of an outcome."""
+    return {
+        "changed": bool(outcome.changes),
+        "changes": [dataclasses.asdict(change) for change in outcome.changes],
+        "drain_reasons": outcome.drain,
+        "reboot_required": bool(outcome.reboot),
+        "reboot_reasons": outcome.reboot,
+        "diff": {"before": _text(outcome.before), "after": _text(outcome.after)},
+    }
+
+
+def _text(states: t.Mapping[str, State]) -> str:
+    """States as lines that a diff can show."""
+    lines = []
+    for resource, state in states.items():
+        for device, settings in state.items():
+            lines.append(f"{resource}: {device}")
+            for setting, value in settings.items():
+                text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+                lines += [f"  {setting}: {text}"] if "\n" not in text else [f"  {setting}:"]
+                lines += [f"    {line}" for line in text.splitlines()] if "\n" in text else []
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _run(module: AnsibleModule, argv: list[str]) -> tuple[int, str, str]:
+    code, output, errors = module.run_command(argv)
+    return code, output, errors
+
+
+def run_on_nics(options: t.Mapping[str, t.Any]) -> t.NoReturn:
+    """A module that takes C(options) for the NICs that its option C(select) chooses."""
+    select = {"type": "dict", "required": True, "options": SELECT}
+    module = AnsibleModule(argument_spec={"select": select, **options, **SAFETY}, supports_check_mode=True)
+    settings = {name: module.params[name] for name in options}
+    try:
+        rule = Rule("select", selector(module.params["select"]), merged({}, settings), at_least=1)
+    except Unfit as error:
+        fail(module, error)
+    run(module, [rule], {})
+
+
+def run_on_node(options: t.Mapping[str, t.Any]) -> t.NoReturn:
+    """A module that takes C(options) of the node itself."""
+    module = AnsibleModule(argument_spec={**options, **SAFETY}, supports_check_mode=True)
+    run(module, [], {name: module.params[name] for name in options})

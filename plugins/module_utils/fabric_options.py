@@ -1,0 +1,179 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Options of the modules that configure a node, by resource: what one module takes alone, fabric takes together."""
+
+from __future__ import annotations
+
+import typing as t
+
+Spec = dict[str, dict[str, t.Any]]
+
+SELECT: Spec = {
+    **{
+        name: {"type": "list", "elements": "str"}
+        for name in ("address", "interface", "driver", "model", "vendor_id", "device_id", "slot")
+    },
+    "link_layer": {"type": "list", "elements": "str", "choices": ["ethernet", "infiniband"]},
+    "type": {"type": "list", "elements": "str", "choices": ["pf", "vf", "virtual"]},
+    "rail": {"type": "list", "elements": "int"},
+    "numa_node": {"type": "list", "elements": "int"},
+    "min_speed_mbps": {"type": "int"},
+    "near_gpu": {"type": "str", "choices": ["PIX", "PXB", "PHB", "NODE"]},
+}
+
+SRIOV: Spec = {
+    "num_vfs": {"type": "int"},
+    "vfs_autoprobe": {"type": "bool"},
+    "externally_managed": {"type": "bool"},
+    "eswitch_mode": {"type": "str", "choices": ["legacy", "switchdev"]},
+    "vf": {
+        "type": "dict",
+        "options": {
+            "driver": {"type": "str"},
+            "mac": {"type": "str"},
+            "node_guid": {"type": "str"},
+            "port_guid": {"type": "str"},
+            "vlan": {"type": "int"},
+            "qos": {"type": "int"},
+            "vlan_protocol": {"type": "str", "choices": ["802.1Q", "802.1ad"]},
+            "trust": {"type": "bool"},
+            "spoof_check": {"type": "bool"},
+            "link_state": {"type": "str", "choices": ["auto", "enable", "disable"]},
+            "min_rate": {"type": "int"},
+            "max_rate": {"type": "int"},
+        },
+    },
+    "vfs": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "driver": {"type": "str"},
+            "mac": {"type": "str"},
+            "node_guid": {"type": "str"},
+            "port_guid": {"type": "str"},
+            "vlan": {"type": "int"},
+            "qos": {"type": "int"},
+            "vlan_protocol": {"type": "str", "choices": ["802.1Q", "802.1ad"]},
+            "trust": {"type": "bool"},
+            "spoof_check": {"type": "bool"},
+            "link_state": {"type": "str", "choices": ["auto", "enable", "disable"]},
+            "min_rate": {"type": "int"},
+            "max_rate": {"type": "int"},
+            "index": {"type": "str", "required": True},
+        },
+    },
+}
+
+TUNING: Spec = {
+    "mtu": {"type": "int"},
+    "ethtool": {
+        "type": "dict",
+        "options": {
+            "channels": {"type": "dict"},
+            "rings": {"type": "dict"},
+            "coalesce": {"type": "dict"},
+            "pause": {"type": "dict"},
+            "features": {"type": "dict"},
+            "private_flags": {"type": "dict"},
+        },
+    },
+    "irq_affinity": {"type": "str", "choices": ["local", "spread"]},
+    "sysctls": {"type": "dict", "options": {"ipv4": {"type": "dict"}, "ipv6": {"type": "dict"}}},
+    "rail_routes": {
+        "type": "dict",
+        "options": {
+            "table": {"type": "int", "required": True},
+            "priority": {"type": "int"},
+            "gateway": {"type": "list", "elements": "str"},
+        },
+    },
+}
+
+PCI_OF_NICS: Spec = {
+    "max_read_request_bytes": {"type": "int", "choices": [128, 256, 512, 1024, 2048, 4096]},
+    "relaxed_ordering": {"type": "bool"},
+}
+
+ROCE: Spec = {
+    "roce": {
+        "type": "dict",
+        "options": {
+            "mode": {"type": "str", "choices": ["v1", "v2"]},
+            "tos": {"type": "int"},
+            "traffic_class": {"type": "int"},
+        },
+    },
+    "dcb": {
+        "type": "dict",
+        "options": {
+            "trust": {"type": "str", "choices": ["dscp", "pcp"]},
+            "dscp_priorities": {"type": "dict"},
+            "pfc": {"type": "list", "elements": "int"},
+            "ets": {"type": "dict"},
+            "buffer": {"type": "dict"},
+        },
+    },
+}
+
+FIRMWARE: Spec = {"firmware": {"type": "dict"}}
+
+KERNEL_ARGS: Spec = {
+    "kernel_args": {"type": "list", "elements": "str"},
+    "kernel_args_absent": {"type": "list", "elements": "str"},
+    "iommu": {"type": "str", "choices": ["passthrough", "translate", "off"]},
+}
+
+KERNEL_MODULES: Spec = {"kernel_modules": {"type": "list", "elements": "str"}, "module_options": {"type": "dict"}}
+
+SYSTEM: Spec = {
+    "sysctl": {"type": "dict"},
+    "hugepages": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "size": {"type": "str", "required": True},
+            "count": {"type": "int", "required": True},
+            "numa_nodes": {"type": "list", "elements": "int"},
+        },
+    },
+    "memlock_unlimited": {"type": "bool"},
+    "cpu_governor": {"type": "str"},
+    "cpu_energy_preference": {"type": "str"},
+    "cpu_idle_max_latency_us": {"type": "int"},
+    "kubelet": {
+        "type": "dict",
+        "options": {
+            "cpu_manager_policy": {"type": "str", "choices": ["none", "static"]},
+            "cpu_manager_policy_options": {"type": "dict"},
+            "reserved_system_cpus": {"type": "str"},
+            "memory_manager_policy": {"type": "str", "choices": ["None", "Static"]},
+            "reserved_memory": {"type": "list", "elements": "dict"},
+            "topology_manager_policy": {
+                "type": "str",
+                "choices": ["none", "best-effort", "restricted", "single-numa-node"],
+            },
+            "topology_manager_scope": {"type": "str", "choices": ["container", "pod"]},
+            "topology_manager_policy_options": {"type": "dict"},
+        },
+    },
+    "runtime_cdi": {"type": "bool"},
+    "runtime_nri": {"type": "bool"},
+}
+
+PCI_OF_NODE: Spec = {
+    "gpudirect": {"type": "str", "choices": ["dma_buf", "peermem"]},
+    "acs": {"type": "str", "choices": ["gpudirect"]},
+}
+
+RDMA: Spec = {"rdma_netns_mode": {"type": "str", "choices": ["shared", "exclusive"]}}
+
+#: All of a NIC, and all of the node.
+NIC: Spec = {**SRIOV, **TUNING, **PCI_OF_NICS, **ROCE, **FIRMWARE}
+NODE: Spec = {**KERNEL_ARGS, **KERNEL_MODULES, **SYSTEM, **PCI_OF_NODE, **RDMA}
+
+SAFETY: Spec = {
+    "allow_management": {"type": "bool", "default": False},
+    "rollback_after": {"type": "int", "default": 60},
+}

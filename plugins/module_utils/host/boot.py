@@ -1,0 +1,89 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What the program does on a node: C(boot) applies what a boot forgets, C(undo FILE) takes changes back."""
+
+# pylint: disable=ansible-bad-function
+# It runs where there is no AnsibleModule: what it says and how it ends are a program's.
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+
+from .catalogue import named, resources
+from .converge import LOCK, Failed, alone, converge
+from .node import Node, Rule, Unfit, selector
+from .program import DESIRED
+from .resource import Change
+from .system import HostError, System
+
+
+def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
+    """Rules from their JSON form: C(name), C(select), C(settings), C(count), C(at_least). Raises Unfit."""
+    return [
+        Rule(one["name"], selector(one["select"]), one["settings"], one.get("count"), one.get("at_least"))
+        for one in nics
+    ]
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _boot(system: System) -> None:
+    desired = json.loads(system.content(DESIRED) or "{}")
+    nics, general = rules(desired.get("nics", ())), desired.get("node", {})
+    wanted = resources(system, (rule.settings for rule in nics), general, boot=True)
+    failed = []
+    for resource in wanted:  # one that fails does not keep the others from what they can do
+        try:
+            # management is for people who are connected; nobody is yet
+            node = Node(system, nics, general, allow_management=True)
+            for change in converge(node, [resource]).changes:
+                print(change)
+        except (HostError, Failed, Unfit) as error:
+            failed.append(f"{resource.name}: {error}")
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
+    """Take changes back, the last first; what could not be is told."""
+    node = Node(system, allow_management=True)
+    by_name = {one.name: one for one in named(system, {change.resource for change in changes})}
+    failed = []
+    for change in reversed(changes):
+        try:
+            by_name[change.resource].apply(node, change.reversed())
+            if by_name[change.resource].renews:
+                node.refresh()
+        except HostError as error:
+            failed.append(f"{change}: {error}")
+    return failed
+
+
+def main() -> None:
+    """Run with the arguments of the program. Exits 1 with what failed on standard error."""
+    command = sys.argv[1:]
+    system = System(run=_run)
+    try:
+        with alone(LOCK):
+            if command == ["boot"]:
+                _boot(system)
+            elif len(command) == 2 and command[0] == "undo":
+                with open(command[1], encoding="utf-8") as file:
+                    failed = undo(system, [Change(**one) for one in json.load(file)])
+                os.unlink(command[1])
+                if failed:
+                    sys.exit("\n".join(failed))
+            else:
+                sys.exit("usage: fabric.pyz boot | undo FILE")
+    except (HostError, OSError, ValueError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,319 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Where a node's boot loader has the kernel's command line: GRUB's own configuration, or Boot Loader Specification
+entries (RHEL family with GRUB, systemd-boot)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import typing as t
+
+from .command_line import Arguments, key, quoted, split
+from .system import HostError, System
+
+#: Sorts behind what clouds and packages put there (50-cloudimg-settings.cfg, kdump-tools.cfg).
+GRUB_FILE = "/etc/default/grub.d/zz-lanewise.cfg"
+ENTRIES_FILE = "/etc/lanewise/kernel-args"
+_GRUB_CFG = "/boot/grub/grub.cfg"
+_UPDATE_GRUB = ("/usr/sbin/update-grub", "/sbin/update-grub")
+_ENTRIES = ("/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries")
+_KERNEL_CMDLINE = "/etc/kernel/cmdline"
+_GRUB_DEFAULT = "/etc/default/grub"
+_GRUBENV = "/boot/grub2/grubenv"
+_LOADER_INFO = "/sys/firmware/efi/efivars/{}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+_LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+\S+\s+(.*)$")
+_MENU_ENTRY = re.compile(r"^\s*menuentry\s.*?menuentry_id_option['\"]?\s+['\"]([^'\"]*)")
+_OPTIONS = re.compile(r"^(options[ \t]+)(.*)$", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+_UNKNOWN = "no boot loader that is known starts it"
+_GRUB_LINE = re.compile(r"^(GRUB_CMDLINE_LINUX=\")((?:[^\"$`\\\n]|\\\")*)\"[ \t]*$", re.MULTILINE)
+_KERNELOPTS = re.compile(r"\$\{?kernelopts\b")
+
+
+class BootLoader:
+    """One boot loader's configuration. C(name) is for messages."""
+
+    name = ""
+    file = ""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self._original: dict[str, str | None] = {}
+
+    def lines(self) -> list[list[str]]:
+        """The arguments of each entry that an ordinary boot can take. Raises HostError."""
+        raise NotImplementedError
+
+    def change(self, wish: Arguments | None) -> None:
+        """Make the next boot's arguments; None takes the site's out. Raises HostError."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Put back what C(change) found. Raises HostError."""
+        for path, content in reversed(list(self._original.items())):
+            self.system.install(path, content, f"put back {path}")
+
+    @property
+    def changed(self) -> bool:
+        """Whether C(restore) knows what to put back."""
+        return bool(self._original)
+
+    def record(self) -> Arguments:
+        """What is recorded as the site's."""
+        present, absent = [], []
+        for kind, value in self._recorded():
+            if kind == "present":
+                present.append(value)
+            elif kind == "absent":
+                absent.append(value)
+        return Arguments(tuple(present), tuple(absent))
+
+    def booted_since(self) -> bool:
+        """Whether the node was booted after the site's arguments were written."""
+        written = [value for kind, value in self._recorded() if kind == "boot"]
+        return bool(written) and written[0] != self._boot()
+
+    def _boot(self) -> str:
+        return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
+
+    def _recorded(self) -> t.Iterator[tuple[str, str]]:
+        for line in (self.system.content(self.file) or "").splitlines():
+            words = line.split()
+            if len(words) == 3 and words[0] == "#:":
+                yield words[1], words[2]
+
+    def _recording(self, wish: Arguments) -> str:
+        lines = ["# Written by the Ansible collection lanewise.dra, which owns this file."]
+        lines += [f"#: present {one}" for one in wish.present]
+        lines += [f"#: absent {one}" for one in wish.absent]
+        return "\n".join([*lines, f"#: boot {self._boot()}", ""])
+
+    def _install(self, path: str, content: str | None) -> None:
+        if path not in self._original:
+            self._original[path] = self.system.content(path)
+        self.system.install(path, content, f"write the kernel arguments to {path}")
+
+
+class Grub(BootLoader):
+    """Debian's and Ubuntu's GRUB: a drop-in that grub-mkconfig sources last, in shell."""
+
+    name = "GRUB's configuration"
+    file = GRUB_FILE
+
+    def lines(self) -> list[list[str]]:
+        found = grub_lines(self.system.content(_GRUB_CFG) or "")
+        if not found:
+            fix = "let update-grub make it, with a kernel installed in /boot"
+            raise HostError(f"read the kernel arguments of {_GRUB_CFG}", "it has no entry with a Linux kernel", fix)
+        return found
+
+    def change(self, wish: Arguments | None) -> None:
+        self._install(GRUB_FILE, None if wish is None else self._recording(wish) + grub_shell(wish))
+        self._update()
+        if wish is None:
+            return
+        for line in self.lines():
+            if wish.seen(line) != wish.ordered():
+                step = "set the kernel arguments for the next boot"
+                reason = f"{_GRUB_CFG} has '{' '.join(line)}' although {GRUB_FILE} asks for '{' '.join(wish.present)}'"
+                raise HostError(step, reason, self._rival())
+
+    def restore(self) -> None:
+        super().restore()
+        self._update()
+
+    def _update(self) -> None:
+        program = next((one for one in _UPDATE_GRUB if self.system.exists(one)), _UPDATE_GRUB[0])
+        self.system.command([program], "make GRUB's menu anew", "look at /etc/default/grub and grub.d for errors")
+
+    def _rival(self) -> str:
+        folder = GRUB_FILE.rpartition("/")[0]
+        later = [name for name in self.system.names(folder) if name.endswith(".cfg") and name > "zz-lanewise.cfg"]
+        if later:
+            return f"{folder}/{later[-1]} is sourced later: give it a name that sorts before"
+        return "look for what writes command lines in /etc/grub.d, and for other files that set GRUB_CMDLINE_LINUX"
+
+
+class Entries(BootLoader):
+    """Boot Loader Specification entries, and what new kernels' entries are made of.
+
+    The entries are written directly: grubby replaces arguments by name, and so cannot hold two sizes of huge pages.
+    """
+
+    name = "the boot loader's entries"
+    file = ENTRIES_FILE
+
+    def __init__(self, system: System, folder: str) -> None:
+        super().__init__(system)
+        self.folder = folder
+
+    def _entries(self) -> list[str]:
+        return [
+            f"{self.folder}/{name}"
+            for name in self.system.names(self.folder)
+            if name.endswith(".conf") and "rescue" not in name and _OPTIONS.search(self._text(f"{self.folder}/{name}"))
+        ]
+
+    def _text(self, path: str) -> str:
+        return self.system.content(path) or ""
+
+    def _variables(self) -> dict[str, str]:
+        lines = [line for line in self._text(_GRUBENV).splitlines() if not line.startswith("#")]
+        return {name: value for name, equals, value in (line.partition("=") for line in lines) if equals}
+
+    def lines(self) -> list[list[str]]:
+        variables = self._variables()
+        found = []
+        for path in self._entries():
+            text = " ".join(match.group(2) for match in _OPTIONS.finditer(self._text(path)))
+            found.append(split(_VARIABLE.sub(lambda match: variables.get(match.group(1), match.group(0)), text)))
+        if not found:
+            raise HostError(f"read the kernel arguments of {self.folder}", "it has no entry with a Linux kernel")
+        return found
+
+    def change(self, wish: Arguments | None) -> None:
+        asked, old = wish or Arguments(), self.record()
+        back = [value for kind, value in self._recorded() if kind == "was"]
+        variables = self._variables()
+        texts = {path: self._text(path) for path in self._entries()}
+        self._check_variables(texts.values(), variables, asked)
+        taken = [one for one in back if one not in asked.returned(back)]
+        for one in dict.fromkeys(one for line in self.lines() for one in line):
+            if (asked.removes(one) or one in asked.present) and one not in taken and one not in old.present:
+                taken.append(one)
+
+        def changed(match: re.Match[str]) -> str:
+            return match.group(1) + asked.applied(match.group(2), old, back)
+
+        record = None
+        if wish is not None:
+            lines = [f"#: was {one}" for one in taken if " " not in one]
+            record = self._recording(wish) + "".join(f"{line}\n" for line in lines)
+            self._install(ENTRIES_FILE, record)
+        for path, text in texts.items():
+            if not _KERNELOPTS.search(text):
+                self._install(path, _OPTIONS.sub(changed, text, count=1))
+        if "kernelopts" in variables and any(_KERNELOPTS.search(text) for text in texts.values()):
+            self._set_kernelopts(asked.applied(variables["kernelopts"], old, back))
+        content = self.system.content(_KERNEL_CMDLINE)
+        if content is not None:  # what kernel-install makes a new kernel's entry of
+            self._install(_KERNEL_CMDLINE, asked.applied(content.strip(), old, back) + "\n")
+        content = self.system.content(_GRUB_DEFAULT)
+        if content is not None:  # what grub2-mkconfig makes it of
+
+            def in_shell(match: re.Match[str]) -> str:
+                value = asked.applied(match.group(2).replace('\\"', '"'), old, back)
+                return f"{match.group(1)}{value}".replace('"', '\\"').replace('\\"', '"', 1) + '"'
+
+            self._install(_GRUB_DEFAULT, _GRUB_LINE.sub(in_shell, content))
+        if wish is None:
+            self._install(ENTRIES_FILE, None)
+
+    @staticmethod
+    def _check_variables(texts: t.Iterable[str], variables: t.Mapping[str, str], asked: Arguments) -> None:
+        """Raises HostError where a variable of other programs, tuned's for one, has what is to go."""
+        names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
+        for name in sorted(names):
+            clash = [one for one in split(variables.get(name, "")) if asked.removes(one)]
+            if clash:
+                step = "set the kernel arguments for the next boot"
+                raise HostError(step, f"${name} of {_GRUBENV} has {' '.join(clash)}", "change the tuned profile")
+
+    def _set_kernelopts(self, value: str) -> None:
+        step = "write the kernel arguments to GRUB's environment"
+        if "kernelopts" not in self._original:
+            self._original["kernelopts"] = self._variables()["kernelopts"]
+        self.system.command(["grub2-editenv", "-", "set", f"kernelopts={value}"], step)
+
+    def restore(self) -> None:
+        kernelopts = self._original.pop("kernelopts", None)
+        super().restore()
+        if kernelopts is not None:
+            self._set_kernelopts(kernelopts)
+
+
+def find_boot_loader(system: System) -> BootLoader | None:
+    """The boot loader that starts the node's kernel, where it is one that can be configured here."""
+    if why_none(system)[0] != _UNKNOWN:
+        return None
+    entries = next((one for one in _ENTRIES if any(name.endswith(".conf") for name in system.names(one))), None)
+    if entries and (_efi_text(system, "LoaderInfo").startswith("systemd-boot") or not system.exists(_GRUB_CFG)):
+        return Entries(system, entries)
+    if system.exists(_GRUB_CFG) and any(system.exists(one) for one in _UPDATE_GRUB):
+        return Grub(system)
+    return None
+
+
+def why_none(system: System) -> tuple[str, str]:
+    """Why no boot loader can be configured here, and the way out."""
+    if system.exists("/run/ostree-booted"):
+        return "this node is managed by OSTree", "use rpm-ostree kargs"
+    if _efi_text(system, "StubInfo"):
+        return "the kernel is a unified image with its arguments inside", "build the image with them"
+    if system.exists("/etc/zipl.conf"):
+        return "zipl boots this node", "use grubby and zipl"
+    return (
+        _UNKNOWN,
+        "set them where its kernel is started from: another boot loader (SUSE's), a hypervisor, a netboot server",
+    )
+
+
+def _efi_text(system: System, name: str) -> str:
+    """A text variable of the boot loader interface: four bytes of attributes, then UTF-16."""
+    data = system.reader.data(_LOADER_INFO.format(name), 512) or b""
+    return data[4:].decode("utf-16-le", errors="replace").rstrip("\0")
+
+
+def grub_lines(text: str) -> list[list[str]]:
+    """The arguments of the ordinary entries of a grub.cfg: not recovery, nor another system's. Raises HostError."""
+    found = []
+    ordinary = True
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = _MENU_ENTRY.match(line)
+        if entry:
+            ordinary = "-recovery-" not in entry.group(1) and not entry.group(1).startswith("osprober")
+            continue
+        linux = _LINUX.match(line)
+        if linux and ordinary:
+            try:
+                found.append(shlex.split(linux.group(1)))
+            except ValueError as error:
+                raise HostError(f"read {_GRUB_CFG}", f"line {number}: {error}") from None
+    return found
+
+
+def grub_shell(wish: Arguments) -> str:
+    """What grub-mkconfig runs: take out what must not stand beside the site's arguments, then add these."""
+    patterns = []
+    for item in (*wish.absent, *wish.present):
+        name, equals, value = item.partition("=")
+        start = re.sub("[-_]", "[-_]", re.sub(r"[^\w.-]", lambda match: f"\\{match.group()}", name, flags=re.ASCII))
+        if wish.owns(item) or (not equals and item in wish.absent):
+            patterns += [start, f"{start}=*"]
+        else:
+            patterns.append(f"{start}={shlex.quote(value)}" if equals else start)
+    if any(key(one) in ("hugepages", "hugepagesz") for one in wish.present):
+        patterns += ["hugepages", "hugepages=*", "hugepagesz", "hugepagesz=*"]
+    if not patterns:
+        return ""
+    either = " | ".join(f'{one} | \\"{one}' + ("" if one[-1] == "*" else '\\"') for one in dict.fromkeys(patterns))
+    added = shlex.quote("".join(f" {quoted(one)}" for one in wish.present))
+    return f"""set -f
+for lanewise_name in GRUB_CMDLINE_LINUX GRUB_CMDLINE_LINUX_DEFAULT; do
+  lanewise_kept=
+  eval "lanewise_words=\\$$lanewise_name"
+  for lanewise_word in $lanewise_words; do
+    case $lanewise_word in
+      {either}) ;;
+      *) lanewise_kept="$lanewise_kept${{lanewise_kept:+ }}$lanewise_word" ;;
+    esac
+  done
+  eval "$lanewise_name=\\$lanewise_kept"
+done
+set +f
+GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT"{added}
+"""

@@ -1,0 +1,144 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The kernel's command line, argument by argument (lib/cmdline.c, kernel/params.c)."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+
+#: Each occurrence counts, so that one of the site's stands beside those that were there.
+_ADDITIVE = (
+    "blacklist",
+    "console",
+    "dyndbg",
+    "earlycon",
+    "ip",
+    "memmap",
+    "module_blacklist",
+    "modprobe.blacklist",
+    "netconsole",
+    "pci",
+    "rd.driver.blacklist",
+    "video",
+)
+#: The order among these is their meaning: a number of pages is of the size before it.
+_TOGETHER = {"hugepages": "hugepagesz"}
+
+
+def words(text: str) -> list[str]:
+    """The arguments of a command line as the kernel takes them apart, with their quotes."""
+    found: list[str] = []
+    word, quoted = "", False
+    for letter in text:
+        if letter.isspace() and not quoted:
+            if word:
+                found.append(word)
+            word = ""
+            continue
+        quoted = quoted != (letter == '"')
+        word += letter
+    return [*found, word] if word else found
+
+
+def split(text: str) -> list[str]:
+    """The arguments without quotes, up to C(--), behind which the first process's own arguments stand."""
+    found = [word.replace('"', "") for word in words(text)]
+    return found[: found.index("--")] if "--" in found else found
+
+
+def quoted(argument: str) -> str:
+    """An argument as GRUB's language and the kernel both take it: C(;) and C(&) would end GRUB's command."""
+    return argument if re.match(r"^[\w.,:=/@+%-]+$", argument, re.ASCII) else f'"{argument}"'
+
+
+def key(argument: str) -> str:
+    """The name of an argument. The kernel takes C(-) and C(_) in it for the same."""
+    return argument.partition("=")[0].replace("-", "_")
+
+
+def _group(name: str) -> str:
+    return _TOGETHER.get(name, name)
+
+
+def equal(one: str, other: str) -> bool:
+    return key(one) == key(other) and one.partition("=")[1:] == other.partition("=")[1:]
+
+
+def hit(item: str, argument: str) -> bool:
+    """Whether an argument is one that an item of unwanted ones means: C(quiet) is any C(quiet) or C(quiet=...)."""
+    return key(item) == key(argument) if "=" not in item else equal(item, argument)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments that are to be there, in their order, and items that are not."""
+
+    present: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+    def owns(self, argument: str) -> bool:
+        """Whether no other argument of that name may stand beside those that are to be there."""
+        name = _group(key(argument))
+        return name not in _ADDITIVE and any(_group(key(one)) == name for one in self.present)
+
+    def seen(self, arguments: t.Sequence[str]) -> list[str]:
+        """The arguments that matter here: those of the same name, and the unwanted ones; in the order of the wish.
+
+        Equal to C(present) where all is as it is to be.
+        """
+        names = [_group(key(one)) for one in self.present]
+        found: list[tuple[int, int, str]] = []
+        for place, one in enumerate(arguments):
+            if self.owns(one):
+                found.append((names.index(_group(key(one))), place, one))
+            elif any(equal(one, wanted) for wanted in self.present):
+                first = next(n for n, wanted in enumerate(self.present) if equal(one, wanted))
+                if not any(equal(one, other) for _n, _place, other in found):
+                    found.append((first, place, one))
+            elif any(hit(item, one) for item in self.absent):
+                found.append((len(names), place, one))
+        return [one for _n, _place, one in sorted(found)]
+
+    def ordered(self) -> list[str]:
+        """C(present) as :meth:`seen` tells it: arguments of one name together, where the first of them stands."""
+        names = [_group(key(one)) for one in self.present]
+        return [
+            one
+            for _n, _place, one in sorted(
+                (names.index(_group(key(one))) if self.owns(one) else place, place, one)
+                for place, one in enumerate(self.present)
+            )
+        ]
+
+    def applied(self, text: str, old: Arguments, back: t.Sequence[str] = ()) -> str:
+        """A command line with these in it, what an C(old) wish had added taken out, and what that had taken put back.
+
+        C(back) are the arguments that the old wish has taken out.
+        """
+        kept = words(text)
+        rest = kept[kept.index("--") :] if "--" in kept else []
+        kept = kept[: len(kept) - len(rest)]
+        gone = (*old.present, *self.present)
+        kept = [
+            word
+            for word in kept
+            if not self.removes(_bare(word)) and not any(equal(_bare(word), other) for other in gone)
+        ]
+        kept += [quoted(one) for one in self.returned(back) if not any(equal(one, _bare(word)) for word in kept)]
+        return " ".join([*kept, *map(quoted, self.present), *rest])
+
+    def removes(self, argument: str) -> bool:
+        """Whether an argument that is not the site's own goes."""
+        return self.owns(argument) or any(hit(item, argument) for item in self.absent)
+
+    def returned(self, back: t.Sequence[str]) -> list[str]:
+        return [one for one in back if not self.removes(one) and not any(equal(one, other) for other in self.present)]
+
+
+def _bare(word: str) -> str:
+    return word.replace('"', "")

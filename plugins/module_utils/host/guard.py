@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A way back for changes to what the node is reached by: they undo themselves unless confirmed in time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import typing as t
+
+from .node import Node
+from .program import archive
+from .resource import NODE, Change
+from .system import HostError, System
+
+_FOLDER = "/run/lanewise"
+_PROGRAM = f"{_FOLDER}/fabric.pyz"
+
+
+def _unit(name: str) -> str:
+    return f"lanewise-fabric-undo-{name}"
+
+
+def needed(node: Node, changes: t.Sequence[Change]) -> bool:
+    """Whether some change is of a device that the node is reached by. Raises HostError."""
+    for change in changes:
+        if change.device != NODE and set(node.device(change.device).interfaces) & set(node.management):
+            return True
+    return False
+
+
+def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
+    """Let systemd take the changes back in C(seconds). The name to confirm with is returned. Raises HostError."""
+    name = str(os.getpid())
+    step = "set a timer that undoes the changes if the connection is lost"
+    path = f"{_FOLDER}/undo-{name}.json"
+    if not system.exists("/run/systemd/system"):
+        fix = "set rollback_after to 0 to go without a way back"
+        raise HostError(step, "systemd does not run on this node", fix)
+    system.install(_PROGRAM, archive(), step, 0o600)
+    system.install(path, json.dumps([dataclasses.asdict(change) for change in changes]), step, 0o600)
+    python = sys.executable or "/usr/bin/python3"
+    timer = ["systemd-run", f"--unit={_unit(name)}", f"--on-active={seconds}", "--timer-property=AccuracySec=100ms"]
+    system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
+    return name
+
+
+def confirm(system: System, name: str) -> bool:
+    """Call off the timer of that name; whether there was one to call off. Raises HostError where it was too late."""
+    path = f"{_FOLDER}/undo-{name}.json"
+    if not name.isdigit() or not system.exists(path):
+        step = "confirm the changes"
+        raise HostError(step, "they were undone already, as nobody confirmed them in time", "raise rollback_after")
+    system.command(["systemctl", "stop", f"{_unit(name)}.timer"], "call off the timer that undoes the changes")
+    system.install(path, None, "call off the timer that undoes the changes")
+    return True

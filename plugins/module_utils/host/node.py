@@ -1,0 +1,222 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The node whose configuration is changed: its devices, what the site wants of each, and what must not be touched."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ..topology.model import as_dict
+from ..topology.probe import probe
+from ..topology.selector import NEAR, NUMBERS, TEXTS, Selector, values_of, values_of_interface
+from .management import management_interfaces
+from .resource import NODE, Change, Refusal
+from .system import HostError, System
+
+Settings = dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A PF, a VF, or an interface without a PCI function. C(key) is its PCI address, else its name."""
+
+    key: str
+    address: str | None
+    interfaces: tuple[str, ...]
+    rdma_devices: tuple[str, ...] = ()
+    driver: str | None = None
+    vendor_id: str | None = None
+    device_id: str | None = None
+    model: str | None = None
+    link_layer: str | None = None
+    numa_node: int | None = None
+    physfn: str | None = None
+    total_vfs: int | None = None
+    vfs: tuple[str, ...] = ()
+
+    @property
+    def interface(self) -> str:
+        """The one interface. Raises HostError where there is none, or more than one."""
+        if len(self.interfaces) == 1:
+            return self.interfaces[0]
+        if self.interfaces:
+            raise HostError(f"choose the interface of {self.key}", f"it has several: {', '.join(self.interfaces)}")
+        step = f"find the interface of {self.key}"
+        raise HostError(step, "it has none here", "is a driver bound, or is it in a container's namespace?")
+
+    def __str__(self) -> str:
+        names = ", ".join(self.interfaces)
+        return f"{self.key} ({names})" if names and names != self.key else self.key
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings for the NICs that a selector chooses. C(count) is how many it must find, C(at_least) the fewest."""
+
+    name: str
+    select: Selector
+    settings: Settings = field(default_factory=dict)
+    count: int | None = None
+    at_least: int | None = None
+
+
+class Unfit(ValueError):
+    """What the site wants does not fit the node; C(problems) are all the reasons."""
+
+    def __init__(self, problems: t.Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def selector(values: t.Mapping[str, t.Any]) -> Selector:
+    """A selector from a mapping of its fields, each a value or a list. Raises Unfit."""
+    found: dict[str, t.Any] = {}
+    for key, value in values.items():
+        if value is None:
+            continue
+        if key in TEXTS or key in NUMBERS:
+            found[key] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        elif key in ("min_speed_mbps", "near_gpu"):
+            if key == "near_gpu" and value not in NEAR:
+                raise Unfit([f"near_gpu must be one of {', '.join(NEAR)}, not {value!r}"])
+            found[key] = value
+        else:
+            raise Unfit([f"{key} is not known in a selector"])
+    return Selector(**found)
+
+
+class Node:
+    """One node: its C(devices) by key, and the merged C(settings) of those that rules choose.
+
+    C(general) are the settings of the node itself. Where several rules choose a device, a later one replaces what an
+    earlier one says, mapping by mapping. Raises Unfit where a rule finds fewer or more NICs than it says.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        rules: t.Sequence[Rule] = (),
+        general: Settings | None = None,
+        allow_management: bool = False,
+        connection: str = "",
+    ) -> None:
+        self.system = system
+        self.rules = rules
+        self.general = general or {}
+        self.allow_management = allow_management
+        self._connection = connection
+        self._management: dict[str, str] | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the devices again, as after VFs were made. The settings go with the device that they were for."""
+        topology = probe(self.system.reader.root, with_vpd=False, with_gids=False)
+        self.facts: dict[str, t.Any] = as_dict(topology)
+        self.devices = {device.key: device for device in _devices(self.facts)}
+        self.settings = self._choose()
+
+    def _choose(self) -> dict[str, Settings]:
+        values = {nic["address"]: values_of(nic, self.facts) for nic in self.facts["nics"]}
+        for entry in self.facts["interfaces"]:
+            if entry["address"] is None:
+                values[entry["name"]] = values_of_interface(entry)
+        chosen: dict[str, Settings] = {}
+        problems = []
+        for rule in self.rules:
+            found = [key for key, one in values.items() if _chooses(rule.select, one)]
+            wrong = rule.count is not None and len(found) != rule.count
+            if wrong or len(found) < (rule.at_least or 0):
+                wanted = rule.count if wrong else f"at least {rule.at_least}"
+                which = ": " + ", ".join(str(self.devices[key]) for key in found) if found else ""
+                problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{which}")
+            for key in found:
+                chosen[key] = merged(chosen.get(key, {}), rule.settings)
+        if problems:
+            raise Unfit(problems)
+        return chosen
+
+    @property
+    def management(self) -> dict[str, str]:
+        """Interfaces that the node is reached by, and why; read when first asked for. Raises HostError."""
+        if self._management is None and self.system.live:
+            self._management = management_interfaces(self.system, self._connection)
+        elif self._management is None:  # of a recorded tree only the default route is known
+            names = {name for nic in self.facts["nics"] if nic["default_route"] for name in nic["interfaces"]}
+            names.update(entry["name"] for entry in self.facts["interfaces"] if entry["default_route"])
+            self._management = dict.fromkeys(names, "it carries the default route")
+        return self._management
+
+    def device(self, name: str) -> Device:
+        """The device that a change is of; of C(ADDRESS vf NUMBER) its PF. Raises HostError where it has gone."""
+        key = name.partition(" ")[0]
+        if key not in self.devices:
+            raise HostError(f"find {key}", "the node no longer shows it", "look at 'dmesg', then run again")
+        return self.devices[key]
+
+    def protects(self, change: Change) -> Refusal | None:
+        """Why a change must not be made because of what the node is reached by."""
+        if change.device == NODE or self.allow_management:
+            return None
+        device = self.device(change.device)
+        own = set(device.interfaces)
+        if " vf " not in change.device:  # what happens to a PF happens to its VFs
+            own.update(name for vf in device.vfs if vf in self.devices for name in self.devices[vf].interfaces)
+        for name in sorted(own):
+            if name in self.management:
+                message = f"not changed to {change.after}: {name}: {self.management[name]}"
+                fix = "exclude it in the selector, or set allow_management with a second way to the node at hand"
+                return Refusal(change.device, change.setting, message, fix)
+        return None
+
+
+def _chooses(select: Selector, values: t.Mapping[str, t.Any]) -> bool:
+    """VFs and interfaces without a PCI function are meant only where the selector names their type."""
+    return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
+
+
+def merged(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:
+    """C(base) with what C(more) says; mappings are merged, all else is replaced, and None says nothing."""
+    result = dict(base)
+    for key, value in more.items():
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            result[key] = merged(result[key] if isinstance(result.get(key), dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _devices(facts: dict[str, t.Any]) -> t.Iterator[Device]:
+    for nic in facts["nics"]:
+        function = facts["functions"][nic["address"]]
+        sriov = function["sriov"] or {}
+        yield Device(
+            key=nic["address"],
+            address=nic["address"],
+            interfaces=tuple(nic["interfaces"]),
+            rdma_devices=tuple(nic["rdma_devices"]),
+            driver=nic["driver"],
+            vendor_id=function["vendor_id"],
+            device_id=function["device_id"],
+            model=nic["model"],
+            link_layer=nic["link_layer"],
+            numa_node=nic["numa_node"],
+            physfn=nic["physfn"],
+            total_vfs=sriov.get("total_vfs"),
+            vfs=tuple(sriov.get("vfs") or ()),
+        )
+    for entry in facts["interfaces"]:
+        if entry["address"] is None and entry["kind"] != "loopback":
+            rdma = [one["name"] for one in facts["rdma_devices"] if entry["name"] in one["interfaces"]]
+            yield Device(
+                key=entry["name"],
+                address=None,
+                interfaces=(entry["name"],),
+                rdma_devices=tuple(rdma),
+                link_layer=entry["link_layer"],
+            )

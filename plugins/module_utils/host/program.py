@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The program that runs this package on a node without Ansible: at boot, and to take back what was not confirmed.
+
+It is this package and C(topology) in one zip file that Python runs, so that a boot goes the same way as a playbook.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import pkgutil
+import sys
+import typing as t
+import zipfile
+
+from .resource import NODE, Change, Resource, State
+from .system import HostError, System
+
+if t.TYPE_CHECKING:
+    from .node import Node
+
+PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
+DESIRED = "/etc/lanewise/fabric.json"
+UNIT = "lanewise-fabric.service"
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+_PACKAGES = ("host", "topology")
+_NAME = "lanewise_fabric"
+#: The oldest date of a zip file: the same sources make the same file.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+_UNIT_TEXT = """\
+# Written by lanewise.dra.fabric.
+[Unit]
+Description=RDMA and SR-IOV state of this node (lanewise)
+Documentation=file://{desired}
+DefaultDependencies=no
+After=local-fs.target systemd-modules-load.service systemd-sysctl.service systemd-udev-settle.service
+Wants=systemd-udev-settle.service
+Before=network-pre.target kubelet.service lanewise-driver.service
+Wants=network-pre.target
+Conflicts=shutdown.target
+Before=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={python} -I {program} boot
+TimeoutStartSec=10min
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def archive() -> bytes:
+    """The program, from the sources of the packages as they were imported: a folder or AnsiballZ's zip file."""
+    from . import boot  # so that AnsiballZ takes it along
+
+    base = boot.__name__.rsplit(".", 2)[0]
+    sources = {f"{_NAME}/__init__.py": "", "__main__.py": f"from {_NAME}.host.boot import main\n\nmain()\n"}
+    for package in _PACKAGES:
+        found = importlib.util.find_spec(f"{base}.{package}")
+        sources[f"{_NAME}/{package}/__init__.py"] = ""
+        for module in pkgutil.iter_modules(found.submodule_search_locations if found else []):
+            name = f"{base}.{package}.{module.name}"
+            spec = importlib.util.find_spec(name)
+            source = spec.loader.get_source(name) if spec and spec.loader else None  # type: ignore[attr-defined]
+            if source is None:
+                raise HostError("write the program for the boot", f"the source of {name} is not at hand")
+            sources[f"{_NAME}/{package}/{module.name}.py"] = source
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name in sorted(sources):
+            info = zipfile.ZipInfo(name, _DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            file.writestr(info, sources[name])
+    return content.getvalue()
+
+
+def unit() -> str:
+    """The systemd unit, ordered before the network and kubelet. It runs the Python that runs now."""
+    return _UNIT_TEXT.format(desired=DESIRED, python=sys.executable or "/usr/bin/python3", program=PROGRAM)
+
+
+class Boot(Resource):
+    """What makes the settings last: the program, what it is to apply, and the unit that runs it.
+
+    Where C(desired) is empty, nothing is to be applied at boot, and all of it is removed.
+    """
+
+    name = "boot"
+    boot = False
+
+    def __init__(self, system: System, desired: t.Mapping[str, t.Any]) -> None:
+        super().__init__(system)
+        self._desired = desired
+        self._archive = archive() if desired else b""
+
+    def wanted(self, node: Node) -> State:
+        if not self._desired:
+            return {NODE: {"enabled": None, "unit": None, "desired": None, "program": None}}
+        values = {
+            "program": hashlib.sha256(self._archive).hexdigest(),
+            "desired": json.dumps(self._desired, indent=2, sort_keys=True) + "\n",
+            "unit": unit(),
+            "enabled": True,
+        }
+        return {NODE: values}
+
+    def read(self, node: Node, wanted: State) -> State:
+        folder = UNIT_PATH.rpartition("/")[0]
+        enabled = self.system.exists(f"{folder}/multi-user.target.wants/{UNIT}")
+        values = {"desired": self.system.content(DESIRED), "unit": self.system.content(UNIT_PATH)}
+        data = self.system.data(PROGRAM)
+        values["program"] = None if data is None else hashlib.sha256(data).hexdigest()
+        return {NODE: {**values, "enabled": True if enabled else None}}
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"write what runs at boot ({change.setting})"
+        if change.setting == "enabled":
+            self.system.command(["systemctl", "enable" if change.after else "disable", UNIT], step)
+        elif change.setting == "program":
+            # an older program cannot be put back; the boot runs the new one on the old settings just as well
+            if change.after is None or change.after == hashlib.sha256(self._archive).hexdigest():
+                self.system.install(PROGRAM, self._archive if change.after else None, step)
+        else:
+            self.system.install(DESIRED if change.setting == "desired" else UNIT_PATH, change.after, step)
+            if change.setting == "unit":
+                self.system.command(["systemctl", "daemon-reload"], step)

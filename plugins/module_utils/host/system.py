@@ -1,0 +1,254 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The node as resources read and change it. Every change of a node passes through the methods of one class."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import typing as t
+
+from ..topology.reader import Reader
+from .netlink import Netlink
+
+if t.TYPE_CHECKING:
+    Runner = t.Callable[[list[str]], tuple[int, str, str]]
+
+T = t.TypeVar("T")
+
+#: What an error number of the kernel most often means here, and the way out.
+_MEANING = {
+    errno.EBUSY: "something uses it at this moment: stop that, then run again",
+    errno.EPERM: "the kernel forbids it even to root here: look for Secure Boot lockdown or missing capabilities",
+    errno.EACCES: "run as root ('become: true')",
+    errno.EROFS: "the file system is mounted read-only, as in a container: run on the node itself",
+    errno.ENODEV: "the device has gone meanwhile: look at 'dmesg', then run again",
+    errno.ENOENT: "this kernel or driver has no such setting",
+    errno.EOPNOTSUPP: "the driver does not support it: leave the setting out for this NIC",
+    errno.ERANGE: "the value is beyond what the device can do",
+    errno.EINVAL: "the driver refuses this value in the device's present state: look at 'dmesg'",
+    errno.ENOMEM: "the machine has too little memory or PCI address space: look at 'dmesg'",
+    errno.ENOSPC: "no room is left: look at 'df' and 'dmesg'",
+    errno.EIO: "the device did not answer: look at 'dmesg' for PCIe or firmware errors",
+    errno.ETIMEDOUT: "the device did not answer in time: look at 'dmesg' for firmware errors",
+}
+
+
+class HostError(Exception):
+    """A step that failed: what was attempted, the C(reason), and the C(fix)."""
+
+    def __init__(self, step: str, reason: str, fix: str = "", code: int | None = None) -> None:
+        self.step = step
+        self.reason = reason
+        self.fix = fix
+        self.code = code
+        super().__init__(f"cannot {step}: {reason}" + (f" ({fix})" if fix else ""))
+
+
+def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
+    """The error of a step that the kernel answered with the error number C(code)."""
+    name = errno.errorcode.get(code, str(code))
+    text = f"{os.strerror(code)} [{name}]" + (f": {detail}" if detail else "")
+    return HostError(step, text, fix or _MEANING.get(code, ""), code)
+
+
+class System:
+    """Reads and changes one node.
+
+    C(root) other than C(/) is a recorded tree, of which plans can be made. C(run) runs a command line and returns
+    status, output and error output; AnsibleModule.run_command fits.
+    """
+
+    def __init__(self, root: str = "/", run: Runner | None = None) -> None:
+        self.reader = Reader(root)
+        self._prefix = "" if root == "/" else root.rstrip("/")
+        self._run = run
+        self._sockets: dict[str, t.Any] = {}
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the running node itself rather than a recorded tree."""
+        return self.reader.live
+
+    # -- reading
+
+    def text(self, path: str) -> str | None:
+        """The stripped text of a small file, or None where it is missing or unreadable."""
+        return self.reader.text(path)
+
+    def integer(self, path: str) -> int | None:
+        return self.reader.integer(path)
+
+    def names(self, path: str) -> list[str]:
+        """The sorted names in a directory; empty where there is none."""
+        return self.reader.names(path)
+
+    def link(self, path: str) -> str | None:
+        """The last part of where a symbolic link points, such as the name of a driver; None where it is no link."""
+        target = self.reader.link(path, expected=False)
+        return target.rpartition("/")[2] if target else None
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self._prefix + path)
+
+    def mode(self, path: str) -> int | None:
+        """The permissions of a file; None where there is none."""
+        try:
+            return os.stat(self._prefix + path).st_mode & 0o7777
+        except OSError:
+            return None
+
+    def content(self, path: str) -> str | None:
+        """The whole text of a file of configuration; None where there is none. Raises HostError."""
+        try:
+            with open(self._prefix + path, encoding="utf-8", newline="") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise HostError(f"read {path}", str(error)) from None
+
+    def data(self, path: str) -> bytes | None:
+        """The whole of a binary file; None where there is none. Raises HostError."""
+        try:
+            with open(self._prefix + path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HostError(f"read {path}", str(error)) from None
+
+    # -- changing: nothing else in this package changes anything
+
+    def write(self, path: str, value: str, step: str, fix: str = "") -> None:
+        """Write an attribute of sysfs, procfs or configfs in one write(2).
+
+        Raises HostError saying C(step), the error number and the C(fix).
+        """
+        try:
+            handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+            try:
+                os.write(handle, value.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path, fix) from None
+
+    def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
+        """Write bytes at C(offset), as a register of a device's configuration space. Raises HostError."""
+        try:
+            handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(handle, data, offset)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path, fix) from None
+
+    def make_folder(self, path: str, step: str) -> None:
+        """Make a directory, as configfs wants it; one that exists is fine. Raises HostError."""
+        try:
+            os.mkdir(self._prefix + path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
+    def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
+        """Write a file of configuration whole or not at all; None removes it. Raises HostError."""
+        place = os.path.realpath(self._prefix + path)
+        try:
+            if content is None:
+                if os.path.lexists(place):
+                    os.unlink(place)
+                return
+            if os.path.exists(place):
+                mode = os.stat(place).st_mode & 0o7777
+            os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(place), prefix=f".{os.path.basename(place)}.")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content.encode() if isinstance(content, str) else content)
+                    file.flush()
+                    os.fchmod(file.fileno(), mode)
+                    os.fsync(file.fileno())
+                os.rename(temporary, place)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
+    def command(self, argv: list[str], step: str, fix: str = "") -> str:
+        """The output of a program that changes something. Raises HostError where it fails."""
+        return self._command(argv, step, fix)
+
+    def ask(self, step: str, request: t.Callable[[], T], fix: str = "") -> T:
+        """What a netlink C(request) that changes something answers. Raises HostError."""
+        return self._asked(step, request, fix)
+
+    # -- reading by programs and netlink
+
+    def query(self, argv: list[str], step: str, fix: str = "") -> str:
+        """The output of a program that only tells something. Raises HostError where it fails."""
+        return self._command(argv, step, fix)
+
+    def read(self, step: str, request: t.Callable[[], T]) -> T:
+        """What a netlink C(request) that only tells something answers. Raises HostError."""
+        return self._asked(step, request, "")
+
+    def socket(self, name: str) -> t.Any:
+        """pyroute2's class of that name (C(IPRoute), C(DL) ...), opened once. Raises HostError where it is missing."""
+        if name not in self._sockets:
+            try:
+                import pyroute2
+            except ImportError as error:
+                fix = (
+                    "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
+                )
+                raise HostError("speak netlink", f"no pyroute2: {error}", fix) from None
+            self._sockets[name] = self._asked(f"open a netlink socket ({name})", getattr(pyroute2, name), "")
+        return self._sockets[name]
+
+    def netlink(self, protocol: int) -> Netlink:
+        """A connection to the kernel for that protocol (C(netlink.ROUTE) ...), opened once. Raises HostError."""
+        if not self.reader.live:
+            raise HostError("ask the kernel", "a recorded tree does not tell it")
+        if str(protocol) not in self._sockets:
+            step = f"open a netlink socket (protocol {protocol})"
+            self._sockets[str(protocol)] = self._asked(step, lambda: Netlink(protocol), "")
+        return t.cast(Netlink, self._sockets[str(protocol)])
+
+    def close(self) -> None:
+        for socket in self._sockets.values():
+            socket.close()
+        self._sockets.clear()
+
+    def _command(self, argv: list[str], step: str, fix: str) -> str:
+        if self._run is None:
+            raise HostError(step, "no program may be run for a recorded tree")
+        code, output, errors = self._run(argv)
+        if code:
+            last = (errors.strip() or output.strip() or f"exit status {code}")[-2000:]
+            raise HostError(step, f"{' '.join(argv)}: {last}", fix)
+        return output
+
+    @staticmethod
+    def _asked(step: str, request: t.Callable[[], T], fix: str) -> T:
+        try:
+            return request()
+        except HostError:
+            raise
+        except OSError as error:
+            number = error.errno or 0
+            words = error.strerror or ""
+            raise refused(step, number, "" if words == os.strerror(number) else words, fix) from None
+        except Exception as error:  # pyroute2's NetlinkError is no OSError: its code is the error number
+            code = getattr(error, "code", None)
+            if not isinstance(code, int):
+                raise
+            raise refused(step, abs(code), "", fix) from None

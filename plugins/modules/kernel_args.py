@@ -1,0 +1,95 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: kernel_args
+short_description: Set kernel arguments for the next boot
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Compares the arguments of the running kernel and those of the next boot with what is wanted, word by word.
+  - Knows GRUB of Debian and Ubuntu, and boot loader entries of the RHEL family and of systemd-boot.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+  - lanewise.dra.fabric
+options:
+  kernel_args:
+    description:
+      - Kernel arguments that the next boot shall have, in their order. They replace others of the same name, but for
+        those of which each counts. What leaves the list leaves the boot loader's configuration.
+    type: list
+    elements: str
+  kernel_args_absent:
+    description: Kernel arguments that the next boot shall not have; without a value, whatever their value.
+    type: list
+    elements: str
+  iommu:
+    description: What the IOMMU does with the accesses of devices, in the arguments of the node's processor.
+    type: str
+    choices: [passthrough, translate, "off"]
+seealso:
+  - module: lanewise.dra.fabric
+    description: Takes all of a node's settings in one call.
+"""
+
+EXAMPLES = r"""
+- name: DMA of the host without translation
+  lanewise.dra.kernel_args:
+    iommu: passthrough
+    kernel_args: [pci=realloc]
+  become: true
+  register: arguments
+
+- name: Reboot
+  ansible.builtin.reboot:
+  become: true
+  when: arguments.reboot_required
+"""
+
+RETURN = r"""
+changes:
+  description: What was changed, in order, or would be in check mode, as M(lanewise.dra.fabric) returns it.
+  returned: success
+  type: list
+  elements: dict
+drain_reasons:
+  description: Why pods on the node would notice.
+  returned: success
+  type: list
+  elements: str
+reboot_required:
+  description: Whether some of what is wanted takes effect at a reboot only.
+  returned: success
+  type: bool
+reboot_reasons:
+  description: What waits for it.
+  returned: success
+  type: list
+  elements: str
+rollback:
+  description: The timer that takes the changes back, with C(id) and C(seconds).
+  returned: where a NIC was changed that the node is reached by
+  type: dict
+settings:
+  description: The settings of each NIC that was chosen.
+  returned: success
+  type: dict
+"""
+
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import run_on_node
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import KERNEL_ARGS
+
+
+def main() -> None:
+    run_on_node(KERNEL_ARGS)
+
+
+if __name__ == "__main__":
+    main()

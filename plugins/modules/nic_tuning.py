@@ -1,0 +1,135 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nic_tuning
+short_description: Set MTU, queues, interrupts, sysctls and routes of NICs
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Sets what a NIC's interface has.
+  - A reboot forgets the settings. M(lanewise.dra.fabric) makes them last.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+  - lanewise.dra.fabric
+  - lanewise.dra.fabric.select
+options:
+  mtu:
+    description: MTU of the interface.
+    type: int
+  ethtool:
+    description: What the driver's queues and the link are set to.
+    type: dict
+    suboptions:
+      channels:
+        description: Number of queues, with C(rx), C(tx), C(other) and C(combined).
+        type: dict
+      rings:
+        description: Entries of a queue, with C(rx), C(rx_mini), C(rx_jumbo) and C(tx).
+        type: dict
+      coalesce:
+        description:
+          - When an interrupt is raised, with C(rx_usecs), C(tx_frames) and the other names of C(ethtool -c), and with
+            C(adaptive_rx) and C(adaptive_tx).
+        type: dict
+      pause:
+        description: Global pause frames, with C(autoneg), C(rx) and C(tx).
+        type: dict
+      features:
+        description: Offloads, by the names of C(ethtool -k).
+        type: dict
+      private_flags:
+        description: The driver's own flags, by the names of C(ethtool --show-priv-flags).
+        type: dict
+  irq_affinity:
+    description:
+      - CPUs that serve the NIC's interrupts. V(local) gives each interrupt all CPUs of the NIC's NUMA node, V(spread)
+        one of them in turn.
+    type: str
+    choices: [local, spread]
+  sysctls:
+    description: Sysctls of the interface.
+    type: dict
+    suboptions:
+      ipv4:
+        description: Those of C(net.ipv4.conf), by name.
+        type: dict
+      ipv6:
+        description: Those of C(net.ipv6.conf), by name.
+        type: dict
+  rail_routes:
+    description: A routing table of its own, so that what the NIC's address sends leaves by this NIC.
+    type: dict
+    suboptions:
+      table:
+        description: The table's number.
+        type: int
+        required: true
+      priority:
+        description: Priority of the rules that lead to it. V(1000) if it is not given.
+        type: int
+      gateway:
+        description: Gateways of the rail, one a family.
+        type: list
+        elements: str
+seealso:
+  - module: lanewise.dra.fabric
+    description: Takes all of a node's settings in one call.
+"""
+
+EXAMPLES = r"""
+- name: Jumbo frames, and interrupts on the NIC's own socket
+  lanewise.dra.nic_tuning:
+    select: {near_gpu: PIX}
+    mtu: 9000
+    irq_affinity: local
+  become: true
+"""
+
+RETURN = r"""
+changes:
+  description: What was changed, in order, or would be in check mode, as M(lanewise.dra.fabric) returns it.
+  returned: success
+  type: list
+  elements: dict
+drain_reasons:
+  description: Why pods on the node would notice.
+  returned: success
+  type: list
+  elements: str
+reboot_required:
+  description: Whether some of what is wanted takes effect at a reboot only.
+  returned: success
+  type: bool
+reboot_reasons:
+  description: What waits for it.
+  returned: success
+  type: list
+  elements: str
+rollback:
+  description: The timer that takes the changes back, with C(id) and C(seconds).
+  returned: where a NIC was changed that the node is reached by
+  type: dict
+settings:
+  description: The settings of each NIC that was chosen.
+  returned: success
+  type: dict
+"""
+
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import run_on_nics
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import TUNING
+
+
+def main() -> None:
+    run_on_nics(TUNING)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pci_tuning
+short_description: Set how NICs read and write memory over PCIe
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Changes single bits of a PF's PCI Express Device Control register, and nothing else of its configuration space.
+  - A reboot forgets the settings. M(lanewise.dra.fabric) makes them last.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+  - lanewise.dra.fabric
+  - lanewise.dra.fabric.select
+options:
+  max_read_request_bytes:
+    description: The largest read that the NIC sends over PCIe.
+    type: int
+    choices: [128, 256, 512, 1024, 2048, 4096]
+  relaxed_ordering:
+    description: Whether the NIC may let its writes overtake each other.
+    type: bool
+seealso:
+  - module: lanewise.dra.fabric
+    description: Takes all of a node's settings in one call.
+"""
+
+EXAMPLES = r"""
+- name: Large reads
+  lanewise.dra.pci_tuning:
+    select: {near_gpu: PIX}
+    max_read_request_bytes: 4096
+    relaxed_ordering: true
+  become: true
+"""
+
+RETURN = r"""
+changes:
+  description: What was changed, in order, or would be in check mode, as M(lanewise.dra.fabric) returns it.
+  returned: success
+  type: list
+  elements: dict
+drain_reasons:
+  description: Why pods on the node would notice.
+  returned: success
+  type: list
+  elements: str
+reboot_required:
+  description: Whether some of what is wanted takes effect at a reboot only.
+  returned: success
+  type: bool
+reboot_reasons:
+  description: What waits for it.
+  returned: success
+  type: list
+  elements: str
+rollback:
+  description: The timer that takes the changes back, with C(id) and C(seconds).
+  returned: where a NIC was changed that the node is reached by
+  type: dict
+settings:
+  description: The settings of each NIC that was chosen.
+  returned: success
+  type: dict
+"""
+
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import run_on_nics
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import PCI_OF_NICS
+
+
+def main() -> None:
+    run_on_nics(PCI_OF_NICS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rdma_system
+short_description: Divide RDMA devices among network namespaces, or share them
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Sets whether an RDMA device belongs to one network namespace, now and after each boot.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+  - lanewise.dra.fabric
+options:
+  rdma_netns_mode:
+    description:
+      - Whether an RDMA device belongs to one network namespace. The kernel changes it only while there is none but
+        the node's; else it waits for a reboot.
+    type: str
+    choices: [shared, exclusive]
+seealso:
+  - module: lanewise.dra.fabric
+    description: Takes all of a node's settings in one call.
+"""
+
+EXAMPLES = r"""
+- name: RDMA devices belong to one pod each
+  lanewise.dra.rdma_system:
+    rdma_netns_mode: exclusive
+  become: true
+  register: rdma
+"""
+
+RETURN = r"""
+changes:
+  description: What was changed, in order, or would be in check mode, as M(lanewise.dra.fabric) returns it.
+  returned: success
+  type: list
+  elements: dict
+drain_reasons:
+  description: Why pods on the node would notice.
+  returned: success
+  type: list
+  elements: str
+reboot_required:
+  description: Whether some of what is wanted takes effect at a reboot only.
+  returned: success
+  type: bool
+reboot_reasons:
+  description: What waits for it.
+  returned: success
+  type: list
+  elements: str
+rollback:
+  description: The timer that takes the changes back, with C(id) and C(seconds).
+  returned: where a NIC was changed that the node is reached by
+  type: dict
+settings:
+  description: The settings of each NIC that was chosen.
+  returned: success
+  type: dict
+"""
+
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import run_on_node
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import RDMA
+
+
+def main() -> None:
+    run_on_node(RDMA)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Interfaces of a node that tests configure. The node is a process in a network namespace of its own."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+
+
+def node(system: System, settings: dict[str, dict[str, t.Any]], general: dict[str, t.Any] | None = None) -> Node:
+    """The node, with settings by interface. It may change what it is reached by, since nobody reaches it."""
+    rules = [
+        Rule(name, selector({"interface": name, "type": "virtual"}), one, count=1) for name, one in settings.items()
+    ]
+    return Node(system, rules, general, allow_management=True)
+
+
+def apply(resource: type[Resource], settings: dict[str, dict[str, t.Any]], check_mode: bool = False) -> Outcome:
+    """Bring the node to what is wanted, and prove that check mode said so and that a second run finds nothing."""
+    system = System()
+    try:
+        one = node(system, settings)
+        predicted = converge(one, [resource(system)], check_mode=True)
+        if check_mode:
+            return predicted
+        outcome = converge(one, [resource(system)])
+        assert [str(change) for change in outcome.changes] == [str(change) for change in predicted.changes]
+        assert not converge(node(system, settings), [resource(system)]).changes
+        return outcome
+    finally:
+        system.close()
+
+
+def refusals(
+    resource: type[Resource], settings: dict[str, dict[str, t.Any]], general: dict[str, t.Any] | None = None
+) -> list[str]:
+    """Why the node refuses what is wanted, having changed nothing."""
+    system = System()
+    try:
+        converge(node(system, settings, general), [resource(system)])
+    except Refused as refused:
+        return [str(one) for one in refused.refusals]
+    finally:
+        system.close()
+    raise AssertionError("nothing was refused")

@@ -1,0 +1,55 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.ethtool import Ethtool
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
+from ansible_collections.lanewise.dra.tests.host.node import apply, refusals
+from lanewise_driver import ethtool
+
+
+def wide(queues: int = 4) -> None:
+    """An interface with queues, which a veth can only have if it was made with them."""
+    made = f"numtxqueues {queues} numrxqueues {queues}"
+    run(f"ip link add rail0 {made} type veth peer name far {made}; ip link set rail0 up; ip link set far up")
+
+
+@on_a_node
+def test_channels_and_features_are_those_that_ioctls_tell():
+    wide()
+    asked = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
+    outcome = apply(Ethtool, {"rail0": {"ethtool": asked}})
+    assert {change.setting for change in outcome.changes} >= {"channels.rx", "channels.tx", "features.rx-gro"}
+    with ethtool.Ethtool() as by_ioctl:
+        assert by_ioctl.channels("rail0") == ({"rx": 3, "tx": 2}, {"rx": 4, "tx": 4})
+        assert not by_ioctl.features("rail0")["tx-tcp-segmentation"] and by_ioctl.features("rail0")["rx-gro"]
+    assert "stops while" in next(one.interrupts for one in outcome.changes if one.setting == "channels.rx")
+    apply(Ethtool, {"rail0": {"ethtool": {"features": {"tx-tcp-segmentation": True}}}})
+    with ethtool.Ethtool() as by_ioctl:
+        assert by_ioctl.features("rail0")["tx-tcp-segmentation"]
+
+
+@on_a_node
+def test_more_than_the_device_has_is_refused():
+    wide()
+
+    def told(group: str, **asked) -> str:
+        return refusals(Ethtool, {"rail0": {"ethtool": {group: asked}}})[0]
+
+    assert "5 is more than rail0 has (ask for 4 at most)" in told("channels", rx=5)
+    assert "has no ring rx" in told("rings", rx=512)
+    assert "has no coalesce rx_usecs" in told("coalesce", rx_usecs=8)
+    assert "has no feature no-such-feature" in told("features", **{"no-such-feature": True})
+    assert "does not let it be changed" in told("features", **{"vlan-challenged": True})
+    assert "has no private_flag x" in told("private_flags", x=True)
+
+
+@on_a_node
+def test_unknown_names_are_told():
+    wide()
+    with pytest.raises(HostError, match="set ethtool rings of rail0: rx_big is not known .use rx, rx_mini"):
+        apply(Ethtool, {"rail0": {"ethtool": {"rings": {"rx_big": 1}}}})

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Kernel arguments through Debian's own update-grub and systemd's own kernel-install."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.boot_loader import grub_lines
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Failed, Outcome, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.kernel_args import KernelArgs
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
+from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
+from ansible_collections.lanewise.dra.tests.host.grub import lay_over, packages
+
+WISH: dict[str, t.Any] = {
+    "kernel_args": [
+        *("hugepagesz=1G", "hugepages=4", "hugepagesz=2M", "hugepages=512"),
+        "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0",
+        "ib_core.netns-mode=0",
+    ],
+    "kernel_args_absent": ["quiet"],
+    "iommu": "passthrough",
+}
+DROP_IN = Path("/etc/default/grub.d/zz-lanewise.cfg")
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _converge(system: System | None = None, check_mode: bool = False, **general: t.Any) -> Outcome:
+    system = system or System(run=_run)
+    return converge(Node(system, general=general), [KernelArgs(system)], check_mode)
+
+
+def _node(grub: Path, place: Path) -> None:
+    lay_over(grub, place)
+    Path("/etc/default/grub").write_text(
+        "GRUB_DISTRIBUTOR=Debian\n"
+        'GRUB_CMDLINE_LINUX_DEFAULT="quiet splash hugepagesz=2M hugepages=64 console=tty0"\n'
+        'GRUB_CMDLINE_LINUX="iommu=soft"\n'
+    )
+    cloud = 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT nvme_core.io_timeout=4294967295"\n'
+    Path("/etc/default/grub.d/50-cloudimg-settings.cfg").write_text(cloud)
+    assert _run(["update-grub"])[0] == 0
+
+
+@pytest.fixture
+def place() -> t.Iterator[Path]:
+    """On the file system of /, which GRUB must know."""
+    folder = tempfile.mkdtemp(prefix="lanewise-", dir="/var/tmp")
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def grub() -> Path:
+    return packages()  # in the host's network
+
+
+def _lines() -> list[list[str]]:
+    return grub_lines(Path("/boot/grub/grub.cfg").read_text())
+
+
+@on_a_node
+def test_the_menu_has_the_arguments_and_loses_them_again(grub: Path, place: Path) -> None:
+    _node(grub, place)
+    before = Path("/boot/grub/grub.cfg").read_text()
+    predicted = _converge(check_mode=True, **WISH)
+    assert not DROP_IN.exists()
+    done = _converge(**WISH)
+    assert done.after == predicted.after and done.reboot == predicted.reboot
+    for line in _lines():
+        assert line[2:] == [
+            *("splash", "console=tty0", "nvme_core.io_timeout=4294967295"),
+            *("hugepagesz=1G", "hugepages=4", "hugepagesz=2M", "hugepages=512"),
+            *("pci=disable_acs_redir=0000:01:00.0;0000:02:00.0", "ib_core.netns-mode=0", "iommu=pt"),
+        ]
+    assert len(_lines()) == 2
+    assert not _converge(**WISH).changes
+    assert _converge(kernel_args=[]).changes
+    assert not DROP_IN.exists()
+    assert Path("/boot/grub/grub.cfg").read_text() == before
+
+
+@on_a_node
+def test_a_file_that_is_sourced_later_and_wins_is_named(grub: Path, place: Path) -> None:
+    _node(grub, place)
+    before = Path("/boot/grub/grub.cfg").read_text()
+    Path("/etc/default/grub.d/zzz-site.cfg").write_text('GRUB_CMDLINE_LINUX_DEFAULT="nosplash"\n')
+    assert _run(["update-grub"])[0] == 0
+    with pytest.raises(Failed, match="zzz-site.cfg is sourced later") as caught:
+        _converge(**WISH)
+    assert not caught.value.remaining and not DROP_IN.exists()
+    Path("/etc/default/grub.d/zzz-site.cfg").unlink()
+    assert _run(["update-grub"])[0] == 0
+    assert Path("/boot/grub/grub.cfg").read_text() == before
+
+
+@on_a_node
+def test_what_fails_half_way_leaves_the_menu_as_it_was(grub: Path, place: Path) -> None:
+    _node(grub, place)
+    before = Path("/boot/grub/grub.cfg").read_text()
+    for n in range(2):
+        system = FailingSystem(n, errno.ENOSPC)
+        system._run = _run
+        with pytest.raises(Failed) as caught:
+            _converge(system, **WISH)
+        assert not caught.value.remaining
+        assert not DROP_IN.exists() and Path("/boot/grub/grub.cfg").read_text() == before
+
+
+@on_a_node
+def test_a_new_kernel_of_kernel_install_has_the_arguments(place: Path) -> None:
+    """systemd-boot: entries of installed kernels are changed, those of later ones are made of /etc/kernel/cmdline."""
+    program = shutil.which("kernel-install")
+    if not program:
+        pytest.skip("kernel-install is not installed")
+    for name in ("etc", "boot/loader/entries"):
+        (place / name).mkdir(parents=True)
+    for name, mount in (("etc", "/etc"), ("boot", "/boot")):
+        subprocess.run(["mount", "--bind", place / name, mount], check=True)
+    Path("/etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    Path("/etc/kernel").mkdir()
+    Path("/etc/kernel/entry-token").write_text("site\n")
+    Path("/etc/kernel/cmdline").write_text("root=UUID=1 ro quiet\n")
+    Path("/etc/os-release").write_text("ID=site\nPRETTY_NAME=Site\n")
+    Path("/boot/site").mkdir()
+
+    machine = "systemd.machine_id=site"  # kernel-install adds it
+
+    def install(version: str) -> list[str]:
+        kernel = place / f"vmlinuz-{version}"
+        kernel.write_text("a kernel\n")
+        environment = {"BOOT_ROOT": "/boot", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "MACHINE_ID": "site"}
+        environment["KERNEL_INSTALL_CONF_ROOT"] = "/etc/kernel"
+        done = subprocess.run(
+            [program, "add", version, kernel], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        entry = Path(f"/boot/loader/entries/site-{version}.conf").read_text()
+        return next(line for line in entry.splitlines() if line.startswith("options")).split()[1:]
+
+    assert install("6.1.0") == ["root=UUID=1", "ro", "quiet", machine]
+    _converge(**WISH)
+    entry = Path("/boot/loader/entries/site-6.1.0.conf").read_text()
+    assert "hugepages=512" in entry and " quiet" not in entry
+    assert install("6.2.0")[-2:] == ["iommu=pt", machine]
+    assert not _converge(**WISH).changes
+    _converge(kernel_args=[])
+    assert install("6.3.0") == ["root=UUID=1", "ro", "quiet", machine]

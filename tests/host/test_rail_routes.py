@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes import RailRoutes
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.host.node import apply, node, refusals
+
+RAILS = {
+    "rail0": {"rail_routes": {"table": 100, "priority": 900, "gateway": "10.0.0.254"}},
+    "rail1": {"rail_routes": {"table": 101, "gateway": ["10.0.0.253", "fd00:1::fe"]}},
+}
+
+
+def rails() -> None:
+    for number in (0, 1):
+        pair(f"rail{number}")
+        run(f"ip addr add 10.0.0.{number + 1}/24 dev rail{number}")
+        run(f"ip addr add fd00:{number}::1/64 dev rail{number}")
+    wait_for_ipv6()
+
+
+def tables() -> str:
+    shown = "".join(
+        run(f"ip -{family} route show table {table}; ip -{family} rule show table {table}", check=False)
+        for family in (4, 6)
+        for table in (100, 101)
+    )
+    return "\n".join(line.strip() for line in shown.splitlines())
+
+
+@on_a_node
+def test_each_rail_answers_by_its_own_interface():
+    rails()
+    assert "dev rail1" not in run("ip route get 10.0.0.77 from 10.0.0.2")  # one of two routes alike wins, for both
+    apply(RailRoutes, RAILS)
+    assert "dev rail0 table 100" in run("ip route get 10.0.0.77 from 10.0.0.1")
+    assert "dev rail1 table 101" in run("ip route get 10.0.0.77 from 10.0.0.2")
+    assert "via 10.0.0.254 dev rail0" in run("ip route get 192.0.2.1 from 10.0.0.1")
+    assert "via 10.0.0.253 dev rail1" in run("ip route get 192.0.2.1 from 10.0.0.2")
+    assert "via fd00:1::fe dev rail1" in run("ip -6 route get 2001:db8::1 from fd00:1::1")
+    assert "900:	from 10.0.0.1 lookup 100" in run("ip rule")
+
+
+@on_a_node
+def test_a_changed_address_changes_the_table():
+    rails()
+    apply(RailRoutes, RAILS)
+    run("ip addr add 10.7.0.5/16 dev rail0; ip addr del 10.0.0.1/24 dev rail0")
+    settings = {"rail0": {"rail_routes": {"table": 100, "gateway": "10.7.255.254"}}}
+    apply(RailRoutes, settings)
+    assert "from 10.0.0.1" not in run("ip rule")
+    assert "dev rail0 table 100" in run("ip route get 10.7.3.3 from 10.7.0.5")
+
+
+@on_a_node
+def test_all_is_taken_back_to_the_very_state():
+    rails()
+    run("ip route add 10.0.0.0/24 dev rail0 src 10.0.0.1 table 100 proto static")
+    before = tables()
+    changes: list[Change] = apply(RailRoutes, RAILS).changes
+    assert tables() != before
+    system = System()
+    one = node(system, {})  # as after a lost connection: nothing but the changes is known
+    for change in reversed(changes):
+        RailRoutes(system).apply(one, change.reversed())
+    system.close()
+    assert tables() == before
+
+
+@on_a_node
+def test_what_cannot_be_meant_is_refused():
+    rails()
+    run("ip route add 192.0.2.0/24 dev rail1 table 77; ip rule add fwmark 7 lookup 78")
+    run("ip link add bare type veth peer name bare-far; ip addr flush bare; ip link set bare up")
+
+    def told(name: str = "rail0", **asked) -> str:
+        return refusals(RailRoutes, {name: {"rail_routes": asked}})[0]
+
+    assert "the kernel's own" in told(table=254)
+    assert "used for something else: 192.0.2.0/24" in told(table=77)
+    assert "used for something else: from 0.0.0.0/0" in told(table=78)
+    assert "in no network of rail0" in told(table=100, gateway="10.9.0.1")
+    assert "has no IP address" in told("bare", table=100)
+    both = {name: {"rail_routes": {"table": 100}} for name in ("rail0", "rail1")}
+    assert "that of rail0 already" in refusals(RailRoutes, both)[0]
+    run("ip link set rail0 down")
+    assert "is down" in told(table=100)

@@ -1,0 +1,18 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the node's own kernel shows of network namespaces. Without RDMA the mode itself is not changed here."""
+
+from __future__ import annotations
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host.rdma_system import RdmaSystem
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
+
+
+@on_a_node
+def test_a_process_in_another_namespace_is_found_and_named():
+    """This test's process is in a namespace of its own, and all others of the machine are not."""
+    told = RdmaSystem(System())._other_namespace()
+    assert told.startswith("process ") and told.endswith("has a network namespace of its own")

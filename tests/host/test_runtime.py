@@ -1,0 +1,167 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""containerd's configuration by the containerd that the cluster tests use, and kubelet's by their kubelet."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Failed, Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.kubelet import Kubelet
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.runtime import CONTAINERD_DROP_IN, Runtime, values
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra"
+IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+CONFIG = """\
+version = 3
+[plugins."io.containerd.cri.v1.runtime"]
+  enable_selinux = true
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      SystemdCgroup = true
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+  plugin_registration_timeout = "9s"
+"""
+
+
+#: A kubelet without a cluster.
+LOCAL = """\
+failCgroupV1: false
+authentication: {webhook: {enabled: false}, anonymous: {enabled: true}}
+authorization: {mode: AlwaysAllow}
+"""
+
+
+def _program(pattern: str) -> Path:
+    found = sorted(CACHE.glob(pattern))
+    if not found:
+        pytest.skip("the cluster tests have not fetched their programs yet")
+    return found[-1]
+
+
+class Commands:
+    """Runs programs, but for systemctl, of which it notes what it was told: no systemd runs here."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        if argv[0] == "systemctl":
+            self.told.append(argv[1:])
+            return 0, "", ""
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+def _with_containerd(config: str) -> None:
+    program = _program("containerd/*/containerd")
+    run("mkdir -p /etc/containerd; mount -t tmpfs none /etc/containerd; mount -t tmpfs none /usr/local/sbin")
+    run(f"cp {program} /usr/local/sbin/containerd; mkdir /etc/containerd/conf.d")
+    Path("/etc/containerd/config.toml").write_text(config)
+
+
+def _converge(commands: Commands, check_mode: bool = False, **general: t.Any) -> Outcome:
+    system = System(run=commands)
+    return converge(Node(system, general=general), [Runtime(system)], check_mode)
+
+
+@pytest.mark.parametrize("imports", ["", IMPORTS])
+@on_a_node
+def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
+    _with_containerd(imports + CONFIG)
+    commands = Commands()
+    dump = "/usr/local/sbin/containerd config dump"
+    before = values(run(dump))
+    predicted = _converge(commands, check_mode=True, runtime_cdi=True, runtime_nri=True)
+    assert not commands.told
+    done = _converge(commands, runtime_cdi=True, runtime_nri=True)
+    assert done.after == predicted.after and "running pods go on" in done.changes[0].interrupts
+    assert commands.told == [["try-restart", "containerd.service"]]
+    after = values(run(dump))
+    assert {one for one in before if before[one] != after.get(one)} == {"plugins.io.containerd.nri.v1.nri:disable"}
+    assert after["plugins.io.containerd.nri.v1.nri:disable"] == "false"
+    assert any(one.endswith(":SystemdCgroup") and value == "true" for one, value in after.items())
+    assert not _converge(commands, runtime_cdi=True, runtime_nri=True).changes
+    assert Path(CONTAINERD_DROP_IN).exists() == bool(imports)
+    one_line = imports + CONFIG if imports else CONFIG.replace("disable = true", "disable = false")
+    assert Path("/etc/containerd/config.toml").read_text() == one_line
+    system = System(run=commands)
+    converge(Node(system), [Runtime(system)], wanted={"runtime": done.before["runtime"]})
+    assert Path("/etc/containerd/config.toml").read_text() == imports + CONFIG
+    assert not Path(CONTAINERD_DROP_IN).exists() and values(run(dump)) == before
+
+
+@on_a_node
+def test_what_is_already_so_is_left_alone() -> None:
+    _with_containerd("version = 3\n")
+    assert not _converge(Commands(), runtime_cdi=True, runtime_nri=True).changes
+
+
+@on_a_node
+def test_a_configuration_that_would_change_otherwise_is_taken_back() -> None:
+    _with_containerd(IMPORTS + CONFIG)
+    drop_in = Path(CONTAINERD_DROP_IN)
+    drop_in.write_text("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n")
+    system = System(run=Commands())
+    wrong = f"{drop_in.read_text()}  plugin_registration_timeout = '1s'\n"
+    with pytest.raises(Failed, match="would change more.*plugin_registration_timeout"):
+        converge(Node(system), [Runtime(system)], wanted={"runtime": {"node": {CONTAINERD_DROP_IN: wrong}}})
+    assert "1s" not in drop_in.read_text()
+
+
+@on_a_node
+def test_kubelet_takes_the_drop_in(tmp_path: Path) -> None:
+    """kubelet reads and checks its whole configuration before it looks for the runtime, which is not there."""
+    program = _program("kubernetes/1.37*/kubelet")
+    base, folder = tmp_path / "base.yaml", tmp_path / "conf.d"
+    folder.mkdir()
+    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    base.write_text(f"{head}{LOCAL}containerRuntimeEndpoint: unix://{tmp_path}/none.sock\ncgroupDriver: cgroupfs\n")
+
+    def start() -> str:
+        arguments = [
+            f"--config={base}",
+            f"--config-dir={folder}",
+            f"--root-dir={tmp_path}/root",
+            f"--cert-dir={tmp_path}",
+        ]
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        return done.stderr.splitlines()[-1]
+
+    wish = {
+        "cpu_manager_policy": "static",
+        "cpu_manager_policy_options": {"full-pcpus-only": "true"},
+        "reserved_system_cpus": "0",
+        "topology_manager_policy": "single-numa-node",
+        "topology_manager_scope": "pod",
+        "topology_manager_policy_options": {"prefer-closest-numa-nodes": "true"},
+        "memory_manager_policy": "Static",
+        "reserved_memory": [{"numaNode": 0, "limits": {"memory": "1124Mi"}}],
+    }
+    system = System()
+    text = next(iter(Kubelet(system).wanted(Node(system, general={"kubelet": wish}))["node"].values()))
+    (folder / "90-lanewise.conf").write_text(text)
+    good = start()
+    assert "none.sock" in good and "invalid configuration" not in good, good
+    (folder / "90-lanewise.conf").write_text(json.dumps({**json.loads(text), "topologyManagerPolicy": "near"}))
+    bad = start()
+    assert "near" in bad and "invalid configuration" in bad, bad
+
+
+@on_a_node
+def test_a_node_without_kubelet_is_refused() -> None:
+    system = System(run=Commands())
+    with pytest.raises(Refused, match="no kubelet runs|no directory for drop-ins"):
+        converge(Node(system, general={"kubelet": {"topology_manager_policy": "restricted"}}), [Kubelet(system)])

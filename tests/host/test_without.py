@@ -1,0 +1,30 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a kernel answers of an interface that has none of it, which is refused and never an error."""
+
+from __future__ import annotations
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host import devlink, vf
+from ansible_collections.lanewise.dra.plugins.module_utils.host.dcb import Dcb
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
+from ansible_collections.lanewise.dra.tests.host.node import refusals
+
+
+@on_a_node
+def test_a_driver_without_dcb():
+    pair("rail0")
+    asked = {"trust": "dscp", "pfc": [3], "ets": {"priority_tc": [0] * 8}, "buffer": {"size": [0] * 8}}
+    told = refusals(Dcb, {"rail0": {"dcb": asked}})
+    assert len(told) == 4 and all("the driver of rail0 has no such part of DCB" in one for one in told)
+
+
+@on_a_node
+def test_an_interface_without_vfs_or_a_switch():
+    pair("rail0")
+    system = System()
+    assert vf.read(system, "rail0") == {}
+    assert devlink.eswitch_mode(system, "0000:00:00.0") is None
+    system.close()

@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Host resources, run inside a node of the lab by the Python that is there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host import system
+from ansible_collections.lanewise.dra.tests.host import faults
+from ansible_collections.lanewise.dra.tests.lab.node import Node
+
+PLACE = "/opt/fabric"
+_COLLECTION = f"{PLACE}/ansible_collections/lanewise/dra"
+_PROGRAM = """
+import json, subprocess, sys
+sys.path.insert(0, "/opt/fabric")
+import importlib
+base = "ansible_collections.lanewise.dra.plugins.module_utils.host."
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Failed, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
+from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
+asked = json.loads(sys.argv[1])
+def run(argv):
+    done = subprocess.run(argv, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+system = FailingSystem(asked["fails"], asked["code"])
+system._run = run
+said = {"changes": [], "refusals": [], "reboot": [], "failed": "", "remaining": 0, "interrupts": []}
+try:
+    rules = [Rule(key, selector({"address" if ":" in key else "interface": key, **({} if ":" in key else
+             {"type": "virtual"})}), one, count=1) for key, one in asked["settings"].items()]
+    resources = [getattr(importlib.import_module(base + module), name)(system) for module, name in asked["resources"]]
+    node = Node(system, rules, asked["general"], allow_management=True)
+    outcome = converge(node, resources, check_mode=asked["check"])
+    said["changes"] = [str(one) for one in outcome.changes]
+    said["interrupts"] = [one.interrupts for one in outcome.changes]
+    said["reboot"] = outcome.reboot
+except Refused as refused:
+    said["refusals"] = [str(one) for one in refused.refusals]
+except (Failed, HostError) as failed:
+    said["failed"] = str(failed)
+    said["remaining"] = len(getattr(failed, "remaining", ()))
+said["steps"] = system.steps
+print(json.dumps(said))
+"""
+
+
+def bring(node: Node) -> None:
+    """Copy the package, which is all that a node needs."""
+    package = Path(system.__file__).absolute().parents[1]
+    for name in ("host", "topology"):
+        node.copy(package / name, f"{_COLLECTION}/plugins/module_utils/{name}")
+    node.copy(Path(faults.__file__).absolute(), f"{_COLLECTION}/tests/host")
+
+
+def converge(
+    node: Node,
+    resources: t.Sequence[tuple[str, str]],
+    settings: dict[str, dict[str, t.Any]],
+    general: dict[str, t.Any] | None = None,
+    check: bool = False,
+    fails: int = -1,
+    code: int = 0,
+) -> dict[str, t.Any]:
+    """Bring a node to what is wanted by PCI address or interface, with resources as (module, class).
+
+    Returns C(changes), C(refusals), C(reboot), C(failed), C(steps). The change number C(fails) fails with C(code).
+    """
+    asked = {"resources": list(resources), "settings": settings, "general": general or {}}
+    text = json.dumps({**asked, "check": check, "fails": fails, "code": code})
+    answer: dict[str, t.Any] = json.loads(node.ssh(f"python3 -c {shlex.quote(_PROGRAM)} {shlex.quote(text)}"))
+    return answer
+
+
+def settle(node: Node, *args: t.Any, **options: t.Any) -> list[str]:
+    """The same, proving that check mode predicts it and that a second run changes nothing. Returns the changes."""
+    predicted = converge(node, *args, check=True, **options)
+    done = converge(node, *args, **options)
+    assert not done["failed"] and not done["refusals"], done
+    assert done["changes"] == predicted["changes"]
+    again = converge(node, *args, **options)
+    assert again["changes"] == [] and again["steps"] == [] and not again["failed"], again
+    return t.cast("list[str]", done["changes"])

@@ -1,0 +1,553 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Virtual nodes with two sockets, PCIe switches, SR-IOV NICs and GPUs, in plain QEMU processes. See docs/lab.md.
+
+    with Lab() as lab:
+        node, peer = lab.start(2)
+        node.ssh("ip -json link")
+
+A node boots once; what it was then is kept, and later nodes go on from there. Nothing needs root or a network here:
+nodes are reached on 127.0.0.1, and their fabrics are sockets in the lab's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from ansible_collections.lanewise.dra.tests.cluster import supervisor
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import free_ports
+from ansible_collections.lanewise.dra.tools import lab as made
+from environment import say  # tools/lab.py has put its folder on the path
+
+#: Seconds for what should not take any of them, on a machine with more to do than it can.
+PATIENCE = 600
+#: Seconds without a new line on the console after which a boot hangs, as one in some dozens does with emulated clocks.
+SILENCE = 300
+BOOTS = 3
+SOCKETS = (0, 1)
+#: Ids that the kernel tells of the emulated functions, where tests ask for it: real ones, and those of a GPU.
+GPU_IDS = "1af4:1050=10de:2330:030200"
+#: The same for a NIC and its VFs. They stay with their driver, igb.
+NIC_IDS = "8086:10c9=15b3:1021,8086:10ca=15b3:101e"
+
+
+class Failed(Exception):
+    """A node did not start, or a command on it failed. The text holds the end of its console or of what it printed."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A PCI function that a node was given: where it is, and what is above it, innermost last."""
+
+    kind: t.Literal["nic", "gpu", "nvme"]
+    address: str
+    numa: int
+    root: str  # as in /sys/devices
+    bridges: tuple[str, ...]  # root port, the switch's upstream port, its downstream port
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a node is made like. Another shape boots anew."""
+
+    memory: int = 1024  # MiB, half of it on each socket
+    iommu: bool = False  # an IOMMU that remaps interrupts, for vfio
+    kernel: str = ""  # more words for the kernel's command line
+
+    @property
+    def devices(self) -> list[Device]:
+        """What QEMU is told to plug in. NVMe disks come later: the one thing here that cannot be kept."""
+        found = []
+        for number in SOCKETS:
+            bus = 0x20 * (number + 1)
+            for port, kind in enumerate(("nic", "gpu", "nvme")):
+                bridges = (f"0000:{bus:02x}:00.0", f"0000:{bus + 1:02x}:00.0", f"0000:{bus + 2:02x}:{port:02x}.0")
+                address = f"0000:{bus + 3 + port:02x}:00.0"
+                found.append(Device(t.cast(t.Any, kind), address, number, f"pci0000:{bus:02x}", bridges))
+        return found
+
+    def arguments(self, index: int) -> list[str]:
+        """QEMU's arguments, without those that another run may have others of."""
+        half = self.memory // 2
+        words = ["-machine", f"q35,usb=off{',kernel-irqchip=split' if self.iommu else ''}", "-nodefaults"]
+        # one thread for all processors: with one each, a boot in a dozen hangs
+        words += ["-accel", "tcg,thread=single,tb-size=256", "-cpu", "Nehalem", "-smp", "4,sockets=2,cores=2"]
+        words += ["-m", str(self.memory), "-display", "none", "-rtc", "base=utc", "-no-user-config"]
+        for number in SOCKETS:
+            words += ["-object", f"memory-backend-ram,id=ram{number},size={half}M"]
+            words += ["-numa", f"node,nodeid={number},cpus={2 * number}-{2 * number + 1},memdev=ram{number}"]
+        words += ["-numa", "dist,src=0,dst=1,val=21"]
+        if self.iommu:
+            words += ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"]
+        words += ["-device", "virtio-blk-pci,drive=disk,addr=2,num-queues=1"]
+        words += ["-device", "virtio-net-pci,netdev=mgmt,addr=3,romfile="]
+        words += ["-device", "virtio-rng-pci,addr=4"]
+        for number in SOCKETS:
+            one = f"{number}"
+            bus = 0x20 * (number + 1)
+            words += ["-device", f"pxb-pcie,id=host{one},bus=pcie.0,addr={0x10 + number},bus_nr={bus},numa_node={one}"]
+            words += ["-device", f"pcie-root-port,id=root{one},bus=host{one},addr=0,chassis={10 + number},slot=0"]
+            words += ["-device", f"x3130-upstream,id=switch{one},bus=root{one}"]
+            for port in range(3):
+                chassis = f"chassis={20 + number},slot={port}"
+                words += ["-device", f"xio3130-downstream,id=port{one}{port},bus=switch{one},addr={port},{chassis}"]
+            mac = f"52:54:00:1a:{index:02x}:{number:02x}"
+            words += ["-device", f"igb,id=nic{one},bus=port{one}0,netdev=fabric{one},mac={mac},romfile="]
+            words += ["-device", f"virtio-gpu-pci,id=gpu{one},bus=port{one}1,max_outputs=1"]
+        text = "root=/dev/vda rw console=ttyS0 pci=realloc tsc=reliable no_timer_check mitigations=off audit=0"
+        text += " lsm=capability systemd.ssh_auto=no"
+        text += f" systemd.hostname={name_of(index)} systemd.machine_id={index + 1:032x}"
+        text += " intel_iommu=on iommu=pt" if self.iommu else ""
+        return [*words, "-append", f"{text} {self.kernel}".strip()]
+
+
+def name_of(index: int) -> str:
+    return f"lab-{index}"
+
+
+@dataclass
+class Held:
+    """A supervisor that holds the lab's processes: they end with it, and it with its owner."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def begin(cls, folder: Path) -> Held:
+        tree = made.tools()
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ, QEMU_MODULE_DIR=str(tree / made.LIBRARIES / "qemu")),
+        )
+        return cls(folder, process)
+
+    def tell(self, **command: t.Any) -> dict[str, t.Any]:
+        assert self.process.stdin and self.process.stdout
+        with self.guard:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+            answer: dict[str, t.Any] = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise Failed(answer["error"])
+        return answer
+
+    def end(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        if not self.process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+            self.process.stdout.close()
+            self.process.wait()
+            if self.folder.exists():  # the supervisor was killed; its children died with it
+                shutil.rmtree(self.folder)
+
+
+class Ended(Failed):
+    """QEMU itself has ended. The text holds the end of what it said."""
+
+
+class Node:
+    """One virtual machine. Lab.start makes it."""
+
+    def __init__(self, held: Held, index: int, shape: Shape, count: int) -> None:
+        self.index = index
+        self.name = name_of(index)
+        self.shape = shape
+        self.folder = held.folder / self.name
+        self.folder.mkdir()
+        self.port = 0
+        self.seconds = 0.0  #: the last start took
+        self._held = held
+        self._count = count
+        self._running = False
+        self._snapshot: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name} of the lab at port {self.port}>"
+
+    @property
+    def devices(self) -> list[Device]:
+        """What it was given, nvme included where C(plug_nvme) has plugged it."""
+        return [one for one in self.shape.devices if one.kind != "nvme"]
+
+    @property
+    def console_log(self) -> str:
+        """What the kernel and systemd have printed since the last start."""
+        path = self.folder / "console"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    # starting
+
+    def _fabric(self, count: int) -> list[str]:
+        """Each socket's NIC is on a fabric of its own: a hub in each node, which those of the first node join."""
+        words = []
+        for number in SOCKETS:
+            words += ["-netdev", f"hubport,id=fabric{number},hubid={number}"]
+            for peer in range(1, count) if self.index == 0 else [self.index] if count > 1 else []:
+                link = f"link{number}-{peer}"
+                path = f"addr.type=unix,addr.path={self._held.folder}/{link}"
+                side = "server=on" if self.index == 0 else "server=off,reconnect-ms=1000"
+                words += ["-netdev", f"stream,id={link},{side},{path}"]
+                words += ["-netdev", f"hubport,id=join{number}-{peer},hubid={number},netdev={link}"]
+        return words
+
+    def _run(self, disk: Path, state: Path | None = None, fabric: bool = True) -> None:
+        """Start QEMU, with a disk to write to, from the beginning or from a state that was kept."""
+        tree, kernel, _unused = made.tools(), made.kernel(), made.image()
+        self.folder.joinpath("console").write_bytes(b"")
+        self.port = free_ports(1)[0]
+        words = made.command(tree, "usr/bin/qemu-system-x86_64")
+        words += ["-name", self.name, "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
+        words += ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
+        words += ["-drive", f"file={disk},if=none,id=disk,format=qcow2,cache=unsafe,discard=unmap"]
+        words += ["-netdev", f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
+        words += ["-serial", f"file:{self.folder}/console"]
+        words += ["-qmp", f"unix:{self.folder}/qmp,server=on,wait=off"]
+        words += self._fabric(self._count if fabric else 1)
+        words += self.shape.arguments(self.index)
+        words += ["-incoming", f"file:{state}"] if state else []
+        (self.folder / "command").write_text(shlex.join(words) + "\n")
+        self._held.tell(start=self.name, command=words, log=str(self.folder / "qemu.log"))
+        self._running = True
+
+    def _end(self) -> None:
+        if self._running:
+            self._running = False
+            subprocess.run([*self._ssh, "-O", "exit", "lab"], capture_output=True, check=False)
+            self._held.tell(stop=self.name)
+
+    def boot(self, disk: Path | None = None, fabric: bool = True) -> None:
+        """Start from the image, and wait until it is up. A boot that hangs is begun again."""
+        start = time.monotonic()
+        for attempt in range(1, BOOTS + 1):
+            self._end()
+            place = disk or self.folder / "disk.qcow2"
+            _overlay(made.image() / "disk", place, "raw")
+            self._run(place, fabric=fabric)
+            try:
+                self.wait()
+            except Failed as failed:
+                if attempt == BOOTS or isinstance(failed, Ended):
+                    raise
+                say(f"{self.name}: boot {attempt} of {BOOTS} failed ({str(failed).splitlines()[0]}), again")
+            else:
+                break
+        self._snapshot = None
+        self.seconds = time.monotonic() - start
+
+    def resume(self) -> None:
+        """Start from where the first boot of such a node was kept; boot and keep it, where that was not yet done."""
+        tree, kernel, image = made.tools(), made.kernel(), made.image()
+        recipe = [tree.name, kernel.name, image.name, *self.shape.arguments(self.index)]
+        self._snapshot = made.made(f"snapshot-{self.index}", recipe, self._keep)
+        start = time.monotonic()
+        self._end()
+        disk = self.folder / "disk.qcow2"
+        _overlay(self._snapshot / "disk.qcow2", disk)
+        self._run(disk, self._snapshot / "state")
+        while (status := self.qmp("query-status")["status"]) == "inmigrate":
+            self.check()
+            time.sleep(0.05)
+        if status != "running":  # it was stopped when it was kept
+            self.qmp("cont")
+        self.wait()
+        self.ssh(f"date --utc --set=@{time.time():.3f}")
+        self.seconds = time.monotonic() - start
+
+    def _keep(self, folder: Path) -> None:
+        self.boot(folder / "disk.qcow2", fabric=False)
+        self.ssh("systemctl is-system-running --wait || true; udevadm settle; sync; echo 3 > /proc/sys/vm/drop_caches")
+        self.qmp("stop")
+        self.qmp("migrate", uri=f"file:{folder}/state")
+        deadline = time.monotonic() + PATIENCE
+        while (status := self.qmp("query-migrate").get("status")) != "completed":
+            if status in ("failed", "cancelled") or time.monotonic() > deadline:
+                raise Failed(f"{self.name}: its state could not be kept: {self.qmp('query-migrate')}")
+            time.sleep(0.2)
+        self.qmp("quit")
+        deadline = time.monotonic() + PATIENCE  # the disk is whole when it has ended
+        while self._held.tell(poll=self.name)["status"] is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._end()
+
+    def restore(self) -> None:
+        """Back to how it was after its first boot; all that happened since is lost."""
+        if self._snapshot is None:
+            self.boot()
+        else:
+            self.resume()
+
+    def reboot(self) -> None:
+        """Restart the kernel, in good order, and wait until it is up again."""
+        start = time.monotonic()
+        before = self.ssh("cat /proc/sys/kernel/random/boot_id")
+        self.ssh("systemd-run --quiet --on-active=1 --timer-property=AccuracySec=10ms systemctl reboot")
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            subprocess.run([*self._ssh, "-O", "exit", "lab"], capture_output=True, check=False)
+            with contextlib.suppress(Failed):
+                if self.ssh("cat /proc/sys/kernel/random/boot_id", timeout=30) != before:
+                    break
+            self.check()
+            time.sleep(0.5)
+        self.wait()
+        self.seconds = time.monotonic() - start
+
+    def wait(self) -> None:
+        """Wait until it answers, services are started and interfaces have their names."""
+        deadline = time.monotonic() + PATIENCE
+        seen, since = 0, time.monotonic()
+        while True:
+            self.check()
+            if self._banner():
+                try:
+                    self.ssh("systemctl is-system-running --wait; udevadm settle", timeout=PATIENCE, check=False)
+                    return
+                except Failed:
+                    pass
+            size = len(self.console_log)
+            if size > seen:
+                seen, since = size, time.monotonic()
+            if time.monotonic() > deadline or time.monotonic() > since + SILENCE:
+                raise Failed(f"{self.name} does not come up:\n{self._tail()}")
+            time.sleep(0.2)
+
+    def _banner(self) -> bool:
+        """Whether its sshd says anything: QEMU takes connections all the time."""
+        with socket.socket() as probe:
+            probe.settimeout(SILENCE)  # one more connection would only be one more process in there
+            try:
+                probe.connect(("127.0.0.1", self.port))
+                return probe.recv(4) == b"SSH-"
+            except OSError:
+                return False
+
+    def check(self) -> None:
+        """Raises Ended where its QEMU has."""
+        status = self._held.tell(poll=self.name)["status"]
+        if status is not None:
+            log = (self.folder / "qemu.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise Ended("\n".join([f"QEMU of {self.name} has ended with status {status}", *log[-20:]]))
+
+    def _tail(self) -> str:
+        return "\n".join(self.console_log.splitlines()[-25:])
+
+    # using
+
+    @property
+    def ssh_options(self) -> list[str]:
+        """Options of ssh that trust this node's key and nobody else's, and read no configuration of the user."""
+        image = made.image()
+        values = {
+            "HostKeyAlias": "lab",
+            "UserKnownHostsFile": image / "known_hosts",
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+            "IdentitiesOnly": "yes",
+            "ControlMaster": "auto",
+            "ControlPath": self.folder / "ssh",
+            "ControlPersist": "yes",  # it ends with its node
+            "ConnectTimeout": SILENCE,
+            "ServerAliveInterval": 30,
+            "ServerAliveCountMax": 10,
+            "LogLevel": "ERROR",
+        }
+        return ["-F", "/dev/null", *(f"-o{key}={value}" for key, value in values.items())]
+
+    @property
+    def _ssh(self) -> list[str]:
+        key = str(made.image() / "id")
+        return ["ssh", *self.ssh_options, "-oBatchMode=yes", "-p", str(self.port), "-i", key, "-l", "root"]
+
+    @property
+    def ssh_command(self) -> str:
+        """For a person to type."""
+        return f"{shlex.join([*self._ssh])} 127.0.0.1"
+
+    def ssh(self, command: str, check: bool = True, timeout: float = PATIENCE, stdin: str | None = None) -> str:
+        """Run a shell command as root; what it prints on standard output, without the last line's end.
+
+        Failed, with all that it printed, where its status is not 0 and C(check) is true, and where it cannot be
+        reached.
+        """
+        try:
+            done = subprocess.run(
+                [*self._ssh, "127.0.0.1", "--", command],
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{self.name}: {command}: no end after {timeout:.0f} s") from None
+        if done.returncode == 255 or (check and done.returncode):
+            raise Failed(f"{self.name}: {command}: status {done.returncode}\n{done.stdout}{done.stderr}".rstrip())
+        return done.stdout.rstrip("\n")
+
+    def status(self, command: str) -> int:
+        """The exit status of a command."""
+        return int(self.ssh(f"({command}) >/dev/null 2>&1; echo $?"))
+
+    def copy(self, source: Path, destination: str) -> None:
+        """Copy a file, or what is in a folder, to a folder there."""
+        where = (source, ".") if source.is_dir() else (source.parent, source.name)
+        pack = ["tar", "-C", str(where[0]), "--exclude=__pycache__", "-chf", "-", where[1]]
+        target = shlex.quote(destination)
+        with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
+            done = subprocess.run(
+                [*self._ssh, "127.0.0.1", "--", f"mkdir -p {target} && tar -C {target} -xf - --no-same-owner"],
+                stdin=tar.stdout,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        if done.returncode or tar.returncode:
+            raise Failed(f"{self.name}: cannot copy {source}: {done.stderr}")
+
+    def reach(self, port: int) -> None:
+        """Let what runs there reach a port of 127.0.0.1 here, under the same address, until the next boot."""
+        where = f"127.0.0.1:{port}"
+        command = [*self._ssh, "-O", "forward", "-R", f"{where}:{where}", "lab"]
+        self.ssh("true")  # there is a connection
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Failed(f"{self.name} cannot reach port {port}: {done.stderr}")
+
+    def interface(self, device: Device) -> str:
+        """The name of a NIC's interface."""
+        return self.ssh(f"ls /sys/bus/pci/devices/{device.address}/net")
+
+    def plug_nvme(self) -> list[Device]:
+        """Plug an NVMe disk in below each switch. A node with one cannot be kept, so it comes after the start."""
+        plugged = [one for one in self.shape.devices if one.kind == "nvme"]
+        for one in plugged:
+            disk = self.folder / f"nvme{one.numa}.qcow2"
+            image = made.command(made.tools(), "usr/bin/qemu-img")
+            made.run([*image, "create", "-q", "-f", "qcow2", disk, "64M"])
+            self.qmp("blockdev-add", **{"driver": "qcow2", "node-name": f"nvme{one.numa}"},
+                     file={"driver": "file", "filename": str(disk)})  # fmt: skip
+            self.qmp("device_add", driver="nvme", id=f"nvme{one.numa}", drive=f"nvme{one.numa}",
+                     serial=f"lab-{self.index}-{one.numa}", bus=f"port{one.numa}2")  # fmt: skip
+            self.ssh(f"until [ -e /sys/bus/pci/devices/{one.address}/nvme ]; do sleep 0.2; done", timeout=PATIENCE)
+        return plugged
+
+    def qmp(self, command: str, **arguments: t.Any) -> t.Any:
+        """Ask QEMU's machine protocol."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE)
+            while connection.connect_ex(str(self.folder / "qmp")):
+                self.check()
+                time.sleep(0.05)
+            with connection.makefile("rw", encoding="utf-8") as lines:
+                lines.readline()
+                for request in ({"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}):
+                    lines.write(json.dumps(request) + "\n")
+                    lines.flush()
+                    answer = {"event": ""}
+                    while "event" in answer:
+                        answer = json.loads(lines.readline() or '{"error": "QEMU has gone"}')
+                    if "error" in answer:
+                        raise Failed(f"{self.name}: {command}: {answer['error']}")
+        return answer["return"]
+
+    def variables(self) -> dict[str, t.Any]:
+        """Its variables for an inventory of Ansible."""
+        skipped = ("-F", "/dev/null", "-oControlMaster=auto", "-oControlPersist=yes")
+        common = [option for option in self.ssh_options if option not in skipped]
+        return {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": self.port,
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(made.image() / "id"),
+            "ansible_ssh_common_args": shlex.join(["-F", "/dev/null", *common]),
+            "ansible_python_interpreter": "/usr/bin/python3",
+            "ansible_pipelining": True,
+            "ansible_timeout": 120,
+        }
+
+
+def _overlay(base: Path, place: Path, kind: str = "qcow2") -> None:
+    place.unlink(missing_ok=True)
+    image = made.command(made.tools(), "usr/bin/qemu-img")
+    made.run([*image, "create", "-q", "-f", "qcow2", "-F", kind, "-b", base, place])
+
+
+class Lab:
+    """Some nodes that end together, with C(close), as a context manager, or when this process dies.
+
+    folder: where disks, consoles and sockets go, which must not exist; a temporary one by default. Removed at the end.
+
+    What is missing is made first. Raises environment.Missing where packages cannot be had, tools.lab.Broken and Failed.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        made.ensure()
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="lanewise-lab-"))
+            if len(str(folder)) > 60:  # names of sockets have to fit into 108 bytes
+                folder.rmdir()
+                folder = Path(tempfile.mkdtemp(prefix="lanewise-lab-", dir="/tmp"))
+        else:
+            folder.mkdir(mode=0o700, parents=True)
+        self.folder = folder.resolve()
+        self.nodes: list[Node] = []
+        self._held = Held.begin(self.folder)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, count: int = 1, snapshot: bool = True, shape: Shape | None = None) -> list[Node]:
+        """Start nodes and wait for all of them; once a lab. Without C(snapshot) they boot, and keep nothing."""
+        assert not self.nodes, "a lab starts once"
+        self.nodes = [Node(self._held, index, shape or Shape(), count) for index in range(count)]
+        with ThreadPoolExecutor(count) as pool:
+            for done in [pool.submit(node.resume if snapshot else node.boot) for node in self.nodes]:
+                done.result()
+        return self.nodes
+
+    def check(self) -> None:
+        """Raises Ended where a node's QEMU has."""
+        for node in self.nodes:
+            node.check()
+
+    def inventory(self) -> dict[str, t.Any]:
+        """An inventory of Ansible with all nodes."""
+        return {"all": {"hosts": {node.name: node.variables() for node in self.nodes}}}
+
+    def write_inventory(self, path: Path | None = None) -> Path:
+        path = path or self.folder / "inventory.json"
+        path.write_text(json.dumps(self.inventory(), indent=2) + "\n", encoding="utf-8")
+        return path
+
+    def close(self) -> None:
+        """End all nodes and remove their folder."""
+        self._held.end()

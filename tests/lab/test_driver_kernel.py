@@ -1,0 +1,278 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The driver's own code inside a node of the lab, on what machines without hardware lack: virtual functions and their
+settings, RDMA devices that move, VRFs, ipvlan."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.lab.node import Device, Lab, Node
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+SYS = "/sys/bus/pci/devices"
+BEGIN = """
+import json
+import subprocess
+from pathlib import Path
+from lanewise_driver import interfaces, rdma, vf
+from lanewise_driver.errors import DriverError
+from lanewise_driver.interfaces import Identity
+from lanewise_driver.netlink import Netlink
+POD = Path("/run/netns/pod")
+def tell(value): print(json.dumps(value))
+"""
+
+
+@pytest.fixture(scope="module", name="one")
+def _one() -> t.Iterator[Node]:
+    try:
+        lab = Lab()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with lab:
+        [node] = lab.start(1)
+        for source, name in (
+            ("driver", ""),
+            ("plugins/module_utils/dra", "/dra"),
+            ("plugins/module_utils/topology", "/topology"),
+        ):
+            node.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
+        node.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe")
+        yield node
+
+
+@pytest.fixture(name="pod")
+def _pod(one: Node) -> t.Iterator[None]:
+    one.ssh("ip netns add pod; ip -n pod link set lo up")
+    yield
+    one.ssh("ip netns delete pod; rdma link delete rxe0; rdma system set netns shared", check=False)
+    for device in nics(one):
+        one.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs")
+
+
+def nics(node: Node) -> list[Device]:
+    return [device for device in node.devices if device.kind == "nic"]
+
+
+def python(node: Node, program: str) -> t.Any:
+    """What the last line of a program told."""
+    said = node.ssh("PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE= python3 -", stdin=BEGIN + program)
+    return json.loads(said.splitlines()[-1]) if said else None
+
+
+def ip(node: Node, words: str) -> list[dict[str, t.Any]]:
+    found: list[dict[str, t.Any]] = json.loads(node.ssh(f"ip -json -details {words}"))
+    return found
+
+
+def virtual(node: Node, number: int = 2) -> tuple[str, str, str]:
+    """Make VFs of the first NIC; the name of its interface, then the address and interface of VF 1."""
+    device = nics(node)[0]
+    name = node.interface(device)
+    node.ssh(f"ip link set {name} up; echo {number} > {SYS}/{device.address}/sriov_numvfs; udevadm settle")
+    address = node.ssh(f"basename $(readlink {SYS}/{device.address}/virtfn1)")
+    return name, address, node.ssh(f"ls {SYS}/{address}/net")
+
+
+def exclusive(node: Node, interface: str) -> None:
+    """Give RDMA devices to one namespace each, which the kernel does as long as there is but one; make a device."""
+    # a namespace that was deleted lasts for a moment
+    node.ssh("ip netns delete pod; until rdma system set netns exclusive; do sleep 0.2; done", timeout=60)
+    node.ssh("ip netns add pod")
+    node.ssh(f"rdma link add rxe0 type rxe netdev {interface}")
+
+
+@pytest.mark.usefixtures("pod")
+def test_settings_of_a_vf_are_made_read_and_taken_back(one: Node) -> None:
+    pf, address, _name = virtual(one)
+    before, after, left = python(
+        one,
+        f"""
+function = vf.function({address!r})
+assert (function.pf, function.index) == ({nics(one)[0].address!r}, 1)
+with Netlink() as connection:
+    before = vf.read(connection, function)
+    wanted = dict(mac="02:00:00:00:00:77", vlan=42, qos=3, spoofchk=False, trust=True)
+    vf.write(connection, function, wanted)
+    after = vf.read(connection, function)
+    told = json.loads(subprocess.run(["ip", "-j", "-d", "link", "show", {pf!r}], stdout=-1, check=True).stdout)
+    assert told[0]["vfinfo_list"][1]["vlan_list"] == [dict(vlan=42, qos=3)], told
+    vf.write(connection, function, dict(before, qos=0))
+    tell([before, after, vf.read(connection, function)])
+""",
+    )
+    wanted = {"mac": "02:00:00:00:00:77", "vlan": 42, "qos": 3, "spoofchk": False, "trust": True}
+    assert {key: after[key] for key in wanted} == wanted
+    assert before["spoofchk"] is True and before["trust"] is False
+    assert left == before
+
+
+@pytest.mark.usefixtures("pod")
+def test_what_a_card_refuses_is_named(one: Node) -> None:
+    """igb has no minimum rate."""
+    _pf, address, _name = virtual(one)
+    message = python(
+        one,
+        f"""
+with Netlink() as connection:
+    try:
+        vf.write(connection, vf.function({address!r}), dict(minTxRate=10, maxTxRate=20))
+        tell("done")
+    except OSError as error:
+        tell(str(error))
+""",
+    )
+    assert "vf.maxTxRate" in message
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node) -> None:
+    pf, address, name = virtual(one)
+    config = {
+        "name": "net1",
+        "addresses": ["10.1.0.2/24"],
+        "mtu": 1400,
+        "mac": "02:00:00:00:00:78",
+        "vf": {"vlan": 7, "spoofchk": True, "trust": True},
+        "vrf": {"name": "blue", "table": 100},
+        "routes": [{"destination": "10.50.0.0/16", "gateway": "10.1.0.1"}],
+    }
+    before = ip(one, f"link show {name}")[0]
+    first = ip(one, f"link show {pf}")[0]["vfinfo_list"]
+    begin = f"identity = Identity({address!r}, None, {name!r}); config = {config!r}\n"
+    network, host = python(
+        one,
+        begin
+        + """
+host = interfaces.snapshot(identity)
+problems = interfaces.check(identity, config)
+assert problems == [], problems
+tell([interfaces.attach(identity, host, config, POD).network, host])
+""",
+    )
+    assert network == {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:78", "ips": ["10.1.0.2/24"]}
+    inside = ip(one, "-n pod link show net1")[0]
+    assert (inside["mtu"], inside["address"], inside["master"]) == (1400, "02:00:00:00:00:78", "blue")
+    assert "10.50.0.0/16 via 10.1.0.1 dev net1" in one.ssh("ip -n pod route show table 100")
+    assert ip(one, f"link show {pf}")[0]["vfinfo_list"][1]["vlan_list"] == [{"vlan": 7}]
+    assert one.status(f"ip link show {name}") != 0
+    notes = python(one, begin + f"tell(interfaces.detach(identity, {host!r}, POD, config))")
+    assert notes == []
+    after = ip(one, f"link show {name}")[0]
+    assert {key: after[key] for key in ("address", "mtu")} == {key: before[key] for key in ("address", "mtu")}
+    assert ip(one, f"link show {pf}")[0]["vfinfo_list"] == first
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_vf_whose_pod_is_killed_is_restored(one: Node) -> None:
+    """The kernel puts it back on the node by itself; its settings are ours to restore."""
+    pf, address, name = virtual(one)
+    first = ip(one, f"link show {pf}")[0]["vfinfo_list"]
+    config = {"name": "net1", "addresses": ["10.1.0.2/24"], "vf": {"vlan": 9}}
+    begin = f"identity = Identity({address!r}, None, {name!r}); config = {config!r}\n"
+    program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); tell(host)"
+    host = python(one, begin + program)
+    one.ssh("ip netns delete pod")
+    one.ssh(f"until [ -d {SYS}/{address}/net ] && ls {SYS}/{address}/net | grep -q .; do sleep 0.2; done", timeout=60)
+    notes = python(one, begin + f"tell(interfaces.detach(identity, {host!r}, None, config))")
+    assert notes == []
+    assert one.ssh(f"ls {SYS}/{address}/net") == name
+    assert ip(one, f"link show {pf}")[0]["vfinfo_list"] == first
+
+
+@pytest.mark.usefixtures("pod")
+@pytest.mark.parametrize("kind, mode", [("ipvlan", "l2"), ("ipvlan", "l3s"), ("macvlan", "bridge")])
+def test_children_of_a_card(one: Node, kind: str, mode: str) -> None:
+    device = nics(one)[0]
+    name = one.interface(device)
+    config = {"name": "net1", "addresses": ["10.1.0.2/24"], "child": {"type": kind, "mode": mode}}
+    begin = f"identity = Identity({device.address!r}, None, {name!r}); config = {config!r}\n"
+    program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); tell(host)"
+    host = python(one, begin + program)
+    inside = ip(one, "-n pod link show net1")[0]
+    assert (inside["linkinfo"]["info_kind"], inside["linkinfo"]["info_data"]["mode"]) == (kind, mode)
+    assert one.interface(device) == name
+    assert python(one, begin + f"tell(interfaces.detach(identity, {host!r}, POD, config))") == []
+    assert one.status("ip -n pod link show net1") != 0
+
+
+@pytest.mark.usefixtures("pod")
+def test_an_rdma_device_goes_with_its_interface_and_comes_back(one: Node) -> None:
+    device = nics(one)[0]
+    name = one.interface(device)
+    exclusive(one, name)
+    identity = f"identity = Identity({device.address!r}, None, {name!r})\n"
+    identity += "config = dict(name='net1', addresses=['10.1.0.2/24'])\n"
+    told = python(
+        one,
+        identity
+        + f"""
+assert rdma.mode() == "exclusive"
+assert rdma.links({device.address!r}) == ["rxe0"]
+assert not rdma.before_interface("rxe0")
+devices = [one.path for one in rdma.char_devices("rxe0")]
+assert rdma.place("rxe0", POD) == "host"
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, config, POD)
+assert rdma.place("rxe0", POD) == "host", "it stays when its interface goes"
+rdma.move("rxe0", POD)
+rdma.move("rxe0", POD)
+assert rdma.place("rxe0", POD) == "pod"
+tell([host, devices])
+""",
+    )
+    host, devices = told
+    assert "/dev/infiniband/rdma_cm" in devices and any("uverbs" in path for path in devices)
+    (link,) = json.loads(one.ssh("ip netns exec pod rdma -j link"))
+    assert (link["ifname"], link["netdev"]) == ("rxe0", "net1")
+    side, notes = python(
+        one,
+        identity
+        + f"""
+rdma.move("rxe0", POD, back=True)
+rdma.move("rxe0", POD, back=True)
+notes = interfaces.detach(identity, {host!r}, POD, config)
+tell([rdma.place("rxe0", POD), notes])
+""",
+    )
+    assert (side, notes) == ("host", [])
+    (link,) = json.loads(one.ssh("rdma -j link"))
+    assert (link["ifname"], link["netdev"]) == ("rxe0", name)
+
+
+@pytest.mark.usefixtures("pod")
+def test_an_rdma_device_of_a_killed_pod_is_on_the_node(one: Node) -> None:
+    device = nics(one)[0]
+    name = one.interface(device)
+    exclusive(one, name)
+    python(one, 'rdma.move("rxe0", POD)')
+    one.ssh("ip netns delete pod; for i in $(seq 50); do rdma link | grep -q rxe0 && break; sleep 0.2; done")
+    assert python(one, 'tell(rdma.place("rxe0", None))') == "host"
+
+
+def test_a_shared_rdma_device_is_not_moved(one: Node) -> None:
+    device = nics(one)[0]
+    one.ssh(f"rdma link add rxe0 type rxe netdev {one.interface(device)}; ip netns add pod")
+    try:
+        said = python(
+            one,
+            """
+assert rdma.mode() == "shared"
+try:
+    rdma.move("rxe0", POD)
+    tell("moved")
+except DriverError as error:
+    tell(error.message)
+""",
+        )
+        assert "rxe0" in said and said != "moved"
+    finally:
+        one.ssh("ip netns delete pod; rdma link delete rxe0")

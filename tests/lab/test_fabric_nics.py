@@ -1,0 +1,234 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Resources of NICs on a kernel that has them: igb with VFs, soft RoCE, DCB and netdevsim. Read back by the kernel's
+own programs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shlex
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.lab.fabric import PLACE, bring, converge, settle
+from ansible_collections.lanewise.dra.tests.lab.node import Device, Node
+
+SYS = "/sys/bus/pci/devices"
+SRIOV, VF, VF_DRIVER, MTU = ("sriov", "Sriov"), ("vf", "Vf"), ("vf_driver", "VfDriver"), ("mtu", "Mtu")
+ETHTOOL, DCB, ROCE, IRQ = ("ethtool", "Ethtool"), ("dcb", "Dcb"), ("roce", "Roce"), ("irq", "Irq")
+RDMA = ("rdma_system", "RdmaSystem")
+
+
+@pytest.fixture(scope="module")
+def one(node: Node) -> Node:
+    bring(node)
+    return node
+
+
+@pytest.fixture
+def nic(one: Node) -> t.Iterator[Device]:
+    device = [device for device in one.devices if device.kind == "nic"][0]
+    yield device
+    one.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs", check=False)
+
+
+def vfs(node: Node, device: Device) -> list[dict[str, t.Any]]:
+    shown = json.loads(node.ssh(f"ip -json -details link show {node.interface(device)}"))[0].get("vfinfo_list", [])
+    return [{key: value for key, value in entry.items() if key != "stats"} for entry in shown]
+
+
+def drivers(node: Node, device: Device) -> list[str]:
+    folder = f"{SYS}/{device.address}"
+    links = f"for one in {folder}/virtfn*; do basename $(readlink $one/driver || echo none); done"
+    return node.ssh(f"[ -e {folder}/virtfn0 ] && {links}; true").split()
+
+
+def test_vfs_are_made_and_each_is_set_up(one: Node, nic: Device) -> None:
+    settings = {
+        "num_vfs": 3,
+        "vf": {"spoof_check": False, "vlan": 100, "qos": 3},
+        "vfs": [{"index": 1, "mac": "02:00:00:00:00:11", "trust": True}, {"index": "2", "vlan": 0, "qos": 0}],
+    }
+    changes = settle(one, [SRIOV, VF], {nic.address: settings})
+    assert changes[0] == f"{nic.address}: num_vfs 0 -> 3" and all("unset ->" in text for text in changes[1:])
+    shown = vfs(one, nic)
+    assert [entry["spoofchk"] for entry in shown] == [False] * 3
+    assert [entry["vlan_list"] for entry in shown[:2]] == [[{"vlan": 100, "qos": 3}]] * 2
+    assert shown[1].get("address", shown[1].get("mac")) == "02:00:00:00:00:11" and shown[1]["trust"] is True
+    # another number makes them anew, and they are set up again
+    settings["num_vfs"] = 2
+    settings["vfs"] = settings["vfs"][:1]
+    settle(one, [SRIOV, VF], {nic.address: settings})
+    assert vfs(one, nic)[1].get("address", vfs(one, nic)[1].get("mac")) == "02:00:00:00:00:11"
+
+
+def test_vfs_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
+    one.ssh(f"echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
+    one.ssh(f"ip link set {one.interface(nic)} vf 0 mac 02:00:00:00:00:01 vlan 5; modprobe igbvf")
+    settings = {
+        nic.address: {
+            "vf": {"vlan": 7, "spoof_check": False},
+            "vfs": [{"index": 0, "mac": "02:00:00:00:00:09", "driver": "none"}],
+        }
+    }
+    before = (vfs(one, nic), drivers(one, nic))
+    codes = (errno.EBUSY, errno.EIO, errno.ERANGE, errno.ENODEV, errno.EPERM)
+    number = 0
+    while True:
+        told = converge(one, [VF, VF_DRIVER], settings, fails=number, code=codes[number % 5])
+        if not told["failed"]:
+            break
+        assert (vfs(one, nic), drivers(one, nic)) == before, told
+        assert "node is as it was" in told["failed"] and not told["remaining"] and nic.address in told["failed"]
+        number += 1
+    assert number == len(told["steps"]) == 6
+    assert drivers(one, nic) == ["none", "igbvf"]
+
+
+def test_a_vf_in_a_container_is_left_alone(one: Node, nic: Device) -> None:
+    one.ssh(f"echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle; modprobe igbvf; ip netns add pod")
+    try:
+        name = one.ssh(f"ls {SYS}/{nic.address}/virtfn1/net")
+        one.ssh(f"ip link set {name} netns pod")
+        told = converge(one, [VF, VF_DRIVER], {nic.address: {"vf": {"vlan": 9, "driver": "none"}}})
+        assert len(told["refusals"]) == 2 and all("another network namespace" in text for text in told["refusals"])
+        assert drivers(one, nic) == ["igbvf", "igbvf"] and not told["steps"]
+    finally:
+        one.ssh("ip netns delete pod")
+
+
+def test_mtu_of_pf_and_vf(one: Node, nic: Device) -> None:
+    one.ssh(f"modprobe igbvf; echo 1 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
+    vf = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
+    both = {vf: {"mtu": 4000}, nic.address: {"mtu": 4000}}
+    assert [text.split(":")[0:3] for text in settle(one, [MTU], both)] == [nic.address.split(":"), vf.split(":")]
+    told = converge(one, [MTU], {nic.address: {"mtu": 9999}})
+    assert "ask for 68 to 9216" in told["refusals"][0]
+    down = {nic.address: {"mtu": 1500}, vf: {"mtu": 1500}}
+    assert [text.split(" ")[0] for text in settle(one, [MTU], down)] == [f"{vf}:", f"{nic.address}:"]
+
+
+def test_queues_of_a_real_driver(one: Node, nic: Device) -> None:
+    asked = {
+        "rings": {"rx": 512, "tx": 1024},
+        "channels": {"combined": 1},
+        "coalesce": {"rx_usecs": 50},
+    }
+    name = one.interface(nic)
+    one.ssh(f"ip link set {name} up")
+    settle(one, [ETHTOOL], {nic.address: {"ethtool": asked}})
+    told = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"rings": {"rx": 100000}}}})
+    assert "ask for 4096 at most" in told["refusals"][0]
+    flags = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": True}}}})
+    assert flags["changes"] == [f"{nic.address}: private_flags.legacy-rx false -> true"]
+    settle(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": False}}}})
+
+
+def test_interrupts_go_to_the_numa_node(one: Node, nic: Device) -> None:
+    one.ssh(f"ip link set {one.interface(nic)} up")
+    # the kernel itself prefers the node's CPUs for a new interrupt
+    assert settle(one, [IRQ], {nic.address: {"irq_affinity": "spread"}})
+    assert settle(one, [IRQ], {nic.address: {"irq_affinity": "local"}})
+    irqs = one.ssh(f"cd {SYS}/{nic.address}/msi_irqs; for irq in *; do cat /proc/irq/$irq/smp_affinity_list; done")
+    assert set(irqs.split()) == {one.ssh(f"cat /sys/devices/system/node/node{nic.numa}/cpulist")}
+
+
+def test_dcb_is_as_its_own_program_shows_it(one: Node, nic: Device) -> None:
+    one.ssh("modprobe lab_dcb driver=igb")
+    try:
+        name = one.interface(nic)
+        one.ssh(f"ip link set {name} down")  # igb sets pause frames as it likes when its link comes up
+        pause = {"pause": {"autoneg": False, "rx": False, "tx": False}}
+        asked = {
+            "trust": "dscp",
+            "dscp_priorities": {"26": 3},
+            "pfc": [3],
+            "ets": {"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [60, 40] + [0] * 6},
+            "buffer": {"size": [4096] * 2 + [0] * 6},
+        }
+        settle(one, [ETHTOOL, DCB], {nic.address: {"ethtool": pause, "dcb": asked}})
+        shown = json.loads(one.ssh(f"dcb -j pfc show dev {name}"))
+        assert shown["prio_pfc"] == [priority == 3 for priority in range(8)]
+        shown = json.loads(one.ssh(f"dcb -j ets show dev {name}"))
+        assert shown["tc_bw"] == [60, 40] + [0] * 6 and shown["tc_tsa"] == ["ets"] * 2 + ["strict"] * 6
+        assert json.loads(one.ssh(f"dcb -j buffer show dev {name}"))["buffer_size"][:3] == [4096, 4096, 0]
+        apps = one.ssh(f"dcb -N app show dev {name} dscp-prio").split()[1:]
+        assert apps == [f"{code}:{3 if code == 26 else code >> 3}" for code in range(64)]
+        settle(one, [DCB], {nic.address: {"dcb": {"trust": "pcp", "pfc": []}}})
+        assert ":" not in one.ssh(f"dcb -N app show dev {name} dscp-prio")
+        before = one.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}")
+        for number in range(4):
+            told = converge(one, [DCB], {nic.address: {"dcb": {**asked, "pfc": [4]}}}, fails=number, code=errno.EIO)
+            if not told["failed"]:
+                break
+            assert one.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}") == before
+        assert number >= 2 and not told["failed"]
+    finally:
+        one.ssh("rmmod lab_dcb")
+
+
+def test_roce_of_the_connection_manager(one: Node, nic: Device) -> None:
+    mounted = "mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config"
+    one.ssh(f"modprobe rdma_rxe; modprobe rdma_cm; {mounted}")
+    name = one.interface(nic)
+    one.ssh(f"ip link set {name} up; rdma link add rxe7 type rxe netdev {name}")
+    try:
+        folder = "/sys/kernel/config/rdma_cm/rxe7"
+        settings = {nic.address: {"roce": {"mode": "v2", "tos": 106}}}
+        assert converge(one, [ROCE], settings, check=True)["changes"] and one.status(f"[ -d {folder} ]")
+        # the first run cannot know what is there, so that it writes it
+        assert len(settle(one, [ROCE], settings)) == 2
+        shown = one.ssh(f"cat {folder}/ports/1/default_roce_mode {folder}/ports/1/default_roce_tos").splitlines()
+        assert shown == ["RoCE v2", "106"]
+        told = converge(one, [ROCE], {nic.address: {"roce": {"tos": 7}}}, fails=0, code=errno.EIO)
+        assert "node is as it was" in told["failed"]
+        assert one.ssh(f"cat {folder}/ports/1/default_roce_tos") == "106"
+    finally:
+        one.ssh("rmdir /sys/kernel/config/rdma_cm/rxe7; rdma link delete rxe7", check=False)
+
+
+def test_rdma_devices_of_namespaces(one: Node) -> None:
+    one.ssh("modprobe rdma_rxe; rdma system set netns shared")
+    try:
+        told = converge(one, [RDMA], {}, {"rdma_netns_mode": "exclusive"}, check=True)
+        if told["reboot"]:
+            # services of the system with a namespace of their own: the kernel refuses it now as well
+            assert one.status("rdma system set netns exclusive"), told
+        else:
+            settle(one, [RDMA], {}, general={"rdma_netns_mode": "exclusive"})
+            assert one.ssh("rdma system").startswith("netns exclusive")
+            one.ssh("ip netns add pod")
+            told = converge(one, [RDMA], {}, {"rdma_netns_mode": "shared"})
+            assert told["changes"] == ["node: rdma_netns_mode_at_boot exclusive -> shared"]
+            assert "/run/netns/pod exists" in told["reboot"][0]
+            assert one.status("rdma system set netns shared")
+        assert one.ssh("cat /etc/modprobe.d/lanewise-rdma.conf").startswith("options ib_core netns_mode=")
+    finally:
+        one.ssh(
+            "ip netns delete pod; rdma system set netns shared; rm -f /etc/modprobe.d/lanewise-rdma.conf", check=False
+        )
+
+
+def test_the_switch_mode_is_read_and_set(one: Node) -> None:
+    """Of netdevsim, which is on no PCI bus: only the name of the bus is another one."""
+    program = f"""
+import sys; sys.path.insert(0, "{PLACE}")
+from ansible_collections.lanewise.dra.plugins.module_utils.host import devlink, netlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+devlink._of = lambda address: netlink.text(1, "netdevsim") + netlink.text(2, address)
+system = System()
+print(devlink.eswitch_mode(system, "netdevsim8"))
+devlink.set_eswitch_mode(system, "netdevsim8", "switchdev", "set it", "")
+print(devlink.eswitch_mode(system, "netdevsim8"))
+"""
+    one.ssh("modprobe netdevsim; echo '8 1' > /sys/bus/netdevsim/new_device; udevadm settle")
+    try:
+        one.ssh("echo 2 > /sys/bus/netdevsim/devices/netdevsim8/sriov_numvfs")
+        assert one.ssh(f"python3 -c {shlex.quote(program)}").split() == ["legacy", "switchdev"]
+        answer = json.loads(one.ssh("devlink -j dev eswitch show netdevsim/netdevsim8"))
+        assert answer["dev"]["netdevsim/netdevsim8"]["mode"] == "switchdev"
+    finally:
+        one.ssh("echo 8 > /sys/bus/netdevsim/del_device")

@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""VFs for VFIO, on a node with an IOMMU."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.lab.fabric import bring, converge, settle
+from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node, Shape
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+SYS = "/sys/bus/pci/devices"
+VF_DRIVER = ("vf_driver", "VfDriver")
+
+
+@pytest.fixture(scope="module")
+def one() -> t.Iterator[Node]:
+    try:
+        lab = Lab()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with lab:
+        (node,) = lab.start(1, shape=Shape(iommu=True))
+        bring(node)
+        yield node
+
+
+@pytest.fixture
+def pf(one: Node) -> t.Iterator[str]:
+    address = [device.address for device in one.devices if device.kind == "nic"][0]
+    one.ssh(f"modprobe igbvf; echo 3 > {SYS}/{address}/sriov_numvfs; udevadm settle")
+    yield address
+    one.ssh(f"echo 0 > {SYS}/{address}/sriov_numvfs")
+
+
+def each(one: Node, pf: str, link: str) -> list[str]:
+    """Where a link of each VF points."""
+    return one.ssh(f"for vf in {SYS}/{pf}/virtfn*; do basename $(readlink $vf/{link} || echo none); done").split()
+
+
+def test_vfs_leave_their_driver_and_get_one_by_name(one: Node, pf: str) -> None:
+    settle(one, [VF_DRIVER], {pf: {"vf": {"driver": "native"}, "vfs": [{"index": "0-1", "driver": "none"}]}})
+    assert each(one, pf, "driver") == ["none", "none", "igbvf"]
+    assert len(settle(one, [VF_DRIVER], {pf: {"vf": {"driver": "igbvf"}}})) == 2
+    assert each(one, pf, "driver") == ["igbvf"] * 3
+    assert set(one.ssh(f"cat {SYS}/{pf}/virtfn*/driver_override").splitlines()) == {"(null)"}
+
+
+def test_vfio_has_a_group_for_itself_or_is_refused(one: Node, pf: str) -> None:
+    if one.status("modprobe vfio-pci"):
+        pytest.skip("this kernel has no vfio-pci")
+    groups = each(one, pf, "iommu_group")
+    assert "none" not in groups
+    asked = {pf: {"vfs": [{"index": 0, "driver": "vfio-pci"}]}}
+    if groups.count(groups[0]) > 1:  # QEMU's switches have no ACS between the VFs of a card
+        told = converge(one, [VF_DRIVER], asked)
+        assert f"shares IOMMU group {groups[0]} with" in told["refusals"][0] and not told["steps"]
+        assert each(one, pf, "driver") == ["igbvf"] * 3
+    else:
+        settle(one, [VF_DRIVER], asked)
+        assert each(one, pf, "driver") == ["vfio-pci", "igbvf", "igbvf"]

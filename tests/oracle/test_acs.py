@@ -1,0 +1,47 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The ACS words of a data-direct board against those of rdma-core's rdma_topo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.pcie import AcsForGpudirect
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.oracle import test_rdma_topo
+
+pytestmark = test_rdma_topo.pytestmark
+
+
+def _commands(root: Path) -> list[str]:
+    """What rdma_topo would still change."""
+    done = subprocess.run(
+        [sys.executable, str(test_rdma_topo.PROGRAM), "setpci-acs", "--dry-run"],
+        env={**os.environ, "RDMA_TOPO_DEVDIR": f"{root}/sys/bus/pci/devices"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_rdma_topo_finds_nothing_left_to_set(tmp_path: Path) -> None:
+    root = build("gb300", tmp_path / "machine")
+    system = System(str(root))
+    resource = AcsForGpudirect(system)
+    node = Node(system, general={"acs": "gpudirect"})
+    ours = resource.wanted(node)["node"]
+    wrong = {"acs": {"node": {setting: ["SV"] for setting in ours}}}
+    assert converge(node, [resource], wanted=wrong).changes
+    told = _commands(root)
+    assert sorted(line.split()[3] for line in told) == sorted(setting.rpartition(" ")[2] for setting in ours)
+    assert len(converge(node, [resource]).changes) == len(told)
+    assert _commands(root) == []

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.machines import description
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+#: Makes a node of one of the example machines with one rule; the tree is the test's own.
+MakeNode = t.Callable[..., Node]
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> MakeNode:
+    def make(
+        machine: str,
+        select: dict[str, t.Any] | None = None,
+        settings: dict[str, t.Any] | None = None,
+        general: dict[str, t.Any] | None = None,
+        **options: t.Any,
+    ) -> Node:
+        rules = [Rule("test", selector(select or {}), settings)] if settings is not None else []
+        root = build(description.HERE / "descriptions" / f"{machine}.yml", tmp_path / machine)
+        return Node(System(str(root)), rules, general, **options)
+
+    return make

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.cpu import Cpu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.gpudirect import LOAD, Gpudirect
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+
+STATES = {"state0": ("POLL", 0), "state1": ("C1", 2), "state2": ("C6", 190)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two processors by intel_pstate in its active mode, as Linux 6.8 shows them on a Xeon 8480."""
+    base = tmp_path / "sys/devices/system/cpu"
+    for number in (0, 1):
+        _files(
+            base / f"cpufreq/policy{number}",
+            scaling_governor=("powersave", "performance")[number],
+            scaling_available_governors="performance powersave",
+            energy_performance_preference="balance_performance",
+            energy_performance_available_preferences="default performance balance_performance balance_power power",
+        )
+        for state, (name, latency) in STATES.items():
+            _files(base / f"cpu{number}/cpuidle/{state}", name=name, latency=str(latency), disable="0")
+    _files(base / "intel_pstate", status="active")
+    return tmp_path
+
+
+def _files(folder: Path, **texts: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text + "\n")
+
+
+def _converge(root: Path, resource: t.Any = Cpu, wanted: t.Any = None, **general: t.Any) -> t.Any:
+    system = System(str(root))
+    return converge(Node(system, general=general), [resource(system)], wanted=wanted)
+
+
+def test_processors_that_differ_become_equal_and_differ_again(root: Path) -> None:
+    done = _converge(root, cpu_governor="performance", cpu_idle_max_latency_us=10)
+    assert [(one.setting, one.before, one.after) for one in done.changes] == [
+        ("cpu_governor", {"policy0": "powersave", "policy1": "performance"}, "performance"),
+        ("idle state C6", "on", "off"),
+    ]
+    assert (root / "sys/devices/system/cpu/cpu1/cpuidle/state2/disable").read_text() == "1"
+    assert not _converge(root, cpu_governor="performance", cpu_idle_max_latency_us=10).changes
+    assert _converge(root, cpu_idle_max_latency_us=200).changes
+    _converge(root, wanted={"cpu": done.before["cpu"]})
+    assert (root / "sys/devices/system/cpu/cpufreq/policy0/scaling_governor").read_text() == "powersave"
+
+
+@pytest.mark.parametrize(
+    ("general", "reason"),
+    [
+        ({"cpu_governor": "schedutil"}, "of performance, powersave"),
+        ({"cpu_governor": "performance", "cpu_energy_preference": "power"}, "takes the preference performance only"),
+        ({"cpu_energy_preference": "much"}, "there is no much here"),
+    ],
+)
+def test_refusals(root: Path, general: t.Any, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        _converge(root, **general)
+
+
+def test_a_guest_has_no_governor(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="does not govern"):
+        _converge(tmp_path, cpu_governor="performance")
+
+
+def test_dma_buf_is_proved_and_not_set(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="not loaded"):
+        _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
+    folder = tmp_path / "proc/driver/nvidia"
+    _files(folder, version="NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
+    with pytest.raises(Refused, match="closed kernel modules"):
+        _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
+    _files(folder, version="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15")
+    _files(tmp_path / "proc/sys/kernel", osrelease="5.4.0-216-generic")
+    with pytest.raises(Refused, match="since Linux 5.12"):
+        _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
+    _files(tmp_path / "proc/sys/kernel", osrelease="6.8.0-60-generic")
+    assert not _converge(tmp_path, Gpudirect, gpudirect="dma_buf").changes
+
+
+def test_peermem_is_where_nccl_looks_and_stays(tmp_path: Path) -> None:
+    _files(tmp_path / "sys/kernel/mm/memory_peers/nv_mem", version="1.3")
+    done = _converge(tmp_path, Gpudirect, gpudirect="peermem")
+    assert [one.setting for one in done.changes] == ["nvidia-peermem at boot"]
+    assert (tmp_path / LOAD[1:]).read_text().endswith("\nnvidia-peermem\n")
+    assert not _converge(tmp_path, Gpudirect, gpudirect="peermem").changes
+    _converge(tmp_path, Gpudirect, wanted={"gpudirect": done.before["gpudirect"]})
+    assert not (tmp_path / LOAD[1:]).exists()
+    with pytest.raises(HostError, match="no way"):
+        _converge(tmp_path, Gpudirect, gpudirect="rdma")

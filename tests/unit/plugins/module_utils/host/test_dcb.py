@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import dcb, netlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def eight(top: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, top), min_size=8, max_size=8)
+
+
+tables = st.dictionaries(st.integers(0, 63), st.integers(0, 7), max_size=64)
+ets = st.fixed_dictionaries(
+    {},
+    optional={
+        "priority_tc": eight(7),
+        "bandwidth": eight(100),
+        "tsa": st.lists(st.sampled_from(["strict", "cb_shaper", "ets", "vendor"]), min_size=8, max_size=8),
+    },
+)
+buffer = st.fixed_dictionaries({}, optional={"priority_buffer": eight(7), "size": eight(2**32 - 1)})
+
+
+@given(tables)
+def test_a_table_of_dscps_is_read_from_its_text(table):
+    assert dcb._priorities(dcb.trust(table)) == table
+    assert (dcb.trust(table) == "pcp") == (not table)
+
+
+@given(
+    st.binary(min_size=59, max_size=59), ets, st.binary(min_size=44, max_size=44), buffer, st.sets(st.integers(0, 7))
+)
+def test_what_is_written_reads_the_same_and_the_rest_stays(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
+    before = dcb.decoded({1: raw_ets, 10: raw_buffer, 2: bytes(136)})
+    parts = {1: bytearray(raw_ets), 10: bytearray(raw_buffer), 2: bytearray(136)}
+    dcb._put(parts[1], "ets", wanted_ets)
+    dcb._put(parts[10], "buffer", wanted_buffer)
+    dcb._put(parts[2], "pfc", sorted(pfc))
+    after = dcb.decoded({kind: bytes(raw) for kind, raw in parts.items()})
+    assert after["ets"] == {**before["ets"], **wanted_ets}
+    assert after["buffer"] == {**before["buffer"], **wanted_buffer}
+    assert after["pfc"] == sorted(pfc)
+    dcb._put(parts[1], "ets", before["ets"])
+    dcb._put(parts[10], "buffer", before["buffer"])
+    dcb._put(parts[2], "pfc", before["pfc"])
+    assert parts == {1: bytearray(raw_ets), 10: bytearray(raw_buffer), 2: bytearray(136)}
+
+
+@given(st.dictionaries(st.sampled_from([1, 2, 3, 10]), st.binary(max_size=150)))
+def test_any_bytes_are_read(told):
+    dcb.decoded(told)
+    dcb.decoded(netlink.attributes(told.get(3, b"")))
+
+
+def test_a_buffer_in_cells_is_as_good():
+    resource = dcb.Dcb(System())
+    wanted = {"size": [100000] * 8}
+    assert resource.same("buffer", {"size": [99968] * 8, "priority_buffer": [0] * 8}, wanted)
+    assert not resource.same("buffer", {"size": [99700] * 8}, wanted)
+    assert not resource.same("buffer", {"size": [100001] * 8}, wanted)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("pfc", [8], "priorities are 0 to 7"),
+        ("trust", "dscp 64:1", "no DSCP"),
+        ("trust", "dscp 3:8", "no DSCP"),
+        ("ets", {"priority_tc": [0] * 7}, "8 are needed"),
+        ("ets", {"bandwidth": [101] * 8}, "0 to 100"),
+        ("ets", {"tsa": ["wrr"] * 8}, "wrr is no tsa"),
+        ("ets", {"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "is 96 in all"),
+        ("ets", {"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [50] * 2 + [0] * 6}, ""),
+    ],
+)
+def test_values_that_make_no_sense(setting, value, reason):
+    told = dcb._strange(setting, value)
+    assert reason in told and bool(told) == bool(reason)

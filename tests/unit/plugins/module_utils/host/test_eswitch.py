@@ -1,0 +1,100 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The order of what is done to VFs around a change of the mode. That the kernel takes the mode is proven elsewhere."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import devlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.eswitch import Eswitch
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System, refused
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
+
+MLX5, ICE = "0000:16:00.1", "0000:c9:00.1"
+
+
+class Recorder(System):
+    """Notes what would be written, and fails the first write whose path ends with C(fails)."""
+
+    def __init__(self, root: str, fails: str = "") -> None:
+        super().__init__(root)
+        self.done: list[str] = []
+        self._fails = fails
+
+    def write(self, path: str, value: str, step: str, fix: str = "") -> None:
+        self.done.append(f"{path.rpartition('/')[2]} {value}")
+        if self._fails and path.endswith(self._fails):
+            self._fails = ""
+            raise refused(step, errno.EBUSY, path)
+
+
+@pytest.fixture
+def machine():
+    with Machine("sriov") as one:
+        yield one
+
+
+def change_mode(monkeypatch, machine: Machine, key: str, fails: str = "", code: int = 0) -> list[str]:
+    system = Recorder(str(machine.root), fails)
+
+    def set_mode(_system, address, mode, step, fix):
+        system.done.append(f"mode {mode}")
+        if code:
+            raise refused(step, code, "", fix)
+
+    monkeypatch.setattr(devlink, "set_eswitch_mode", set_mode)
+    try:
+        node = Node(system, allow_management=True)
+        Eswitch(system).apply(node, Change("eswitch", key, "eswitch_mode", "legacy", "switchdev"))
+    except HostError as error:
+        system.done.append(str(error))
+    return system.done
+
+
+def test_ice_has_no_vfs_while_the_mode_changes(monkeypatch, machine):
+    assert change_mode(monkeypatch, machine, ICE) == ["sriov_numvfs 0", "mode switchdev", "sriov_numvfs 128"]
+
+
+def test_vfs_come_back_where_the_mode_is_refused(monkeypatch, machine):
+    done = change_mode(monkeypatch, machine, ICE, code=errno.EBUSY)
+    assert done[:3] == ["sriov_numvfs 0", "mode switchdev", "sriov_numvfs 128"]
+    assert "cannot set eswitch_mode of 0000:c9:00.1" in done[3] and "out of its bond or bridge" in done[3]
+
+
+def test_vfs_of_mlx5_have_no_driver_while_the_mode_changes(monkeypatch, machine):
+    done = change_mode(monkeypatch, machine, MLX5)
+    assert [one.split()[0] for one in done] == ["unbind"] * 4 + ["mode"]  # the tree still shows their drivers
+    assert len(set(done)) == 5
+
+
+def test_a_mode_that_no_driver_offers_is_refused(monkeypatch, machine):
+    def plan(key: str, now, wanted: str = "switchdev"):
+        monkeypatch.setattr(devlink, "eswitch_mode", lambda _system, _address: now)
+        return machine.planned(Eswitch, {key: {"eswitch_mode": wanted}})
+
+    assert "offers no switchdev mode" in str(plan(MLX5, None).refusals[0])
+    assert not plan(MLX5, "switchdev").changes
+    (change,) = plan(MLX5, "legacy").changes
+    assert "its 4 VFs leave their drivers" in change.interrupts
+    (change,) = plan(ICE, "legacy").changes
+    assert "all its 128 VFs" in change.interrupts
+    assert "order ixgbe wants VFs and mode is not known" in str(plan("0000:01:00.0", "legacy").refusals[0])
+
+
+def test_vfs_in_use_keep_the_mode(monkeypatch, machine):
+    vf = (machine.root / f"sys/bus/pci/devices/{MLX5}/virtfn2").resolve().name
+    machine.write("/var/lib/kubelet/plugins/lanewise.dev/state/0000-11.json", f'{{"devices": ["{vf}"]}}')
+    monkeypatch.setattr(devlink, "eswitch_mode", lambda _system, _address: "legacy")
+    node = Node(
+        System(str(machine.root)),
+        [Rule("x", selector({"address": MLX5}), {"eswitch_mode": "switchdev"})],
+        allow_management=True,
+    )
+    (refusal,) = Eswitch(node.system).plan(node).refusals
+    assert refusal.drain and f"its VF {vf} is in use" in refusal.message

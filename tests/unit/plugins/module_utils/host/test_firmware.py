@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Firmware settings, planned on what mstconfig prints at each stage from the change to the boot that brings it."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.firmware import NOTES, Firmware, parse, plain
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from hypothesis import given
+from hypothesis import strategies as st
+
+VERBOSE = """\
+
+Device #1:
+----------
+
+Device type:        ConnectX7
+Name:               MCX75310AAS-NEA_Ax
+Description:        NVIDIA ConnectX-7 HHHL Adapter card; 400GbE / NDR IB
+Device:             0000:18:00.0
+
+Configurations:                                          Default             Current             Next Boot
+        MEMIC_BAR_SIZE                              0                    0                    0
+        MEMIC_SIZE_LIMIT                            _256KB(1)            _256KB(1)            _256KB(1)
+        HOST_CHAINING_DESCRIPTORS                   Array[0..7]          Array[0..7]          Array[0..7]
+*       NUM_OF_VFS                                  0                    0                    16
+*       SRIOV_EN                                    False(0)             False(0)             True(1)
+        LINK_TYPE_P1                                IB(1)                ETH(2)               ETH(2)
+The '*' shows parameters with next value different from default/current value.
+"""
+PLAIN = """\
+Configurations:                              Next Boot
+         SRIOV_EN                            True(1)
+         NUM_OF_VFS                          8
+"""
+
+
+def test_the_three_columns() -> None:
+    table = parse(VERBOSE)
+    assert table["NUM_OF_VFS"] == {"default": "0", "current": "0", "next": "16"}
+    assert table["LINK_TYPE_P1"] == {"default": "IB(1)", "current": "ETH(2)", "next": "ETH(2)"}
+    assert parse(PLAIN) == {"SRIOV_EN": {"next": "True(1)"}, "NUM_OF_VFS": {"next": "8"}}
+
+
+@given(st.text())
+def test_other_text_is_no_setting(text: str) -> None:
+    assert all(name.isupper() for name in parse(text))
+
+
+def test_one_value_in_several_ways_to_write_it() -> None:
+    assert {plain(one) for one in (True, "True", "1", 1, "True(1)", "0x1")} == {"1"}
+    assert Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "eth") and Firmware(System()).same("X", "ETH(2)", 2)
+    assert not Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "IB")
+
+
+def _printed(current: str, following: str) -> str:
+    return VERBOSE.replace(
+        "NUM_OF_VFS                                  0                    0                    16",
+        f"NUM_OF_VFS                                  0                    {current}                    {following}",
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = build("hgx-h100", tmp_path / "machine")
+    _boot(root, "first")
+    return root
+
+
+def _boot(root: Path, name: str) -> None:
+    place = root / "proc/sys/kernel/random/boot_id"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(name + "\n")
+
+
+def _plan(root: Path, printed: str, **settings: t.Any) -> Outcome:
+    """Check mode on a recorded machine, where no program but the query may run."""
+
+    def query(argv: list[str]) -> tuple[int, str, str]:
+        assert argv[:2] == ["mstconfig", "-d"] and argv[3:] == ["-e", "query"]
+        return 0, printed, ""
+
+    system = System(str(root), query)
+    nic = next(one for one in Node(system).devices.values() if one.vendor_id == "15b3")
+    node = Node(system, [Rule("rail", selector({"address": nic.key}), {"firmware": settings})], allow_management=True)
+    return converge(node, [Firmware(system)], check_mode=True)
+
+
+def test_the_next_boot_counts_and_the_running_card_is_a_reason_to_reboot(root: Path) -> None:
+    first = _plan(root, _printed("0", "0"), NUM_OF_VFS=16, LINK_TYPE_P1="ETH")
+    assert [(one.setting, one.before, one.after) for one in first.changes] == [("NUM_OF_VFS", "0", 16)]
+    assert len(first.reboot) == 1
+    written = _plan(root, _printed("0", "16"), NUM_OF_VFS=16, SRIOV_EN=True)
+    assert not written.changes
+    assert sorted(one.partition(" runs with ")[2] for one in written.reboot) == [
+        "NUM_OF_VFS=0, not 16",
+        "SRIOV_EN=False(0), not True",
+    ]
+    booted = _plan(root, _printed("16", "16"), NUM_OF_VFS=16)
+    assert not booted.changes and not booted.reboot
+
+
+def test_a_value_that_already_runs_needs_no_boot(root: Path) -> None:
+    back = _plan(root, _printed("0", "16"), NUM_OF_VFS=0)
+    assert len(back.changes) == 1 and not back.reboot
+
+
+def test_a_boot_that_did_not_help_is_no_reason_for_another(root: Path) -> None:
+    notes = root / NOTES[1:]
+    notes.parent.mkdir(parents=True)
+    notes.write_text("first\n")
+    assert _plan(root, _printed("0", "16"), NUM_OF_VFS=16).reboot
+    _boot(root, "second")
+    with pytest.raises(Refused, match="booted since.*power cycle"):
+        _plan(root, _printed("0", "16"), NUM_OF_VFS=16)
+    assert not _plan(root, _printed("16", "16"), NUM_OF_VFS=16).reboot
+
+
+def test_an_unknown_setting_is_refused(root: Path) -> None:
+    with pytest.raises(Refused, match="no such setting"):
+        _plan(root, VERBOSE, MAX_ACC_OUT_READ=44)
+
+
+def test_ports_of_one_card_agree_on_what_they_share(tmp_path: Path) -> None:
+    root = build("dgx-a100", tmp_path / "machine")
+    system = System(str(root), lambda argv: (0, VERBOSE, ""))
+    keys = [one.key for one in Node(system).devices.values() if one.vendor_id == "15b3" and not one.physfn]
+    pair = next((one, two) for one in keys for two in keys if one < two and one[:-1] == two[:-1])
+    rules = [
+        Rule(str(number), selector({"address": key}), {"firmware": {"NUM_OF_VFS": number}})
+        for number, key in enumerate(pair, 4)
+    ]
+    with pytest.raises(Refused, match="the ports share it"):
+        converge(Node(system, rules, allow_management=True), [Firmware(system)])

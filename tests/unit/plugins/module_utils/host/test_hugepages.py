@@ -1,0 +1,70 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.hugepages import Hugepages
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two sockets and the memory of a GPU, as on Grace Hopper."""
+    for number, processors in ((0, "0-71"), (1, "72-143"), (2, "")):
+        folder = tmp_path / f"sys/devices/system/node/node{number}"
+        for size in (2048, 1048576):
+            pages = folder / f"hugepages/hugepages-{size}kB"
+            pages.mkdir(parents=True)
+            (pages / "nr_hugepages").write_text("0\n")
+            (pages / "free_hugepages").write_text("0\n")
+        (folder / "cpulist").write_text(processors + "\n")
+    return tmp_path
+
+
+def _converge(root: Path, *wish: dict[str, t.Any], check_mode: bool = False) -> t.Any:
+    system = System(str(root))
+    return converge(Node(system, general={"hugepages": list(wish)}), [Hugepages(system)], check_mode)
+
+
+def test_nodes_without_processors_are_meant_only_where_named(root: Path) -> None:
+    planned = _converge(root, {"size": "2M", "count": 512}, check_mode=True)
+    assert [str(one) for one in planned.changes] == [
+        "node: hugepages 2M on NUMA node 0 0 -> 512",
+        "node: hugepages 2M on NUMA node 1 0 -> 512",
+    ]
+    planned = _converge(root, {"size": "1G", "count": 1, "numa_nodes": [2]}, check_mode=True)
+    assert [one.setting for one in planned.changes] == ["hugepages 1G on NUMA node 2"]
+
+
+def test_what_is_written_is_found_again(root: Path) -> None:
+    wish = ({"size": "2M", "count": 512}, {"size": "1G", "count": 2, "numa_nodes": [0]})
+    assert len(_converge(root, *wish).changes) == 3
+    assert not _converge(root, *wish).changes
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"size": "16M", "count": 1}, "of these sizes: 1G, 2M"),
+        ({"size": "2M", "count": 1, "numa_nodes": [7]}, "no such NUMA node"),
+        ({"size": "2M", "count": 3}, "6 of 10 are in use"),
+    ],
+)
+def test_refusals(root: Path, wish: dict[str, t.Any], reason: str) -> None:
+    pages = root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
+    (pages / "nr_hugepages").write_text("10\n")
+    (pages / "free_hugepages").write_text("4\n")
+    with pytest.raises(Refused, match=reason):
+        _converge(root, wish)
+
+
+def test_a_size_that_is_none(root: Path) -> None:
+    with pytest.raises(HostError, match="no size of a page"):
+        _converge(root, {"size": "2MB", "count": 1})

@@ -1,0 +1,301 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import subprocess
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.boot_loader import (
+    Entries,
+    Grub,
+    find_boot_loader,
+    grub_lines,
+    grub_shell,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.host.command_line import Arguments, split, words
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.kernel_args import KernelArgs
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ENTRY = """\
+title Fedora Linux (6.11.4)
+version 6.11.4
+linux /vmlinuz-6.11.4
+initrd /initramfs-6.11.4.img
+options root=UUID=1 ro rhgb quiet iommu=soft
+grub_users $grub_users
+"""
+GRUB_CFG = """\
+menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple-1' {
+\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro quiet "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0" $vt_handoff
+}
+submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-1' {
+\tmenuentry 'with Linux 6.1' $menuentry_id_option 'gnulinux-6.1-advanced-1' {
+\t\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro quiet
+\t}
+\tmenuentry 'Wiederherstellung' $menuentry_id_option 'gnulinux-6.1-recovery-1' {
+\t\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro single
+\t}
+}
+menuentry 'other' $menuentry_id_option 'osprober-gnulinux-simple-2' {
+\tlinux /boot/vmlinuz root=/dev/sdb1
+}
+"""
+
+
+class Machine:
+    """A node's files: what runs, which processor, and a boot loader's."""
+
+    def __init__(
+        self, root: Path, cmdline: str = "root=UUID=1 ro quiet", cpu: str = "vendor_id\t: AuthenticAMD"
+    ) -> None:
+        self.root = root
+        self.write("proc/cmdline", cmdline + "\n")
+        self.write("proc/cpuinfo", f"processor\t: 0\n{cpu}\n")
+        self.boot("first")
+
+    def write(self, path: str, text: str) -> None:
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def read(self, path: str) -> str:
+        return (self.root / path).read_text()
+
+    def boot(self, name: str, cmdline: str | None = None) -> None:
+        self.write("proc/sys/kernel/random/boot_id", name + "\n")
+        if cmdline is not None:
+            self.write("proc/cmdline", cmdline + "\n")
+
+    def options(self, entry: str = "a") -> str:
+        lines = self.read(f"boot/loader/entries/{entry}.conf").splitlines()
+        return next(line for line in lines if line.startswith("options ")).partition(" ")[2]
+
+    def converge(self, check_mode: bool = False, **general: t.Any) -> t.Any:
+        system = System(str(self.root))
+        return converge(Node(system, general=general), [KernelArgs(system)], check_mode)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path)
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    machine.write("boot/loader/entries/0-rescue.conf", ENTRY)
+    return machine
+
+
+def test_quotes_hold_an_argument_together() -> None:
+    assert split('ro dyndbg="file a.c +p" "pci=a;b" quiet -- init=1') == [
+        "ro",
+        "dyndbg=file a.c +p",
+        "pci=a;b",
+        "quiet",
+    ]
+
+
+_NAMES = st.sampled_from(["iommu", "intel_iommu", "intel-iommu", "console", "hugepages", "hugepagesz", "quiet", "pci"])
+_VALUES = st.sampled_from(["", "=pt", "=on", "=a;b", "=1G", "=4", "=x&y"])
+_ARGUMENT = st.builds(lambda name, value: name + value, _NAMES, _VALUES)
+
+
+def _wish(present: list[str], absent: list[str]) -> Arguments:
+    """Without contradictions, which the resource refuses."""
+    wish = Arguments(tuple(dict.fromkeys(present)))
+    return Arguments(
+        wish.present, tuple(item for item in absent if not any(one.startswith(item) for one in wish.present))
+    )
+
+
+@given(st.lists(_ARGUMENT, max_size=6), st.lists(_ARGUMENT, max_size=4), st.lists(_ARGUMENT, max_size=8))
+def test_what_is_applied_is_seen_and_taken_out_again(present: list[str], absent: list[str], line: list[str]) -> None:
+    wish, before = _wish(present, absent), " ".join(f'"{one}"' if ";" in one else one for one in line)
+    after = wish.applied(before, Arguments())
+    assert wish.seen(split(after)) == wish.ordered()
+    assert wish.applied(after, wish) == after
+    assert not any(one in wish.present for one in split(Arguments().applied(after, wish)))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(_ARGUMENT, max_size=5),
+    st.lists(_ARGUMENT, max_size=3),
+    st.lists(_ARGUMENT.filter(str.isascii), max_size=6),
+)
+def test_the_shell_of_grub_does_the_same(present: list[str], absent: list[str], line: list[str]) -> None:
+    wish, before = _wish(present, absent), " ".join(f'"{one}"' if set(";&") & set(one) else one for one in line)
+    script = f'set -e\n{grub_shell(wish)}\nprintf \'%s\\n%s\\n\' "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"\n'
+    environment = {"GRUB_CMDLINE_LINUX": before, "GRUB_CMDLINE_LINUX_DEFAULT": before, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh"], input=script, env=environment, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    alone = [word for word in words(wish.applied(before, Arguments())) if word.replace('"', "") not in wish.present]
+    assert words(first) == alone
+    assert words(second) == words(wish.applied(before, Arguments()))
+
+
+def test_a_grub_menu_without_recovery_and_other_systems() -> None:
+    first, second = grub_lines(GRUB_CFG)
+    assert first == ["root=UUID=1", "ro", "quiet", "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0", "$vt_handoff"]
+    assert second == ["root=UUID=1", "ro", "quiet"]
+
+
+def test_nothing_is_planned_where_nothing_is_asked(machine: Machine) -> None:
+    assert not machine.converge().changes
+
+
+def test_names_are_compared_and_not_parts_of_them(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "amd_iommu=pt iommu=pt_not"))
+    assert machine.converge(kernel_args=["iommu=pt"], check_mode=True).changes
+
+
+def test_entries_get_the_arguments_and_give_them_back(machine: Machine) -> None:
+    machine.write("etc/kernel/cmdline", "root=UUID=1 ro quiet\n")
+    machine.write("etc/default/grub", 'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="rhgb quiet"\n')
+    wish = {
+        "kernel_args": ["hugepagesz=1G", "hugepages=4", "pci=disable_acs_redir=a;b"],
+        "kernel_args_absent": ["quiet"],
+    }
+    planned = machine.converge(check_mode=True, iommu="passthrough", **wish)
+    assert "quiet" in machine.options()
+    done = machine.converge(iommu="passthrough", **wish)
+    assert done.after == planned.after and done.reboot == planned.reboot
+    added = 'hugepagesz=1G hugepages=4 "pci=disable_acs_redir=a;b" iommu=pt'
+    assert machine.options() == f"root=UUID=1 ro rhgb {added}"
+    assert machine.options("0-rescue") == "root=UUID=1 ro rhgb quiet iommu=soft"
+    assert machine.read("etc/kernel/cmdline") == f"root=UUID=1 ro {added}\n"
+    in_shell = added.replace('"', '\\"')
+    assert machine.read("etc/default/grub") == f'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="rhgb {in_shell}"\n'
+    assert not machine.converge(iommu="passthrough", **wish).changes
+    assert machine.converge(iommu="passthrough").changes
+    assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=pt"
+    machine.converge(kernel_args=[])
+    assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=soft"
+    assert machine.read("etc/default/grub") == 'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="rhgb quiet iommu=soft"\n'
+    assert not (machine.root / "etc/lanewise/kernel-args").exists()
+
+
+def test_what_others_change_afterwards_is_mended(machine: Machine) -> None:
+    machine.converge(kernel_args=["iommu=pt", "nosmt"])
+    for damage in ("iommu=soft iommu=pt nosmt", "nosmt", ""):
+        machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", damage))
+        assert machine.converge(kernel_args=["iommu=pt", "nosmt"]).changes
+        assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=pt nosmt"
+
+
+def test_shared_kernelopts_are_told_by_their_value(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("root=UUID=1 ro rhgb quiet iommu=soft", "$kernelopts"))
+    machine.write("boot/grub2/grubenv", "# GRUB Environment Block\nkernelopts=root=UUID=1 ro iommu=pt \n")
+    loader = find_boot_loader(System(str(machine.root)))
+    assert isinstance(loader, Entries) and loader.lines() == [["root=UUID=1", "ro", "iommu=pt"]]
+
+
+def test_a_profile_of_tuned_is_not_fought_with(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "$tuned_params"))
+    machine.write("boot/grub2/grubenv", "# GRUB Environment Block\ntuned_params=iommu=soft isolcpus=2\n")
+    with pytest.raises(Exception, match="tuned_params"):
+        machine.converge(kernel_args=["iommu=pt"])
+    assert "iommu=pt" not in machine.options()
+
+
+def test_an_argument_that_a_boot_has_not_brought_is_refused_and_not_waited_for(machine: Machine) -> None:
+    first = machine.converge(kernel_args=["iommu=pt"])
+    assert first.reboot == ["kernel arguments change at a boot: +iommu=pt"]
+    assert machine.converge(kernel_args=["iommu=pt"]).reboot
+    machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt")
+    assert not machine.converge(kernel_args=["iommu=pt"]).reboot
+    machine.boot("third", "root=UUID=1 ro rhgb quiet")
+    with pytest.raises(Refused, match="booted since"):
+        machine.converge(kernel_args=["iommu=pt"])
+    gone = machine.converge(kernel_args=[])
+    assert gone.changes and not gone.reboot
+
+
+def test_an_argument_that_leaves_needs_a_boot(machine: Machine) -> None:
+    machine.converge(kernel_args=["iommu=pt"])
+    machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt")
+    assert machine.converge(kernel_args=[]).reboot == ["kernel arguments leave at a boot: iommu=pt"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "word", "present"),
+    [
+        ("vendor_id\t: GenuineIntel", "passthrough", ["intel_iommu=on", "iommu=pt"]),
+        ("vendor_id\t: GenuineIntel", "off", ["intel_iommu=off"]),
+        ("vendor_id\t: AuthenticAMD", "passthrough", ["iommu=pt"]),
+        ("vendor_id\t: AuthenticAMD", "translate", ["iommu=nopt"]),
+        ("CPU implementer\t: 0x41", "passthrough", ["iommu.passthrough=1"]),
+    ],
+)
+def test_the_iommu_in_the_words_of_the_processor(tmp_path: Path, cpu: str, word: str, present: list[str]) -> None:
+    machine = Machine(tmp_path, cpu=cpu)
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    assert machine.converge(iommu=word, check_mode=True).changes[0].after == {"present": present, "absent": []}
+
+
+@pytest.mark.parametrize(
+    ("general", "reason"),
+    [
+        ({"kernel_args": ["root=/dev/sda"]}, "not boot"),
+        ({"kernel_args_absent": ["initrd"]}, "not boot"),
+        ({"kernel_args": ["a=$(reboot)"]}, "no argument that every"),
+        ({"kernel_args": ["a b"]}, "no argument that every"),
+        ({"kernel_args": ["quiet"], "kernel_args_absent": ["quiet"]}, "wanted and unwanted"),
+    ],
+)
+def test_what_no_boot_loader_should_be_given(machine: Machine, general: t.Any, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        machine.converge(**general)
+
+
+def test_no_argument_switches_off_the_units_of_arm64(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, cpu="CPU implementer\t: 0x41")
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    with pytest.raises(Refused, match="off on this processor"):
+        machine.converge(iommu="off", kernel_args=["nosmt"])
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("run/ostree-booted", "rpm-ostree"),
+        ("etc/zipl.conf", "zipl"),
+        ("sys/firmware/efi/efivars/StubInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f", "unified image"),
+    ],
+)
+def test_other_ways_to_boot_are_told_with_a_way_out(machine: Machine, path: str, reason: str) -> None:
+    machine.write(path, "\7\0\0\0s\0")
+    with pytest.raises(Refused, match=reason):
+        machine.converge(kernel_args=["iommu=pt"])
+
+
+def test_a_node_booted_over_the_network_that_runs_what_is_wanted(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "ip=dhcp iommu=pt quiet")
+    assert not machine.converge(iommu="passthrough").changes
+    with pytest.raises(Refused, match="netboot server"):
+        machine.converge(iommu="passthrough", kernel_args=["pci=realloc"])
+
+
+def test_the_boot_loader_that_started_the_node_is_the_one(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    machine.write("boot/grub/grub.cfg", GRUB_CFG)
+    machine.write("usr/sbin/update-grub", "")
+    assert isinstance(find_boot_loader(System(str(tmp_path))), Grub)
+    info = tmp_path / "sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+    info.parent.mkdir(parents=True)
+    info.write_bytes(b"\6\0\0\0" + "systemd-boot 255\0".encode("utf-16-le"))
+    assert isinstance(find_boot_loader(System(str(tmp_path))), Entries)
+
+
+def test_a_menu_without_a_kernel_is_an_error(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.write("boot/grub/grub.cfg", "set default=0\n")
+    machine.write("usr/sbin/update-grub", "")
+    with pytest.raises(HostError, match="no entry with a Linux kernel"):
+        machine.converge(kernel_args=["iommu=pt"])

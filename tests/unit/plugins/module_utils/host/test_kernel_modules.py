@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.kernel_modules import LOAD, OPTIONS, KernelModules
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+
+WISH = {"module_options": {"ib_core": "netns_mode=0"}}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A node with ib_core loaded in shared mode, and its netns_mode as the kernel shows it."""
+    _write(tmp_path, "sys/module/ib_core/parameters/netns_mode", "Y\n")
+    _write(tmp_path, "sys/module/tcp_cubic/parameters/beta", "717\n")
+    _write(tmp_path, "proc/modules", "ib_core 524288 8 rdma_cm,mlx5_ib, Live 0x0000000000000000\n")
+    _write(tmp_path, "proc/sys/kernel/random/boot_id", "first\n")
+    return tmp_path
+
+
+def _write(root: Path, path: str, text: str) -> None:
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def _converge(root: Path, check_mode: bool = False, **general: t.Any) -> t.Any:
+    system = System(str(root))
+    return converge(Node(system, general=general), [KernelModules(system)], check_mode)
+
+
+def test_options_wait_for_a_boot_and_not_for_ever(root: Path) -> None:
+    planned = _converge(root, check_mode=True, **WISH)
+    assert planned.reboot == ["module ib_core was loaded with netns_mode=Y, not 0"]
+    assert _converge(root, **WISH).after == planned.after
+    assert (root / OPTIONS[1:]).read_text().splitlines()[-1] == "options ib_core netns_mode=0"
+    again = _converge(root, **WISH)
+    assert not again.changes and again.reboot
+    _write(root, "proc/sys/kernel/random/boot_id", "second\n")
+    with pytest.raises(Refused, match="booted since.*initial RAM disk"):
+        _converge(root, **WISH)
+    _write(root, "sys/module/ib_core/parameters/netns_mode", "N\n")
+    done = _converge(root, **WISH)
+    assert not done.changes and not done.reboot
+
+
+def test_options_that_are_no_longer_wanted_leave(root: Path) -> None:
+    _converge(root, module_options={"ib_core": "netns_mode=0", "mlx5_core": "prof_sel=2 debug_mask=0"})
+    _converge(root, module_options={"mlx5-core": "prof_sel=2"})
+    assert [line for line in (root / OPTIONS[1:]).read_text().splitlines() if line[0] != "#"] == [
+        "options mlx5_core prof_sel=2"
+    ]
+    _converge(root, module_options={})
+    assert not (root / OPTIONS[1:]).exists()
+
+
+def test_modules_of_the_boot(root: Path) -> None:
+    _write(root, LOAD[1:], "# ours\nnvidia_peermem\n")
+    outcome = _converge(root, kernel_modules=["ib-core"])
+    assert [str(one) for one in outcome.changes] == [
+        "node: module ib_core at boot unset -> true",
+        "node: module nvidia_peermem at boot true -> unset",
+    ]
+    assert not _converge(root, kernel_modules=["ib_core"]).changes
+
+
+@pytest.mark.parametrize(
+    ("general", "reason"),
+    [
+        ({"module_options": {"tcp_cubic": "beta=1"}}, r"kernel_args: \[tcp_cubic.beta=1\]"),
+        ({"module_options": {"ib_core": "netns_mode"}}, "no option of the form"),
+        ({"module_options": {"ib_core": 'a="; rm'}}, "no option of the form"),
+        ({"module_options": {"a b": "c=d"}}, "no name of a kernel module|no option"),
+        ({"module_options": {"mlx5_core": "prof_sel=1"}}, "mlnx.conf has options for it as well"),
+    ],
+)
+def test_refusals(root: Path, general: t.Any, reason: str) -> None:
+    _write(root, "etc/modprobe.d/mlnx.conf", "options mlx5-core prof_sel=3\n")
+    with pytest.raises(Refused, match=reason):
+        _converge(root, **general)

@@ -1,0 +1,20 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host.memlock import limits
+
+
+def test_limits_as_the_kernel_writes_them() -> None:
+    found = limits(Path("/proc/self/limits").read_text())
+    wish = [
+        "unlimited" if one == resource.RLIM_INFINITY else str(one)
+        for one in resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    ]
+    assert found == wish
+    assert limits("Limit Soft Limit\n") is None

@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which NICs rules choose, what they say together, and what is protected."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Device, Node, Rule, Unfit, merged, selector
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
+
+
+def test_rails_are_chosen_by_what_they_are(make_node: MakeNode) -> None:
+    node = make_node("hgx-h100", {"near_gpu": "PIX", "min_speed_mbps": 400000}, {"mtu": 4200})
+    assert len(node.settings) == 8
+    assert all(node.devices[key].address and not node.devices[key].physfn for key in node.settings)
+    assert not set(node.settings) & {
+        key for key, one in node.devices.items() if set(one.interfaces) & set(node.management)
+    }
+
+
+def test_a_distance_that_nobody_knows_is_not_near(make_node: MakeNode) -> None:
+    assert not make_node("cpu-rdma", {"near_gpu": "NODE"}, {"mtu": 9000}).settings
+
+
+def test_vfs_and_virtual_interfaces_are_chosen_by_type_only(make_node: MakeNode) -> None:
+    assert not any(device.physfn for device in chosen(make_node("sriov", {"driver": "*"}, {"mtu": 9000})))
+    assert all(device.physfn for device in chosen(make_node("sriov", {"type": "vf"}, {"mtu": 9000})))
+    assert [
+        one.key for one in chosen(make_node("sriov", {"type": "virtual", "interface": "bond0"}, {"mtu": 9000}))
+    ] == ["bond0"]
+
+
+def chosen(node: Node) -> list[Device]:
+    assert node.settings
+    return [node.devices[key] for key in node.settings]
+
+
+def test_a_rule_says_how_many(make_node: MakeNode) -> None:
+    node = make_node("hgx-h100")
+    rails = selector({"near_gpu": "PIX"})
+    with pytest.raises(Unfit) as failure:
+        Node(node.system, [Rule("rails", rails, {}, count=9), Rule("more", rails, {}, at_least=10)])
+    first, second = failure.value.problems
+    assert "rails: chooses 8 NICs of this node, not 9: 0000:" in first
+    assert "more: chooses 8 NICs of this node, not at least 10" in second
+    Node(node.system, [Rule("rails", rails, {}, count=8, at_least=8)])
+
+
+def test_a_later_rule_replaces_what_it_names() -> None:
+    base = {"mtu": 9000, "rings": {"rx": 1, "tx": 2}, "num_vfs": None}
+    assert merged(base, {"rings": {"rx": 3}, "mtu": None}) == {**base, "rings": {"rx": 3, "tx": 2}}
+    assert base["rings"] == {"rx": 1, "tx": 2}
+
+
+@pytest.mark.parametrize(("values", "message"), [({"near_gpu": "SYS"}, "one of PIX"), ({"name": "x"}, "is not known")])
+def test_wrong_selectors(values: dict[str, str], message: str) -> None:
+    with pytest.raises(Unfit, match=message):
+        selector(values)

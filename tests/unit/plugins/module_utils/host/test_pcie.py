@@ -1,0 +1,122 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Registers of PCI functions on machines whose configuration space is that of the real parts."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.pcie import AcsForGpudirect, Pcie, ports
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+
+def _converge(root: Path, settings: t.Any = None, check_mode: bool = False, **general: t.Any) -> Outcome:
+    system = System(str(root))
+    rules = [Rule("rails", selector({"type": ["pf", "vf"]}), settings)] if settings else []
+    node = Node(system, rules, general, allow_management=True)
+    return converge(node, [Pcie(system), AcsForGpudirect(system)], check_mode)
+
+
+def _config(root: Path, address: str) -> bytes:
+    return (root / f"sys/bus/pci/devices/{address}/config").read_bytes()
+
+
+def _machine(tmp_path: Path, name: str) -> Path:
+    return build(name, tmp_path / "machine")
+
+
+def test_two_fields_change_and_no_other_bit(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "hgx-h100")
+    addresses = list(Node(System(str(root))).devices)
+    before = {one: _config(root, one) for one in addresses if one.startswith("0000")}
+    wish = {"max_read_request_bytes": 4096, "relaxed_ordering": True}
+    predicted = _converge(root, wish, check_mode=True)
+    assert predicted.changes and {one: _config(root, one) for one in before} == before
+    done = _converge(root, wish)
+    assert done.after == predicted.after and not _converge(root, wish).changes
+    for address, old in before.items():
+        new = _config(root, address)
+        differing = [offset for offset in range(len(old)) if old[offset] != new[offset]]
+        assert len(new) == len(old) and set(range(differing[0], differing[-1] + 1)) <= {differing[0], differing[0] + 1}
+        register = differing[-1] - 1
+        word = int.from_bytes(new[register : register + 2], "little")
+        assert word & 0x7010 == 0x5010
+        assert word & ~0x7010 == int.from_bytes(old[register : register + 2], "little") & ~0x7010
+    converge(Node(System(str(root)), allow_management=True), [Pcie(System(str(root)))], wanted=done.before)
+    assert {one: _config(root, one) for one in before} == before
+
+
+def test_vfs_have_what_their_pf_has(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="a VF has what its PF .* has"):
+        _converge(_machine(tmp_path, "sriov"), {"relaxed_ordering": True})
+
+
+def test_a_size_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="128, 256, 512, 1024, 2048, 4096"):
+        _converge(_machine(tmp_path, "hgx-h100"), {"max_read_request_bytes": 8192})
+
+
+def _enable(root: Path, *names: str) -> set[str]:
+    """All ports between GPUs and NICs as firmware or the kernel may leave them; the ports."""
+    system = System(str(root))
+    node = Node(system)
+    resource = AcsForGpudirect(system)
+    between = ports(resource._facts(node))
+    wrong = {f"acs of {port}": list(names) for port in between if node.facts["functions"][port]["acs"]}
+    assert converge(node, [resource], wanted={"acs": {"node": wrong}}).changes
+    return set(between)
+
+
+def test_only_ports_between_a_gpu_and_its_nic_are_opened(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "mi300x")
+    between = _enable(root, "SV", "RR", "CR", "UF")
+    node = Node(System(str(root)))
+    functions = node.facts["functions"]
+    before = {one: functions[one]["acs"]["enabled"] for one in functions if functions[one]["acs"]}
+    assert len(between) < len(before)
+    done = _converge(root, acs="gpudirect")
+    now = Node(System(str(root))).facts
+    for one, enabled in before.items():
+        gone = {"RR", "CR"} if one in between else set()
+        assert set(now["functions"][one]["acs"]["enabled"]) == set(enabled) - gone
+    assert "acs-redirect" in {one["id"] for one in node.facts["findings"]}
+    assert "acs-redirect" not in {one["id"] for one in now["findings"]}
+    assert not _converge(root, acs="gpudirect").changes
+    system = System(str(root))
+    assert converge(Node(system), [AcsForGpudirect(system)], wanted={"acs": done.before["acs"]}).changes
+    restored = Node(System(str(root))).facts["functions"]
+    assert {one: restored[one]["acs"]["enabled"] for one in before} == before
+
+
+def test_a_data_direct_board_keeps_the_redirects_that_it_needs(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "gb300")
+    assert not _converge(root, acs="gpudirect").changes, "the description is that of a board set up by rdma_topo"
+    _enable(root, "UF")
+    done = _converge(root, acs="gpudirect")
+    words = {tuple(one.after) for one in done.changes}
+    assert words == {("SV", "RR", "UF"), ("SV", "CR", "UF"), ("RR", "CR", "UF")}
+
+
+def test_guests_devices_keep_their_isolation(tmp_path: Path) -> None:
+    root = _machine(tmp_path, "mi300x")
+    port = min(_enable(root, "SV", "RR", "CR", "UF"))
+    node = Node(System(str(root)))
+    address = next(one for one, function in node.facts["functions"].items() if port in function["bridges"])
+    event = root / f"sys/bus/pci/devices/{address}/uevent"
+    lines = [line for line in event.read_text().splitlines() if not line.startswith("DRIVER=")]
+    event.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
+    with pytest.raises(Refused, match="belongs to a guest"):
+        _converge(root, acs="gpudirect")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("azure-vm", "virtual machine|meet below"), ("gb200", "meet below")])
+def test_machines_on_which_there_is_nothing_to_set(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        _converge(_machine(tmp_path, name), acs="gpudirect")

@@ -1,0 +1,57 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.rdma_system import PARAMETER, PATH, RdmaSystem
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
+
+
+@pytest.fixture
+def machine():
+    with Machine("cpu-rdma") as one:
+        one.remove(PARAMETER)  # ib_core is not loaded, unless a test says so
+        yield one
+
+
+def test_the_mode_is_set_now_and_for_the_next_boot(machine):
+    machine.write(PARAMETER, "Y")
+    plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive")
+    assert [str(change) for change in plan.changes] == [
+        "node: rdma_netns_mode shared -> exclusive",
+        "node: rdma_netns_mode_at_boot unset -> exclusive",
+    ]
+    assert not plan.reboot
+
+
+def test_without_rdma_there_is_only_the_next_boot(machine):
+    plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="shared")
+    assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"] and not plan.reboot
+
+
+def test_a_namespace_that_a_pod_has_makes_it_a_reboot(machine, monkeypatch):
+    machine.write(PARAMETER, "Y")
+    why = "process 7 (pause) has a network namespace of its own"
+    monkeypatch.setattr(RdmaSystem, "_other_namespace", lambda self: why)
+    plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive")
+    assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"]
+    assert len(plan.reboot) == 1 and why in plan.reboot[0]
+
+
+def test_what_somebody_else_wrote_is_replaced_and_put_back(machine):
+    mine = "# mine\noptions ib_core netns_mode=1\n"
+    place = machine.root / PATH.lstrip("/")
+    place.parent.mkdir(parents=True)
+    place.write_text(mine)
+    resource = RdmaSystem(System(str(machine.root)))
+    for change in machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive").changes:
+        resource.apply(None, change)
+        assert place.read_text() == "options ib_core netns_mode=0\n"
+        resource.apply(None, change.reversed())
+    assert place.read_text() == mine
+    resource.apply(None, Change("rdma_system", NODE, "rdma_netns_mode_at_boot", "shared", None))
+    assert not place.exists()

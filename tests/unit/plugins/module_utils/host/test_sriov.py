@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What is planned for the VFs of a machine, and what is refused. How the kernel takes it, the lab proves."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.sriov import Sriov
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
+
+
+def planned(node: Node, **options: t.Any) -> list[str]:
+    return [str(change) for change in converge(node, [Sriov(node.system)], check_mode=True, **options).changes]
+
+
+def pf(node: Node, vfs: int, driver: str = "*") -> str:
+    return next(
+        key for key, one in sorted(node.devices.items()) if len(one.vfs) == vfs and not one.physfn and one.total_vfs
+    )
+
+
+def test_only_what_differs_is_planned(make_node: MakeNode) -> None:
+    address = pf(make_node("sriov"), 8)
+    assert planned(make_node("sriov", {"address": address}, {"num_vfs": 8, "vfs_autoprobe": True})) == []
+    node = make_node("sriov", {"address": address}, {"num_vfs": 4, "vfs_autoprobe": False})
+    assert planned(node) == [f"{address}: vfs_autoprobe true -> false", f"{address}: num_vfs 8 -> 4"]
+    outcome = converge(node, [Sriov(node.system)], check_mode=True)
+    assert outcome.drain == [f"{address}: all 8 VFs of {address} are removed and made anew"]
+
+
+def test_what_cannot_be_is_refused_at_once(make_node: MakeNode) -> None:
+    node = make_node("sriov", {"type": ["pf", "vf"]}, {"num_vfs": 1000})
+    with pytest.raises(Refused) as failure:
+        planned(node)
+    text = str(failure.value)
+    assert "1000 VFs are wanted, and the card offers" in text
+    assert "is a VF itself" in text and "carries the default route" in text
+    assert len(failure.value.refusals) == len(node.settings)
+
+
+def test_the_default_routes_pf_is_left_alone(make_node: MakeNode) -> None:
+    node = make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2})
+    with pytest.raises(Refused, match="default route.*exclude it in the selector"):
+        planned(node)
+    with pytest.raises(Refused, match="the kernel offers no SR-IOV here"):
+        planned(make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2}, allow_management=True))
+
+
+def test_a_claimed_vf_is_in_the_way_until_the_node_is_drained(make_node: MakeNode) -> None:
+    address = pf(make_node("sriov"), 8)
+    node = make_node("sriov", {"address": address}, {"num_vfs": 2})
+    state = Path(node.system.reader.root) / "var/lib/kubelet/plugins/lanewise.dev/state"
+    state.mkdir(parents=True)
+    (state / "0b7f.json").write_text(json.dumps({"devices": [{"address": node.devices[address].vfs[3]}]}))
+    with pytest.raises(Refused, match="a pod has it by the resource claim with UID 0b7f.*drain the node first"):
+        planned(node)
+    assert planned(node, drained=True) == [f"{address}: num_vfs 8 -> 2"]
+
+
+def test_vfs_that_others_manage_are_only_counted(make_node: MakeNode) -> None:
+    address = pf(make_node("sriov"), 8)
+    assert planned(make_node("sriov", {"address": address}, {"num_vfs": 6, "externally_managed": True})) == []
+    with pytest.raises(Refused, match="has 8 VFs, managed elsewhere, and 16 are wanted"):
+        planned(make_node("sriov", {"address": address}, {"num_vfs": 16, "externally_managed": True}))
+
+
+def test_a_setting_is_written_read_back_and_undone(make_node: MakeNode) -> None:
+    address = pf(make_node("sriov"), 8)
+    node = make_node("sriov", {"address": address}, {"vfs_autoprobe": False})
+    outcome = converge(node, [Sriov(node.system)])
+    assert outcome.after == {"sriov": {address: {"vfs_autoprobe": False}}}
+    assert planned(node) == []
+    Sriov(node.system).apply(node, outcome.changes[0].reversed())
+    assert planned(node) == [f"{address}: vfs_autoprobe true -> false"]

@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import netlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.vf import Vf, decoded, encoded
+from ansible_collections.lanewise.dra.plugins.module_utils.host.vfs import indexes
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+EMPTY_PF, INFINIBAND_PF, LEGACY_PF = "0000:c9:00.0", "0000:49:00.0", "0000:16:00.0"
+
+numbers = st.integers(0, 2**32 - 2)
+address = st.lists(st.integers(0, 255), min_size=6, max_size=6).map(lambda raw: ":".join(f"{b:02x}" for b in raw))
+guid = st.lists(st.integers(0, 255), min_size=8, max_size=8).map(lambda raw: ":".join(f"{b:02x}" for b in raw))
+vlan = st.builds(
+    lambda number, qos, protocol: f"{number}" + (f" qos {qos}" if qos else "") + (protocol if number else ""),
+    st.integers(0, 4095),
+    st.integers(0, 7),
+    st.sampled_from(["", " 802.1ad"]),
+)
+states = st.fixed_dictionaries(
+    {
+        "mac": address,
+        "vlan": vlan,
+        "trust": st.booleans(),
+        "spoof_check": st.booleans(),
+        "link_state": st.sampled_from(["auto", "enable", "disable"]),
+        "rate": st.builds("{} to {} Mbit/s".format, numbers, numbers),
+        "node_guid": guid,
+        "port_guid": guid,
+    }
+)
+
+
+@given(st.dictionaries(st.integers(0, 255), states, max_size=5))
+def test_what_is_written_reads_the_same(wanted):
+    infos = [
+        netlink.nest(1, *(encoded(number, setting, value) for setting, value in state.items()))
+        for number, state in wanted.items()
+    ]
+    assert decoded(b"".join(infos)) == wanted
+
+
+@given(st.binary(max_size=400), st.sampled_from([6, 20]))
+def test_any_bytes_are_read(raw, width):
+    decoded(raw, width)
+    decoded(netlink.nest(1, raw), width)
+    decoded(netlink.nest(1, encoded(0, "mac", "02:00:00:00:00:01"), raw), width)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(3, [3]), ("3", [3]), ("0-3,6", [0, 1, 2, 3, 6]), (["0-1", 5], [0, 1, 5]), ("7 - 8", None), ("3-1", None)],
+)
+def test_indexes(value, found):
+    if found is None:
+        with pytest.raises(ValueError, match="is no index"):
+            indexes(value)
+    else:
+        assert indexes(value) == found
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with Machine("sriov") as one:
+        yield one
+
+
+def test_vfs_that_are_yet_to_be_made_have_no_values(machine):
+    settings = {
+        "num_vfs": 3,
+        "vf": {"trust": True, "vlan": 100, "qos": 3},
+        "vfs": [{"index": 1, "mac": "02-00-00-00-00-0A"}, {"index": "1-2", "vlan": 7, "qos": 0, "max_rate": 100}],
+    }
+    plan = machine.planned(Vf, {EMPTY_PF: settings})
+    assert not plan.refusals
+    assert [str(change).replace(EMPTY_PF, "PF") for change in plan.changes] == [
+        "PF vf 0: trust unset -> true",
+        "PF vf 0: vlan unset -> 100 qos 3",
+        "PF vf 1: trust unset -> true",
+        "PF vf 1: mac unset -> 02:00:00:00:00:0a",
+        "PF vf 1: vlan unset -> 7",
+        "PF vf 1: rate unset -> 0 to 100 Mbit/s",
+        "PF vf 2: trust unset -> true",
+        "PF vf 2: vlan unset -> 7",
+        "PF vf 2: rate unset -> 0 to 100 Mbit/s",
+    ]
+
+
+def test_vfs_that_are_made_anew_lose_what_they_have(machine):
+    plan = machine.planned(Vf, {LEGACY_PF: {"num_vfs": 2, "vf": {"trust": True}}})
+    assert [change.before for change in plan.changes] == [None, None]
+
+
+def test_what_the_vfs_are_without_the_kernel_is_not_guessed(machine):
+    with pytest.raises(HostError, match="a recorded tree does not tell it"):
+        machine.planned(Vf, {LEGACY_PF: {"vf": {"trust": True}}})
+
+
+def test_infiniband_has_guids_and_ethernet_has_addresses(machine):
+    guids = {"num_vfs": 2, "vfs": [{"index": 0, "node_guid": "11:22:33:44:55:66:77:88"}]}
+    assert not machine.planned(Vf, {INFINIBAND_PF: guids}).refusals
+    assert "use mac" in str(machine.planned(Vf, {EMPTY_PF: guids}).refusals[0])
+    mac = {"num_vfs": 2, "vfs": [{"index": 0, "mac": "02:00:00:00:00:01"}]}
+    assert "use node_guid and port_guid" in str(machine.planned(Vf, {INFINIBAND_PF: mac}).refusals[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several, and it is one VF's own"),
+        ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is none"),
+        ({"vf": {"qos": 3}}, "qos and vlan_protocol are a VLAN's"),
+        ({"vfs": [{"index": "x", "trust": True}]}, "no index or range"),
+    ],
+)
+def test_what_makes_no_sense_is_told(machine, settings, reason):
+    with pytest.raises(HostError, match=reason):
+        machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, **settings}})
+
+
+def test_a_vf_beyond_the_number_is_refused(machine):
+    plan = machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, "vfs": [{"index": 5, "trust": True}]}})
+    assert "the PF has 2 VFs (raise num_vfs to 6" in str(plan.refusals[0])

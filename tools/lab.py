@@ -1,0 +1,290 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Get what the lab's virtual nodes are made of: QEMU, a kernel with test aids, a disk image. All of it is Debian's.
+
+    python3 tools/lab.py
+
+Nothing is installed. Packages are fetched with an apt configuration of our own, from the archive that the machine's apt
+uses, unpacked into the user's cache directory, and run from there with their own libraries. Each part lies under the
+hash of its recipe in tests/lab/, so checkouts share it. See docs/lab.md. Uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from environment import CACHE, REPOSITORY, Missing, say
+
+RECIPES = REPOSITORY / "tests" / "lab"
+LAB = CACHE / "lab"
+SUITE = "trixie"
+MIRROR = "LANEWISE_DEBIAN_MIRROR"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+#: e2fsprogs reads archives through libarchive, which makes a filesystem with owners and devices without being root.
+TOOLS = ("qemu-system-x86", "qemu-utils", "e2fsprogs", "libarchive13t64", "mmdebstrap")
+KERNEL = ("linux-image-amd64", "linux-headers-amd64", "linux-source-6.12", "busybox-static")
+BUILD = ("make", "gcc", "binutils", "bash", "coreutils", "cpio", "dash", "diffutils", "findutils", "grep", "gzip")
+BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
+IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
+IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest")
+IMAGE += ("python3", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables")
+#: What the first run of each took on two cores, downloads included.
+SECONDS = {"tools": 15, "kernel": 100, "image": 90}
+
+
+class Broken(Exception):
+    """A step that should work on this machine did not. The text holds the end of what its program said."""
+
+
+def run(command: t.Sequence[object], **options: t.Any) -> str:
+    """What a program prints; Broken, with the end of it, where it fails."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
+    )
+    if done.returncode:
+        lines = done.stdout.strip().splitlines()
+        errors = [line for line in lines[:-20] if line.startswith(("E: ", "W: "))]
+        raise Broken("\n".join([f"{' '.join(words)[:200]}: status {done.returncode}", *errors[:5], *lines[-20:]]))
+    return done.stdout
+
+
+# packages
+
+
+def supported() -> None:
+    """Raises Missing where the lab cannot be had, and says why."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise Missing("needs Linux on x86-64")
+    for program, package in (("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("perl", "perl"), ("ssh", "openssh-client")):
+        if not shutil.which(program):
+            raise Missing(f"needs {program} (Debian package {package})")
+    if not KEYRING.exists():
+        raise Missing(f"needs the keys of Debian's archive, {KEYRING} (package debian-archive-keyring)")
+    archive()
+
+
+@functools.lru_cache(None)
+def archive() -> str:
+    """The address of Debian's archive: the variable's, or the one that apt uses on this machine."""
+    if os.environ.get(MIRROR):
+        return os.environ[MIRROR].rstrip("/")
+    listing = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    done = subprocess.run(listing, capture_output=True, text=True, check=False)
+    system = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    if "ID=debian" in system:
+        for line in done.stdout.splitlines():
+            address, release, component = line.split()
+            if component == "main" and "-" not in release and "/" not in release:
+                return address.rstrip("/")
+    raise Missing(f"apt uses no archive of Debian here; {MIRROR} can name one, as http://HOST/debian")
+
+
+def _configuration(folder: Path) -> Path:
+    """An apt configuration that knows nothing of what is installed here, and how this machine reaches the network."""
+    for name in ("empty", "sources", "lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "status").touch()
+    sources = [f"URIs: {archive()}\nSuites: {SUITE} {SUITE}-updates"]
+    if archive().endswith("/debian"):
+        sources.append(f"URIs: {archive()}-security\nSuites: {SUITE}-security")
+    signed = f"Types: deb\nComponents: main\nArchitectures: amd64\nSigned-By: {KEYRING}\n"
+    (folder / "sources/lab.sources").write_text("\n".join(f"{source}\n{signed}" for source in sources))
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
+    network = [line for line in dump.splitlines() if line.startswith(("Acquire::http", "Acquire::Check-"))]
+    own = [f'Dir::{name} "{folder}/{value}";' for name, value in (
+        ("Etc::Parts", "empty"),
+        ("Etc::sourceparts", "sources"),
+        ("Etc::preferencesparts", "empty"),
+        ("State::lists", "lists"),
+        ("State::status", "status"),
+        ("State::extended_states", "extended"),
+        ("Cache", "cache"),
+    )]  # fmt: skip
+    own += ['Dir::Etc::Main "/dev/null";', 'Dir::Etc::sourcelist "/dev/null";', 'Dir::Etc::preferences "/dev/null";']
+    common = ['Acquire::Languages "none";', 'Acquire::Retries "3";', 'APT::Install-Recommends "false";']
+    (folder / "chroot.conf").write_text("\n".join([*network, *common]) + "\n")
+    (folder / "apt.conf").write_text("\n".join([*network, *common, *own, 'APT::Architecture "amd64";']) + "\n")
+    return folder / "apt.conf"
+
+
+def packages(*names: str) -> list[Path]:
+    """The files of packages and of all that they depend on, fetched."""
+    folder = LAB / "apt"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        environment = dict(os.environ, APT_CONFIG=str(_configuration(folder)), LC_ALL="C")
+        lists = folder / "lists"
+        newest = max((path.stat().st_mtime for path in lists.glob("*Release")), default=0)
+        try:
+            if time.time() - newest > 3600:
+                run(["apt-get", "-q", "--error-on=any", "update"], env=environment)
+                for path in lists.glob("*Release"):
+                    os.utime(path)
+            order = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"]
+            run([*order, "--download-only", *names], env=environment)
+        except Broken as broken:
+            raise Missing(f"cannot get Debian packages from {archive()}:\n{broken}") from None
+        wanted = run([*order, "--print-uris", *names], env=environment)
+        if "://" in wanted:
+            raise Broken(f"apt-get left packages out:\n{wanted}")
+        plan = run([*order, "--simulate", *names], env=environment)
+        files = []
+        for line in plan.splitlines():
+            if line.startswith("Inst "):
+                name, version = line.split()[1], line.split("(")[1].split()[0]
+                files += (folder / "cache/archives").glob(f"{name}_{version.replace(':', '%3a')}_*.deb")
+        return files
+
+
+def unpack(files: t.Iterable[Path], folder: Path) -> None:
+    for file in files:
+        run(["dpkg-deb", "--extract", file, folder])
+
+
+# what is made once
+
+
+def made(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) -> Path:
+    """The folder of something in the cache, by the hash of its recipe: words, and files by their content."""
+    digest = hashlib.sha256()
+    for part in recipe:
+        digest.update(part.read_bytes() if isinstance(part, Path) else f"{part}\n".encode())
+    place = LAB / f"{name}-{digest.hexdigest()[:12]}"
+    LAB.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(f"{place}.lock", "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if place.exists():
+            return place
+        say(f"making the lab's {name}, once: about {SECONDS.get(name, 60)} s on two idle cores")
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory(dir=LAB, prefix=".making-") as folder:
+            made = Path(folder) / name
+            made.mkdir()
+            make(made)
+            made.rename(place)
+        size = int(run(["du", "--summarize", "--block-size=1M", place]).split()[0])
+        say(f"{name}: {time.monotonic() - start:.0f} s, {size} MiB in {place}")
+    return place
+
+
+@functools.lru_cache(None)  # a recipe that changes meanwhile is for the next process
+def tools() -> Path:
+    """A folder with QEMU and the programs that make images, which command() runs."""
+    return made("tools", [SUITE, *TOOLS], lambda folder: unpack(packages(*TOOLS), folder))
+
+
+def command(tree: Path, program: str) -> list[str]:
+    """How to run a program of a folder of packages: with their own loader and libraries, not with this machine's."""
+    loader = tree / "usr/lib64/ld-linux-x86-64.so.2"
+    paths = f"{tree / LIBRARIES}:{tree / LIBRARIES / 'systemd'}"
+    return [str(loader), "--library-path", paths, str(tree / program)]
+
+
+def _inside(tree: Path, *words: str) -> list[str]:
+    """A command in an unpacked tree, as its root: the machine's own root, or a user's in a namespace."""
+    steps = 'mount --rbind /dev "$1/dev"; mount --rbind /proc "$1/proc"; exec chroot "$@"'
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin"
+    namespaces = ["unshare", *user, "--mount", "--propagation", "private", "sh", "-ec", steps]
+    return [*namespaces, "sh", str(tree), "/usr/bin/env", "-i", path, "LC_ALL=C", *words]
+
+
+@functools.lru_cache(None)
+def kernel() -> Path:
+    """A folder with C(vmlinux), C(initrd), and C(modules.tar), which also holds the test aids of tests/lab/modules."""
+    sources = sorted((RECIPES / "modules").iterdir())
+
+    def make(folder: Path) -> None:
+        tree = folder.parent / "tree"
+        unpack(packages(*KERNEL, *BUILD), tree)
+        for link, target in (("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")):
+            if not (tree / link).exists():
+                (tree / link).symlink_to(target)
+        (tree / "usr/bin/awk").symlink_to("mawk")
+        for name in ("dev", "proc", "tmp", "lab"):
+            (tree / name).mkdir(exist_ok=True)
+        for path in sources:
+            shutil.copy(path, tree / "lab")
+        run(_inside(tree, "sh", "-e", "/lab/build.sh", str(os.cpu_count() or 1)))
+        for name in ("vmlinux", "initrd", "modules.tar", "release"):
+            shutil.move(tree / "lab/made" / name, folder / name)
+        shutil.rmtree(tree)
+
+    return made("kernel", [SUITE, *KERNEL, *BUILD, *sources], make)
+
+
+@functools.lru_cache(None)
+def image() -> Path:
+    """A folder with C(disk), the key C(id) that opens it to root, and C(known_hosts) for its host name lab."""
+    script = RECIPES / "image.sh"
+    boot = kernel()
+    programs = tools()
+
+    def make(folder: Path) -> None:
+        work = folder.parent
+        for name in ("id", "host"):
+            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lanewise lab", "-f", folder / name])
+        (folder / "known_hosts").write_text(f"lab {(folder / 'host.pub').read_text()}")
+        packages("base-files")  # for the configuration, with a list of packages that is not old
+        run(
+            [
+                "perl",
+                programs / "usr/bin/mmdebstrap",
+                "--variant=essential",
+                "--format=tar",
+                f"--aptopt={LAB / 'apt/chroot.conf'}",
+                f"--include={','.join(IMAGE)}",
+                f'--customize-hook=sh -e "{script}" "$1" "{folder}" "{boot}"',
+                SUITE,
+                work / "root.tar",
+                LAB / "apt/sources/lab.sources",
+            ],
+            env=dict(os.environ, TMPDIR=str(work), LC_ALL="C"),
+            stdin=subprocess.DEVNULL,
+        )
+        disk = folder / "disk"
+        size = (work / "root.tar").stat().st_size // 2**20 + 3072
+        options = ["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^metadata_csum,^has_journal", "-L", "lab"]
+        settings = dict(os.environ, MKE2FS_CONFIG="/dev/null")
+        # it loads libarchive by name
+        run([*command(programs, "usr/sbin/mke2fs"), *options, "-d", work / "root.tar", disk, f"{size}M"], env=settings)
+
+    return made("image", [SUITE, *IMAGE, script, boot.name, programs.name], make)
+
+
+def ensure() -> tuple[Path, Path, Path]:
+    """The folders of tools(), kernel() and image(), made if need be. Raises Missing and Broken."""
+    if not list(LAB.glob("image-*/disk")):  # else it has worked here before, and may be without a network now
+        supported()
+    return tools(), kernel(), image()
+
+
+def main() -> int:
+    try:
+        for path in ensure():
+            print(path)
+    except (Missing, Broken) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
