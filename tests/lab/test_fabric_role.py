@@ -15,7 +15,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
+from ansible_collections.lanewise.dra.tests.lab.node import Lab
 
 COLLECTION = Path(__file__).absolute().parents[2]
 PLAY = """
@@ -61,10 +61,15 @@ Object = dict[str, t.Any]
 class Site:
     """One node, and ansible-playbook for it."""
 
-    def __init__(self, node: Node, inventory: Path, folder: Path) -> None:
-        self.node = node
-        self._inventory = inventory
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.node = lab.nodes[0]
+        self._lab = lab
         self._folder = folder
+
+    @property
+    def inventory(self) -> str:
+        """A node that was restored answers on another port."""
+        return str(self._lab.write_inventory(self._folder / "inventory.json"))
 
     def play(self, variables: Object, *options: str, fails: bool = False) -> tuple[Object, str]:
         """Run the role. What it planned and did, and all that was printed."""
@@ -74,7 +79,7 @@ class Site:
         program = str(Path(sys.executable).with_name("ansible-playbook"))
         given = json.dumps({**variables, "result_file": str(result)})
         done = subprocess.run(
-            [program, "-i", str(self._inventory), str(self._folder / "play.yml"), "-e", given, *options],
+            [program, "-i", self.inventory, str(self._folder / "play.yml"), "-e", given, *options],
             cwd=COLLECTION,
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"},
             capture_output=True,
@@ -93,8 +98,8 @@ class Site:
 def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     with Lab() as lab:
-        (node,) = lab.start(1)
-        yield Site(node, lab.write_inventory(folder / "inventory.json"), folder)
+        lab.start(1)
+        yield Site(lab, folder)
 
 
 def changes(plan: Object) -> list[tuple[str, str, str, t.Any]]:
@@ -163,7 +168,7 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
     more = json.dumps({**json.loads(module), "allow_management": True, "rollback_after": 10})
     program = str(Path(sys.executable).with_name("ansible"))
     subprocess.run(
-        [program, "-i", str(site._inventory), "all", "-b", "-m", "lanewise.dra.fabric", "-a", more],
+        [program, "-i", site.inventory, "all", "-b", "-m", "lanewise.dra.fabric", "-a", more],
         cwd=COLLECTION,
         env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2])},
         check=True,
