@@ -35,6 +35,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from environment import Missing  # the line above has put its folder on the path
 
 from tests.bench.driver import driver
+from tests.bench.fabric import fabric
 from tests.machines import description
 from tests.machines.builder import build, synthetic
 
@@ -304,6 +305,7 @@ BENCHMARKS = (
     module_against_ping,
     report_of_a_large_site,
     driver,
+    fabric,
 )
 
 
