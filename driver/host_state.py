@@ -110,8 +110,8 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     if link.up:
         with step(f"set {link.name} down"):
             links.set_up(connection, index, False)
+    _restore_vf(connection, state, address, notes)  # first: a function may only take the address that it was given
     name = _restore_link(connection, link, state, notes)
-    _restore_vf(connection, state, address, notes)
     _restore_ethtool(name, state["ethtool"], notes)
     wanted = dict(state["sysctls"])
     held = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
@@ -158,6 +158,8 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
         now = found.get(key)
         if value == now:
             continue
+        if key == "permanentMac" and "vf" in wanted:
+            continue  # drivers of virtual functions take for it what the physical function gave when they last reset
         if isinstance(value, list) and isinstance(now, list):
             lacking = [item for item in value if item not in now and not later(item)]
             extra = [item for item in now if item not in value and not later(item)]
@@ -206,7 +208,10 @@ def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: l
         _try(notes, f"altname {other}", links.altnames, connection, index, [other], True)
     if state["mac"] != link.mac and state["mac"] not in _MACLESS and len(links.mac_bytes(state["mac"])) == 6:
         with step(f"set the MAC address of {name} to {state['mac']}"):
-            links.change(connection, index, netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(state["mac"])))
+            if "vf" in state:
+                vf.set_mac(connection, link, state["mac"])
+            else:
+                links.change(connection, index, netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(state["mac"])))
     if state["mtu"] != link.mtu:
         with step(f"set the MTU of {name} to {state['mtu']}"):
             links.change(connection, index, netlink.u32(links.IFLA_MTU, state["mtu"]))

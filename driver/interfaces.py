@@ -388,6 +388,7 @@ def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_
 def _move(identity: Identity, host: Object, config: Config, netns: Path, name: str) -> int:
     """Settings that are made on the node, then the move; returns the index in the pod."""
     attributes = _link_attributes(config)
+    mac = _mac(config)
     with Netlink(netns) as inside:
         with step(f"look for {identity.name} in the pod"):
             found = find(inside, identity, netns, _known(host))
@@ -409,6 +410,10 @@ def _move(identity: Identity, host: Object, config: Config, netns: Path, name: s
                 with step(f"mark {link.name}"):
                     links.altnames(outside, link.index, [tag(identity)], add=True)
             _set_vf(outside, identity, config)
+            if mac and identity.address and vf.function(identity.address):
+                with step(f"set the MAC address of {link.name} to {mac}"):
+                    vf.set_mac(outside, link, mac)
+                attributes = _link_attributes({**config, "mac": "", "vf": {}})
             _set_ethtool(link.name, None, config)
             with step(f"take the other names of {link.name}"):
                 others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
@@ -429,9 +434,13 @@ def _move(identity: Identity, host: Object, config: Config, netns: Path, name: s
             return found.index
 
 
+def _mac(config: Config) -> str:
+    return str(config.get("mac") or config.get("vf", {}).get("mac") or "")
+
+
 def _link_attributes(config: Config) -> list[bytes]:
     attributes = []
-    mac = config.get("mac") or config.get("vf", {}).get("mac")
+    mac = _mac(config)
     if mac:
         attributes.append(netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(mac)))
     if "mtu" in config:

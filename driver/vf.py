@@ -103,6 +103,26 @@ def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> 
             raise OSError(error.errno, f"vf.{name}: {os.strerror(error.errno or 0)}") from error
 
 
+def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
+    """Gives a virtual function's interface its address, and leaves it down. Raises OSError.
+
+    Where its physical function has set an address, some functions (igbvf) refuse every other one, and take that one
+    only when they are reset, which going down does.
+    """
+    links.set_up(connection, link.index, False)
+    address = links.mac_bytes(mac)
+    try:
+        links.change(connection, link.index, netlink.attribute(links.IFLA_ADDRESS, address))
+    except OSError as error:
+        if error.errno not in (errno.EADDRNOTAVAIL, errno.EPERM, errno.EACCES):
+            raise
+        links.set_up(connection, link.index, True)
+        links.set_up(connection, link.index, False)
+        now = links.get(connection, index=link.index)
+        if now is None or links.mac_bytes(now.mac) != address:
+            raise
+
+
 def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:
     """The attributes that change C(now) into C(wanted), with the name of what each sets."""
 

@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from lanewise_driver import ethtool, interfaces
+from lanewise_driver import ethtool, host_state, interfaces
 from lanewise_driver.errors import KernelError
 from lanewise_driver.interfaces import Identity
 
@@ -330,3 +330,14 @@ def come_back_like_hardware(pod: Pod, name: str, how: str) -> None:
     if how.endswith("up"):
         run(f"ip link set {name} up")
     pod.end()
+
+
+def test_a_permanent_address_is_no_loss_where_a_physical_function_gives_it() -> None:
+    """A virtual function's driver takes what its physical function gave it for permanent, from its next reset on."""
+    was = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
+    now = {**was, "permanentMac": "02:00:00:00:00:02"}
+    settings = {"vf": {"mac": "02:00:00:00:00:01"}}
+    assert host_state.differences({**was, **settings}, {**now, **settings}) == []
+    assert host_state.differences(was, now) == ["permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01"]
+    lost = {**now, "vf": {"mac": "02:00:00:00:00:02"}}
+    assert host_state.differences({**was, **settings}, lost) == ["vf: mac is 02:00:00:00:00:02, was 02:00:00:00:00:01"]

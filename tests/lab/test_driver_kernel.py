@@ -45,7 +45,7 @@ def _one() -> t.Iterator[Node]:
             ("plugins/module_utils/topology", "/topology"),
         ):
             node.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
-        node.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe")
+        node.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe rdma_ucm")
         yield node
 
 
@@ -134,14 +134,16 @@ with Netlink() as connection:
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node) -> None:
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node, trust: bool) -> None:
+    """igbvf that is not trusted takes no address but the one that its physical function gave it, and after a reset."""
     pf, address, name = virtual(one)
     config = {
         "name": "net1",
         "addresses": ["10.1.0.2/24"],
         "mtu": 1400,
         "mac": "02:00:00:00:00:78",
-        "vf": {"vlan": 7, "spoofchk": True, "trust": True},
+        "vf": {"vlan": 7, "spoofchk": True, "trust": trust},
         "vrf": {"name": "blue", "table": 100},
         "routes": [{"destination": "10.50.0.0/16", "gateway": "10.1.0.1"}],
     }
