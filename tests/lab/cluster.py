@@ -1,0 +1,402 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node of the lab in a cluster: kubelet and containerd as services of its systemd, the driver as the role does it,
+a control plane here that they reach through SSH.
+
+    with ControlPlane() as plane, Lab() as lab:
+        [machine] = lab.start(1, shape=SHAPE)
+        node = Member(plane, machine)
+        driver = Service(node)
+
+Its pods run from an image without files, with the node's programs below /usr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+import jinja2
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.cluster import driver as installed
+from ansible_collections.lanewise.dra.tests.cluster import node as sandboxed
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.lab.node import Node as Machine
+from ansible_collections.lanewise.dra.tests.lab.node import Shape
+from ansible_collections.lanewise.dra.tools import lab as made
+from ansible_collections.lanewise.dra.tools.cluster import NODE, programs
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+#: Kubelet, containerd and the driver do not fit into what a node has otherwise.
+SHAPE = Shape(memory=2048)
+ADDRESS = "10.0.2.15"  # of mgmt0, see image.sh
+#: Seconds for what takes one or two outside.
+PATIENCE = 300
+FOLDER = "/opt/lab"
+SOCKET = "/run/containerd/containerd.sock"
+PYTHON = "3.13"  # trixie's
+_UNITS = ("lab-containerd", "lab-kubelet", "lanewise-driver")
+_SITE = "/opt/lanewise/site"
+#: What the console script of the driver's wheel does, with the wheel's files beside it.
+_PROGRAM = f"""#!/usr/bin/python3
+import sys
+sys.path.insert(0, {_SITE!r})
+from lanewise_driver.cli import main
+sys.exit(main())
+"""
+_CONTAINERD = f"""version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+address = "{SOCKET}"
+[plugins.'io.containerd.cri.v1.images']
+snapshotter = "native"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{sandboxed.SANDBOX_IMAGE}"
+[plugins.'io.containerd.cri.v1.runtime']
+enable_cdi = true
+cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{FOLDER}/bin"]
+conf_dir = "{FOLDER}/cni"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+SystemdCgroup = true
+"""
+_UNIT = """[Unit]
+After={after}
+StartLimitIntervalSec=0
+[Service]
+Type={kind}
+Environment=PATH={folder}/bin:/usr/sbin:/usr/bin
+ExecStart={command}
+Restart=always
+RestartSec=1
+Delegate=yes
+KillMode=process
+LimitNOFILE=65536
+[Install]
+WantedBy=multi-user.target
+"""
+
+Object = dict[str, t.Any]
+
+
+def packages() -> Path:
+    """A folder with what the driver needs, for the node's Python; fetched once. Raises environment.Missing."""
+    lock = COLLECTION / "requirements" / "driver.txt"
+
+    def fetch(folder: Path) -> None:
+        kinds = [f"--platform=manylinux{kind}_x86_64" for kind in ("_2_28", "_2_17", "2014")]
+        command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *kinds]
+        command += [f"--python-version={PYTHON}", "--implementation=cp", "--only-binary=:all:", "--require-hashes"]
+        done = subprocess.run(
+            [*command, "--no-compile", f"--target={folder}", "-r", str(lock)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Missing(f"cannot get the driver's packages: {done.stderr.strip()}")
+
+    return made.made("driver", [PYTHON, lock], fetch)
+
+
+class Member(sandboxed.Node):
+    """kubelet and containerd of a lab's node, which is Ready when this returns. What they run ends with the lab.
+
+    Raises environment.Missing without the programs and Failed.
+    """
+
+    def __init__(self, plane: ControlPlane, machine: Machine) -> None:
+        start = time.monotonic()
+        self.plane = plane
+        self.machine = machine
+        self.name = machine.name
+        self.programs = programs(plane.minor, *NODE, build=False)
+        with tempfile.TemporaryDirectory(dir=machine.folder) as folder:
+            os.chmod(folder, 0o755)
+            self.folder = Path(folder)
+            self._files()
+            machine.copy(self.folder, FOLDER)
+        self.connect()
+        # the plugin ptp sets it with the first pod, and with it a setting of every interface
+        machine.ssh("echo net.ipv4.ip_forward=1 > /etc/sysctl.d/pods.conf; sysctl --quiet --system")
+        machine.ssh(f"systemctl enable --quiet {FOLDER}/units/*.service && systemctl start lab-containerd")
+        for image in ("pause", "tools"):
+            self._ctr("images", "import", f"{FOLDER}/{image}.tar")
+        machine.ssh("systemctl start lab-kubelet")
+        self.wait_ready()
+        self.seconds = time.monotonic() - start
+
+    def _files(self) -> None:
+        for name in ("bin", "cni", "units"):
+            (self.folder / name).mkdir(mode=0o755)
+        for name in NODE:
+            (self.folder / "bin" / name).symlink_to(self.programs[name])
+        ipam = {"type": "host-local", "ranges": [[{"subnet": sandboxed.PODS}]]}
+        network = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": ipam}]}
+        (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
+        (self.folder / "containerd.toml").write_text(_CONTAINERD)
+        authority = self.plane.authority
+        (self.folder / "ca.pem").write_bytes(authority.certificate.read_bytes())
+        user = f"system:node:{self.name}"
+        self.plane.write_kubeconfig(user, "system:nodes", path=self.folder / "kubelet.kubeconfig")
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": f"{FOLDER}/ca.pem"},
+            },
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "systemd",
+            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            # what kubelet does all the time takes most of an emulated processor
+            "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
+            "localStorageCapacityIsolation": False,
+            "makeIPTablesUtilChains": False,
+            "nodeStatusReportFrequency": "1m",
+            "nodeStatusUpdateFrequency": "30s",
+            "runtimeRequestTimeout": "5m",
+            "syncFrequency": "10s",
+            "volumeStatsAggPeriod": "1h",
+        }
+        (self.folder / "kubelet.json").write_text(json.dumps(config))
+        kubelet = [f"{FOLDER}/bin/kubelet", f"--kubeconfig={FOLDER}/kubelet.kubeconfig"]
+        kubelet += [f"--config={FOLDER}/kubelet.json", f"--hostname-override={self.name}", f"--node-ip={ADDRESS}"]
+        commands = {
+            "lab-containerd": (
+                "network.target",
+                "notify",
+                f"{FOLDER}/bin/containerd --config {FOLDER}/containerd.toml",
+            ),
+            "lab-kubelet": ("lab-containerd.service", "simple", shlex.join([*kubelet, "--housekeeping-interval=1m"])),
+        }
+        for name, (after, kind, command) in commands.items():
+            unit = _UNIT.format(after=after, kind=kind, command=command, folder=FOLDER)
+            (self.folder / "units" / f"{name}.service").write_text(unit)
+        images: dict[str, tuple[str, dict[str, Path]]] = {
+            "pause": (sandboxed.SANDBOX_IMAGE, {"pause": self.programs["pause"]}),
+            "tools": (sandboxed.IMAGE, {}),
+        }
+        for name, (image, files) in images.items():
+            (self.folder / f"{name}.tar").write_bytes(sandboxed._image(image, files))
+
+    def connect(self) -> None:
+        """Let the node reach the API server, under the address that it has here."""
+        self.machine.reach(self.plane.ports["kube-apiserver"])
+
+    def reboot(self) -> None:
+        """Restart the machine, in good order. Its pods need longer."""
+        self.machine.reboot()
+        self.connect()
+
+    def start(self, name: str) -> None:
+        self.machine.ssh(f"systemctl start lab-{name}")
+
+    def stop(self, name: str) -> None:
+        """kill -9, for good; containers stay."""
+        self.machine.ssh(f"systemctl kill --signal=KILL lab-{name}; systemctl stop lab-{name}")
+
+    def close(self) -> None:
+        """They end with the lab."""
+
+    def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = shlex.join([f"{FOLDER}/bin/ctr", "--address", SOCKET, "--namespace", "k8s.io", *arguments])
+        said = self.machine.ssh(command, check=check)
+        return subprocess.CompletedProcess(command, 0, said)
+
+    def wait_ready(self) -> None:
+        def ready() -> bool:
+            self.plane.check()
+            self.machine.check()
+            status, node = self.plane.request("GET", f"/api/v1/nodes/{self.name}")
+            conditions = node["status"].get("conditions", ()) if status == 200 else ()
+            return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+        try:
+            self.plane.wait_for(ready, f"node {self.name} to be Ready", PATIENCE)
+        except Failed as failure:
+            raise Failed(f"{failure}\n{self.journal()}") from None
+        self.plane.request("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}})
+
+    def journal(self, lines: int = 40) -> str:
+        """The end of what its services say."""
+        units = " ".join(f"-u {name}" for name in _UNITS)
+        return self.machine.ssh(f"journalctl --no-pager -o short-iso -n {lines} {units}", check=False)
+
+    def run_pod(self, pod: Object, seconds: float = PATIENCE) -> Object:
+        try:
+            return super().run_pod(pod, seconds)
+        except Failed as failure:
+            raise Failed(f"{failure}\n{self.journal()}") from None
+
+    def delete_pod(self, name: str, seconds: float = PATIENCE, wait: bool = True) -> None:
+        super().delete_pod(name, seconds, wait)
+
+    def execute(self, pod: str, *command: str, container: str = "main") -> str:
+        """What a command prints that runs in a pod's container, which has the node's /usr. Raises the lab's Failed."""
+        labels = f'labels."io.kubernetes.pod.name"=={pod},labels."io.kubernetes.container.name"=={container}'
+        ctr = f"{FOLDER}/bin/ctr --address {SOCKET} --namespace k8s.io"
+        return self.machine.ssh(
+            f"""tasks=$({ctr} tasks ls)
+for one in $({ctr} containers ls -q {shlex.quote(labels)}); do
+    if echo "$tasks" | grep -q "^$one .*RUNNING"; then
+        exec {ctr} tasks exec --exec-id run-$$ $one {shlex.join(command)}
+    fi
+done
+echo 'no container of {pod} runs' >&2; exit 1"""
+        )
+
+
+class Service(installed.Driver):
+    """The driver as a service of C(node): the role's unit, with its restrictions."""
+
+    def __init__(self, node: Member, settings: Object | None = None) -> None:
+        self.node = node
+        self.plane = node.plane
+        self.machine = node.machine
+        self._permit()
+        self.settings: Object = {
+            "node_name": node.name,
+            "kubeconfig": str(installed.FOLDER / "kubeconfig"),
+            "token_file": str(installed.FOLDER / "token"),
+            **(settings or {}),
+        }
+        cluster = {"server": self.plane.url, "certificate-authority": f"{FOLDER}/ca.pem"}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "site", "cluster": cluster}],
+            "contexts": [{"name": "site", "context": {"cluster": "site", "user": "driver"}}],
+            "current-context": "site",
+            "users": [],
+        }
+        self._put(installed.FOLDER / "kubeconfig", json.dumps(kubeconfig))
+        self._put(installed.FOLDER / "token", self._token())
+        self.write_settings()
+        self.machine.copy(packages(), _SITE)
+        # grpcio needs it, and so small an image lacks it; QEMU needs it as well
+        self.machine.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
+        self.copy_program()
+        role = COLLECTION / "roles" / "dra_driver"
+        unit = jinja2.Template((role / "templates" / "lanewise-driver.service.j2").read_text())
+        shown = unit.render(ansible_managed="the lab's", __dra_driver_folder="/opt/lanewise")
+        self._put(Path("/etc/systemd/system/lanewise-driver.service"), shown, "644")
+        # all the services of a node that boots share one emulated processor
+        longer = f"[Service]\nTimeoutStartSec={2 * PATIENCE}\n"
+        self._put(Path("/etc/systemd/system/lanewise-driver.service.d/lab.conf"), longer, "644")
+        self._put(Path("/opt/lanewise/current/bin/lanewise-driver"), _PROGRAM, "755")
+        self.machine.ssh("systemctl daemon-reload; systemctl enable --quiet lanewise-driver")
+        self.start()
+
+    def copy_program(self) -> None:
+        """Give the node the driver as it is here now."""
+        for source, name in (
+            ("driver", ""),
+            ("plugins/module_utils/dra", "/dra"),
+            ("plugins/module_utils/topology", "/topology"),
+        ):
+            self.machine.copy(COLLECTION / source, f"{_SITE}/lanewise_driver{name}")
+
+    def _put(self, path: Path, content: str, mode: str = "600") -> None:
+        self.machine.ssh(f"mkdir -p {path.parent} && cat > {path} && chmod {mode} {path}", stdin=content)
+
+    def write_settings(self, **changes: t.Any) -> None:
+        self.settings.update(changes)
+        self._put(installed.FOLDER / "driver.yml", json.dumps(self.settings))
+
+    def start(self, *before: str) -> None:
+        self.machine.ssh("systemctl start lanewise-driver")
+
+    def kill(self) -> None:
+        """kill -9; systemd starts it again."""
+        self.machine.ssh("systemctl kill --signal=KILL lanewise-driver")
+
+    def stop(self) -> None:
+        """kill -9, for good."""
+        self.machine.ssh("systemctl kill --signal=KILL lanewise-driver; systemctl stop lanewise-driver")
+
+    def reasons(self) -> list[str]:
+        ask = r"exec 3<>/dev/tcp/127.0.0.1/9178 && printf 'GET /readyz HTTP/1.0\r\n\r\n' >&3 && cat <&3"
+        answer = self.machine.ssh(f"bash -c {shlex.quote(ask)} 2>&1", check=False)
+        head, _unused, body = answer.replace("\r", "").partition("\n\n")
+        return [] if " 200 " in head.partition("\n")[0] else (body or head or "no answer").splitlines()
+
+    def wait_ready(self, seconds: float = PATIENCE) -> None:
+        def ready() -> bool:
+            self.machine.check()
+            time.sleep(0.5)
+            return not self.reasons()
+
+        try:
+            self.plane.wait_for(ready, "the driver to be ready", seconds)
+        except Failed as failure:
+            raise Failed(f"{failure}: {self.reasons()}\n{self.log()}") from None
+
+    def log(self) -> str:
+        return self.machine.ssh("journalctl --no-pager -o cat -u lanewise-driver")
+
+    def traces(self) -> list[str]:
+        places = f"{installed.STATE}/state {installed.STATE}/metadata /run/lanewise/netns"
+        found = self.machine.ssh(
+            f"find {places} -mindepth 1 -maxdepth 1 2>/dev/null; ls -d /var/run/cdi/k8s.lanewise.dev* 2>/dev/null",
+            check=False,
+        )
+        return found.splitlines()
+
+    def wait_for_no_traces(self, seconds: float = PATIENCE) -> None:
+        def clear() -> bool:
+            time.sleep(0.5)
+            return not self.traces()
+
+        try:
+            self.plane.wait_for(clear, "the claims' traces to go", seconds)
+        except Failed as failure:
+            raise Failed(f"{failure}: {self.traces()}\n{self.log()}") from None
+
+
+def host_state(machine: Machine, name: str, pf: str = "") -> str:
+    """Everything that the node's programs know of an interface, without what counts up and without its index; with
+    C(pf), what that physical function's interface keeps for its virtual ones, too."""
+    command = f"""until ! ip -6 -brief address show tentative dev {name} | grep -q .; do sleep 0.2; done
+ip -json -details link show dev {name}; ip -json address show dev {name}
+for family in -4 -6; do
+    ip -json $family route show table all dev {name}; ip -json $family rule
+    ip -json $family neighbour show nud permanent dev {name}
+done"""
+    shown: list[t.Any] = []
+    volatile = ("ifindex", "stats64", "link_index", "valid_life_time", "preferred_life_time", "tentative")
+    for line in machine.ssh(command).splitlines():
+        for entry in json.loads(line):
+            for key in volatile:
+                entry.pop(key, None)
+            # a virtual function's is what its physical function gave it when it was last reset
+            entry.pop("permaddr", None)
+            # none until it is up for the first time, then the kernel's own; a function comes up to be reset
+            if "UP" not in entry.get("flags", ["UP"]):
+                entry.pop("qdisc", None)
+            for address in entry.get("addr_info", ()):
+                for key in volatile:
+                    address.pop(key, None)
+            shown.append(entry)
+    tools = f"ethtool -k {name}; ethtool -g {name}; ethtool -l {name}; "
+    tools += f"ip -brief link show up dev {name} | grep -q . && tc qdisc show dev {name}; "
+    tools += f"grep -s . /proc/sys/net/ipv[46]/conf/{name}/* /proc/sys/net/ipv[46]/neigh/{name}/*"
+    shown.append(machine.ssh(tools, check=False).splitlines())
+    if pf:
+        shown.append(json.loads(machine.ssh(f"ip -json -details link show dev {pf}"))[0]["vfinfo_list"])
+    return json.dumps(shown, indent=1, sort_keys=True)

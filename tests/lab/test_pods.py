@@ -1,0 +1,344 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods get virtual functions and RDMA devices from the driver: a kernel that has them, a real kubelet, containerd and
+scheduler, seen from inside the pod."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+import typing as t
+from dataclasses import dataclass
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
+from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, SHAPE, Member, Service, host_state
+from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Lab, Node
+from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+Object = dict[str, t.Any]
+SYS = "/sys/bus/pci/devices"
+VFS = 2
+#: As an administrator has them loaded at each start.
+MODULES = ("igbvf", "ipvlan", "rdma_rxe", "rdma_ucm", "veth", "vrf")
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@dataclass
+class Site:
+    """The machine, its place in the cluster, its driver."""
+
+    machine: Node
+    node: Member
+    driver: Service
+
+    @property
+    def plane(self) -> ControlPlane:
+        return self.node.plane
+
+    @property
+    def nics(self) -> list[Device]:
+        return [device for device in self.machine.devices if device.kind == "nic"]
+
+    @property
+    def pf(self) -> str:
+        """The interface whose function has VFs."""
+        return self.machine.interface(self.nics[0])
+
+    def make_vfs(self) -> None:
+        address = self.nics[0].address
+        self.machine.ssh(f"ip link set {self.pf} up; echo {VFS} > {SYS}/{address}/sriov_numvfs; udevadm settle")
+
+    def vf(self, index: int) -> tuple[str, str]:
+        """The address of a VF, and its interface on the node."""
+        address = self.machine.ssh(f"basename $(readlink {SYS}/{self.nics[0].address}/virtfn{index})")
+        return address, self.machine.ssh(f"ls {SYS}/{address}/net")
+
+    def claim(self, name: str, address: str, config: Object | None = None) -> Object:
+        """Make a claim template for one function; the entry of a pod that uses it."""
+        expression = f'device.attributes["resource.kubernetes.io"].pciBusID == "{address}"'
+        request = {"deviceClassName": "nic", "selectors": [{"cel": {"expression": expression}}]}
+        devices: Object = {"requests": [{"name": "nic", "exactly": request}]}
+        if config is not None:
+            devices["config"] = [{"opaque": {"driver": NAME, "parameters": parameters(config)}}]
+        item = {"metadata": {"generateName": f"{name}-"}, "spec": {"spec": {"devices": devices}}}
+        made = self.plane.expect("POST", f"{API}/namespaces/default/resourceclaimtemplates", item)
+        return {"name": "net", "resourceClaimTemplateName": made["metadata"]["name"]}
+
+    def pod(self, name: str, address: str, config: Object | None = None, **spec: t.Any) -> Object:
+        """A pod of the node with one function."""
+        pod = self.node.pod(name, resourceClaims=[self.claim(name, address, config)], **spec)
+        mount = {"name": "verbs", "mountPath": "/etc/libibverbs.d", "readOnly": True}
+        pod["spec"]["containers"][0]["volumeMounts"].append(mount)
+        pod["spec"]["volumes"].append({"name": "verbs", "hostPath": {"path": "/etc/libibverbs.d"}})
+        return pod
+
+    def end(self, pod: str) -> None:
+        """Delete a pod; its claim leaves nothing."""
+        self.node.delete_pod(pod)
+        self.driver.wait_for_no_traces()
+
+    def links(self, pod: str) -> dict[str, Object]:
+        said = self.node.execute(pod, "ip", "-details", "-json", "address")
+        return {link["ifname"]: link for link in json.loads(said)}
+
+    def status(self, pod: str) -> Object:
+        """What the driver says of the one device of a pod's claim."""
+        status = self.plane.expect("GET", f"{PODS}/{pod}")["status"]
+        path = f"{API}/namespaces/default/resourceclaims/{status['resourceClaimStatuses'][0]['resourceClaimName']}"
+        found = self.plane.wait_for(
+            lambda: self.plane.expect("GET", path)["status"].get("devices"), "the claim's status", PATIENCE
+        )
+        return t.cast(Object, found[0])
+
+
+@pytest.fixture(name="site", scope="module")
+def _site() -> t.Iterator[Site]:
+    try:
+        programs(minors()[0], *CONTROL_PLANE, *NODE)
+        lab = Lab()
+        plane = ControlPlane()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with plane, lab:
+        [machine] = lab.start(1, shape=SHAPE)
+        machine.ssh(
+            f"printf '%s\\n' {' '.join(MODULES)} > /etc/modules-load.d/pods.conf; modprobe -a {' '.join(MODULES)}"
+        )
+        node = Member(plane, machine)
+        site = Site(machine, node, Service(node))
+        site.make_vfs()
+        site.driver.wait_ready()
+        selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+        plane.expect("POST", f"{API}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}})
+        wait_for_device(site, site.vf(VFS - 1)[0])
+        yield site
+        print(node.journal(200))  # shown where the last test failed
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(site: Site) -> t.Iterator[None]:
+    """A test that fails leaves its pod behind; the next one shall not fail of that."""
+    yield
+    for pod in site.plane.expect("GET", PODS)["items"]:
+        site.node.delete_pod(pod["metadata"]["name"])
+    site.driver.wait_for_no_traces()
+
+
+def unchanged(before: str, after: str) -> None:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
+    different = "\n".join(lines)
+    assert not different, different
+
+
+def name_of(address: str) -> str:
+    return f"pci-{address.replace(':', '-').replace('.', '-')}"
+
+
+def wait_for_device(site: Site, address: str, **attributes: t.Any) -> Object:
+    """The device of a function, once it is published and has these attributes."""
+
+    def found() -> Object | None:
+        time.sleep(0.2)
+        device = site.driver.devices().get(name_of(address), {})
+        said = {key: next(iter(value.values())) for key, value in device.get("attributes", {}).items()}
+        return device if device and all(said.get(key) == value for key, value in attributes.items()) else None
+
+    device: Object = site.plane.wait_for(found, f"{address} with {attributes} to be published", PATIENCE)
+    return device
+
+
+def test_functions_are_published(site: Site) -> None:
+    devices = site.driver.devices()
+    first, second = (nic.address for nic in site.nics)
+    virtual = [site.vf(index) for index in range(VFS)]
+    assert set(devices) == {name_of(address) for address in (first, second, *(one for one, _unused in virtual))}
+    said = {
+        name: {key: next(iter(value.values())) for key, value in device["attributes"].items()}
+        for name, device in devices.items()
+    }
+    assert said[name_of(first)]["type"] == "pf" and said[name_of(first)]["totalVFs"] == 7
+    for index, (address, interface) in enumerate(virtual):
+        one = said[name_of(address)]
+        assert (one["type"], one["vfIndex"], one["pfPciBusID"]) == ("vf", index, first)
+        assert (one["ifName"], one["driver"]) == (interface, "igbvf")
+        for name in ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode", "pcieSwitch"):
+            assert one[name] == said[name_of(first)][name]
+        used = devices[name_of(address)]["consumesCounters"]
+        assert used == [{"counterSet": name_of(first), "counters": {"functions": {"value": "1"}}}]
+    used = devices[name_of(first)]["consumesCounters"]
+    assert used == [{"counterSet": name_of(first), "counters": {"functions": {"value": str(VFS)}}}]
+    sets = [one for item in site.driver.slices() for one in item["spec"].get("sharedCounters") or ()]
+    assert sets == [{"name": name_of(first), "counters": {"functions": {"value": str(VFS)}}}]
+    assert "consumesCounters" not in devices[name_of(second)]
+
+
+def test_a_vf_reaches_its_pod_and_comes_back(site: Site) -> None:
+    address, interface = site.vf(1)
+    before = host_state(site.machine, interface, site.pf)
+    config = {
+        "name": "net1",
+        "mac": "02:00:00:00:00:71",
+        "mtu": 1400,
+        "addresses": ["10.1.0.2/24", "fd00:1::2/64"],
+        "vf": {"vlan": 7, "trust": True},
+        "vrf": {"name": "blue", "table": 100},
+        "routes": [{"destination": "10.50.0.0/16", "gateway": "10.1.0.1"}],
+    }
+    site.node.run_pod(site.pod("vf", address, config))
+    inside = site.links("vf")
+    assert {key: inside["net1"][key] for key in ("address", "mtu", "operstate", "master")} == {
+        "address": "02:00:00:00:00:71",
+        "mtu": 1400,
+        "operstate": "UP",
+        "master": "blue",
+    }
+    assert inside["net1"]["parentdev"] == address
+    assert {"10.1.0.2", "fd00:1::2"} <= {entry["local"] for entry in inside["net1"]["addr_info"]}
+    assert inside["blue"]["linkinfo"] == {"info_kind": "vrf", "info_data": {"table": 100}}
+    assert "10.50.0.0/16 via 10.1.0.1 dev net1" in site.node.execute("vf", "ip", "route", "show", "table", "100")
+    told = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"][1]
+    assert (told["address"], told["vlan_list"], told["trust"]) == ("02:00:00:00:00:71", [{"vlan": 7}], True)
+    assert interface not in site.machine.ssh("ls /sys/class/net").split()
+    status = site.status("vf")
+    assert {entry["type"]: entry["status"] for entry in status["conditions"]}["Ready"] == "True"
+    assert status["networkData"]["interfaceName"] == "net1"
+    assert status["networkData"]["hardwareAddress"] == "02:00:00:00:00:71"
+    site.end("vf")
+    unchanged(before, host_state(site.machine, interface, site.pf))
+    assert "permanentMac" not in site.driver.log()
+
+
+def test_a_pf_and_its_vfs_exclude_each_other(site: Site) -> None:
+    physical, (address, _interface) = site.nics[0].address, site.vf(0)
+    site.node.run_pod(site.pod("first", address))
+    pod = site.pod("whole", physical, {"name": "net1"})
+    site.plane.expect("POST", PODS, pod)
+    site.plane.wait_for(lambda: refused(site, "whole"), "the scheduler to refuse the PF", PATIENCE)
+    before = host_state(site.machine, site.pf)
+    site.node.delete_pod("first")
+    site.plane.wait_for(lambda: site.node._ready(f"{PODS}/whole"), "the pod with the PF", PATIENCE)
+    assert site.links("whole")["net1"]["parentdev"] == physical
+    site.plane.expect("POST", PODS, site.pod("late", address))
+    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse the VF", PATIENCE)
+    site.node.delete_pod("late")
+    site.end("whole")
+    unchanged(before, host_state(site.machine, site.pf))
+
+
+def refused(site: Site, pod: str) -> bool:
+    """Whether the scheduler has found no device for a pod."""
+    time.sleep(0.5)
+    status = site.plane.expect("GET", f"{PODS}/{pod}")["status"]
+    return any(
+        entry["type"] == "PodScheduled"
+        and entry["status"] == "False"
+        and "cannot allocate all claims" in entry["message"]
+        for entry in status.get("conditions", ())
+    )
+
+
+def test_an_ipvlan_of_a_card(site: Site) -> None:
+    nic = site.nics[1]
+    interface = site.machine.interface(nic)
+    site.machine.ssh(f"ip link set {interface} up")
+    wait_for_device(site, nic.address, up=True)
+    before = host_state(site.machine, interface)
+    config = {"name": "ipv0", "child": {"type": "ipvlan", "mode": "l3"}, "addresses": ["10.2.0.2/24"]}
+    site.node.run_pod(site.pod("child", nic.address, config))
+    inside = site.links("child")["ipv0"]
+    assert inside["linkinfo"]["info_kind"] == "ipvlan" and inside["linkinfo"]["info_data"]["mode"] == "l3"
+    assert inside["addr_info"][0]["local"] == "10.2.0.2"
+    assert site.machine.interface(nic) == interface
+    site.end("child")
+    unchanged(before, host_state(site.machine, interface))
+
+
+def test_a_vf_comes_back_from_a_pod_that_is_deleted_after_its_driver_was_killed(site: Site) -> None:
+    address, interface = site.vf(1)
+    before = host_state(site.machine, interface, site.pf)
+    config = {"name": "net1", "mac": "02:00:00:00:00:72", "vf": {"vlan": 9}, "addresses": ["10.1.0.3/24"]}
+    site.node.run_pod(site.pod("killed", address, config))
+    assert "net1" in site.links("killed")
+    site.driver.kill()
+    site.end("killed")
+    site.driver.wait_ready()
+    unchanged(before, host_state(site.machine, interface, site.pf))
+
+
+def test_an_rdma_device_reaches_its_pod_and_comes_back(site: Site) -> None:
+    nic = site.nics[1]
+    interface = site.machine.interface(nic)
+    # the kernel changes this only while there is no other namespace, and one that was deleted lasts for a moment
+    site.machine.ssh("until rdma system set netns exclusive; do sleep 0.5; done", timeout=PATIENCE)
+    site.machine.ssh(f"ip link set {interface} up; rdma link add rxe0 type rxe netdev {interface}")
+    wait_for_device(site, nic.address, rdmaDevice="rxe0", rdma=True, up=True)
+    before = host_state(site.machine, interface)
+    nodes_there = "stat --format='%n %a %t:%T' /dev/infiniband/[ru]*"
+    devices = site.machine.ssh(nodes_there)
+    site.node.run_pod(site.pod("rdma", nic.address, {"name": "net1", "addresses": ["10.3.0.2/24"]}))
+    (link,) = json.loads(site.node.execute("rdma", "rdma", "-j", "link"))
+    assert (link["ifname"], link["netdev"]) == ("rxe0", "net1")
+    nodes = site.node.execute("rdma", "ls", "/dev/infiniband").split()
+    assert "rdma_cm" in nodes and any(name.startswith("uverbs") for name in nodes)
+    told = site.node.execute("rdma", "ibv_devinfo", "--verbose")  # opens the device
+    assert "rxe0" in told and "PORT_ACTIVE" in told and "10.3.0.2" in told
+    assert json.loads(site.machine.ssh("rdma -j link")) == []
+    conditions = {entry["type"]: entry["status"] for entry in site.status("rdma")["conditions"]}
+    assert conditions["RDMAReady"] == "True"
+    site.end("rdma")
+    (link,) = json.loads(site.machine.ssh("rdma -j link"))
+    assert (link["ifname"], link["netdev"]) == ("rxe0", interface)
+    unchanged(before, host_state(site.machine, interface))
+    assert site.machine.ssh(nodes_there) == devices
+    site.machine.ssh("rdma link delete rxe0")
+
+
+def test_a_pod_has_its_vf_again_after_a_reboot(site: Site) -> None:
+    """Nobody makes the VFs at the start of this machine, so the pod waits for them."""
+    address, interface = site.vf(1)
+    config = {"name": "net1", "mac": "02:00:00:00:00:73", "vf": {"vlan": 11}, "addresses": ["10.1.0.4/24"]}
+    pod = site.node.run_pod(site.pod("stays", address, config, restartPolicy="Always"))
+    site.node.reboot()
+    site.node.wait_ready()
+    site.driver.wait_ready()
+    assert site.machine.status(f"ls {SYS}/{address}") != 0
+
+    def waits() -> bool:
+        time.sleep(1)
+        said = [line for line in site.node.events("stays") if line.startswith("FailedPrepareDynamicResources")]
+        return any(interface in line or name_of(address) in line for line in said)
+
+    site.plane.wait_for(waits, "the driver to miss the VF", PATIENCE)
+    assert not running(site, "stays")
+    site.make_vfs()
+    before = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"][0]
+    site.plane.wait_for(lambda: running(site, "stays"), "the pod to run again", PATIENCE)
+    inside = site.links("stays")["net1"]
+    assert inside["address"] == "02:00:00:00:00:73" and inside["parentdev"] == address
+    assert [entry["local"] for entry in inside["addr_info"] if entry["family"] == "inet"] == ["10.1.0.4"]
+    again = site.plane.expect("GET", f"{PODS}/stays")
+    assert again["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert again["status"]["containerStatuses"][0]["restartCount"] >= 1
+    told = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"]
+    assert told[1]["vlan_list"] == [{"vlan": 11}] and told[0] == before
+    site.end("stays")
+    assert site.vf(1)[0] == address
+    told = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"]
+    assert told[1]["vlan_list"] == [{}] and told[1]["address"] != "02:00:00:00:00:73"
+
+
+def running(site: Site, pod: str) -> bool:
+    """Whether its container runs now, by the runtime's word."""
+    time.sleep(0.5)
+    try:
+        site.node.execute(pod, "true")
+    except Failed:
+        return False
+    return True
