@@ -52,5 +52,5 @@ class FailingSystem(System):
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
         return self._change(step, lambda: System.command(self, argv, step, fix))
 
-    def ask(self, step: str, request: t.Callable[[], T], fix: str = "") -> T:
-        return self._change(step, lambda: System.ask(self, step, request, fix))
+    def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
+        self._change(step, lambda: System.ask(self, step, request, fix))

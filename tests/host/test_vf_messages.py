@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Requests about VFs, as strace reads them, are those of iproute2. No interface here has VFs, so all are refused."""
+"""Requests about VFs, as strace reads them, are those of iproute2. No interface here has VFs, so all are refused.
+
+What a request says reads the same, as it would in the kernel's answer, of which the parts are the same structures.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,78 @@ import re
 import shutil
 import subprocess
 import sys
+import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.vf import decoded, encoded
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 SEND = """
 import sys
-from ansible_collections.lanewise.dra.plugins.module_utils.host import links, netlink, vf
+from ansible_collections.lanewise.dra.plugins.module_utils.host import vf
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
 setting, value = sys.argv[1:]
-value = {"on": True, "off": False}.get(value, value)
-message = netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(1, vf.encoded(3, setting, value)))
+system = System()
 try:
-    links.change(System(), "rail0", message, "ask")
+    vf.send(system, "rail0", 3, setting, {"on": True, "off": False}.get(value, value), "ask")
 except HostError as error:
     sys.exit(0 if error.code in (22, 95) else str(error))
 """
+
+numbers = st.integers(0, 2**32 - 2)
+address = st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
+guid = st.binary(min_size=8, max_size=8).map(lambda raw: raw.hex(":"))
+vlan = st.builds(
+    lambda number, qos, protocol: f"{number}" + (f" qos {qos}" if qos else "") + (protocol if number else ""),
+    st.integers(0, 4095),
+    st.integers(0, 7),
+    st.sampled_from(["", " 802.1ad"]),
+)
+states = st.fixed_dictionaries(
+    {
+        "mac": address,
+        "vlan": vlan,
+        "trust": st.booleans(),
+        "spoof_check": st.booleans(),
+        "link_state": st.sampled_from(["auto", "enable", "disable"]),
+        "rate": st.builds("{} to {} Mbit/s".format, numbers, numbers),
+        "node_guid": guid,
+        "port_guid": guid,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def messages() -> t.Any:
+    pytest.importorskip("pyroute2")
+    from ansible_collections.lanewise.dra.plugins.module_utils.host import messages
+
+    return messages
+
+
+@settings(deadline=None, max_examples=50)
+@given(wanted=st.dictionaries(st.integers(0, 255), states, max_size=5))
+def test_what_is_written_reads_the_same(messages, wanted):
+    vfs = [
+        ("vf", {"attrs": [encoded(number, setting, value) for setting, value in state.items()]})
+        for number, state in wanted.items()
+    ]
+    assert decoded(link(messages, vfs)) == wanted
+    without_addresses = {number: {**state, "mac": None} for number, state in wanted.items()}
+    read = decoded(link(messages, vfs, kind=32))  # of InfiniBand
+    assert {number: {"mac": None, **state} for number, state in read.items()} == without_addresses
+
+
+def link(messages: t.Any, vfs: list[t.Any], kind: int = 1) -> t.Any:
+    one = messages.Link()
+    one["ifi_type"] = kind
+    one["attrs"] = [("IFLA_VFINFO_LIST", {"attrs": vfs})]
+    one.encode()
+    read = messages.Link(one.data)
+    read.decode()
+    return read
 
 
 def told(*command: str) -> str:
@@ -39,7 +98,9 @@ def told(*command: str) -> str:
         pytest.skip("needs to trace processes")
     for line in said.replace("NLA_F_NESTED|", "").splitlines():
         if "IFLA_VFINFO_LIST" in line and "nlmsg_type=RTM_NEWLINK" in line:
-            return re.split(r", iov_len=|, \d+, 0, NULL", line[line.index("IFLA_VFINFO_LIST") :])[0].rstrip("]}")
+            return re.split(r", iov_len=|, \d+, 0, (?:NULL|\{sa_family)", line[line.index("IFLA_VFINFO_LIST") :])[
+                0
+            ].rstrip("]}")
     raise AssertionError(said)
 
 

@@ -8,26 +8,15 @@
 from __future__ import annotations
 
 import errno
-import struct
 import typing as t
 
-from . import netlink
 from .ethtool import Ethtool
 from .node import Node
 from .resource import Change, Refusal, Resource, State
 from .system import HostError, System
 
-_GETDCB, _SETDCB = 78, 79
 _IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27
-_MESSAGE = struct.Struct("=BBH")
-_IFNAME, _IEEE = 1, 13
-_ETS, _PFC, _APPS, _BUFFER, _APP = 1, 2, 3, 10, 1
-_APP_ENTRY = struct.Struct("=BBH")
 _BY_DSCP = 5
-#: Where the fields of struct ieee_ets, ieee_pfc and dcbnl_buffer are.
-_ETS_BANDWIDTH, _ETS_TSA, _ETS_TC, _ETS_SIZE = 3, 19, 27, 59
-_PFC_ENABLED, _PFC_SIZE = 1, 136
-_BUFFER_SIZES, _BUFFER_SIZE = 8, 44
 _TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
 #: Devices keep buffers in cells: what is shown may be this much less than what was asked for.
 _CELL = 256
@@ -105,15 +94,12 @@ class Dcb(Resource):
         interface = device.interface
         step = f"set dcb {change.setting} of {device} to {change.after}"
         told = _told(self.system, interface)
+        if change.setting not in decoded(told):
+            raise HostError(step, f"the driver of {interface} no longer tells it", "look at 'dmesg'")
         if change.setting == "trust":
             self._trust(interface, decoded(told)["trust"], change.after, step)
             return
-        kind, size = {"ets": (_ETS, _ETS_SIZE), "pfc": (_PFC, _PFC_SIZE), "buffer": (_BUFFER, _BUFFER_SIZE)}[
-            change.setting
-        ]
-        raw = bytearray(told.get(kind, b"").ljust(size, b"\0"))
-        _put(raw, change.setting, change.after)
-        self._send(interface, _IEEE_SET, netlink.attribute(kind, bytes(raw)), step)
+        self._send(interface, _IEEE_SET, (change.setting, changed(told, change.setting, change.after)), step)
 
     def _trust(self, interface: str, before: str, after: str, step: str) -> None:
         old, new = _priorities(before), _priorities(after)
@@ -125,83 +111,72 @@ class Dcb(Resource):
 
     def _send_apps(self, interface: str, command: int, entries: set[tuple[int, int]], step: str) -> None:
         if entries:
-            packed = [_APP_ENTRY.pack(_BY_DSCP, priority, code) for code, priority in sorted(entries)]
-            self._send(interface, command, netlink.nest(_APPS, *(netlink.attribute(_APP, one) for one in packed)), step)
+            apps = [
+                ("app", {"selector": _BY_DSCP, "priority": priority, "protocol": code})
+                for code, priority in sorted(entries)
+            ]
+            self._send(interface, command, ("apps", {"attrs": apps}), step)
 
-    def _send(self, interface: str, command: int, message: bytes, step: str) -> None:
-        kernel = self.system.netlink(netlink.ROUTE)
-        body = _MESSAGE.pack(0, command, 0) + netlink.text(_IFNAME, interface) + netlink.nest(_IEEE, message)
+    def _send(self, interface: str, command: int, part: tuple[str, t.Any], step: str) -> None:
+        kernel = self.system.socket("ROUTE")
+        from . import messages
+
+        attributes = [("ifname", interface), ("ieee", {"attrs": [part]})]
 
         def request() -> None:
-            for answer in kernel.request(_SETDCB, body):
-                status = netlink.attributes(answer, _MESSAGE.size).get(_IEEE, b"\0")
-                if status[0]:  # the error number stands in the answer, as a byte
-                    raise OSError(256 - status[0], "")
+            for answer in messages.exchange(kernel, messages.SET_DCB, messages.Dcb, attributes, cmd=command):
+                status = answer.get_attr("status")
+                if status:  # the error number, as a byte
+                    raise OSError(256 - status, "")
 
         self.system.ask(step, request)
 
 
-def _told(system: System, interface: str) -> dict[t.Any, bytes]:
-    """The parts of IEEE 802.1Qaz that a driver tells, raw; empty where it has none. Raises HostError."""
-    kernel = system.netlink(netlink.ROUTE)
-    body = _MESSAGE.pack(0, _IEEE_GET, 0) + netlink.text(_IFNAME, interface)
+def _told(system: System, interface: str) -> dict[str, t.Any]:
+    """The parts of IEEE 802.1Qaz that a driver tells (C(messages.Dcb)); empty where it has none. Raises HostError."""
+    kernel = system.socket("ROUTE")
+    from . import messages
+
+    message = (messages.GET_DCB, messages.Dcb, [("ifname", interface)])
     try:
-        answers = system.read(f"read dcb of {interface}", lambda: kernel.request(_GETDCB, body))
+        answers = system.read(f"read dcb of {interface}", lambda: messages.exchange(kernel, *message, cmd=_IEEE_GET))
     except HostError as error:
         if error.code == errno.EOPNOTSUPP:
             return {}
         raise
-    return netlink.attributes(netlink.attributes(answers[0], _MESSAGE.size).get(_IEEE, b"")) if answers else {}
+    ieee = answers[0].get_attr("ieee") if answers else None
+    return {one[0]: one[1] for one in ieee["attrs"]} if ieee else {}
 
 
-def decoded(told: t.Mapping[t.Any, bytes]) -> dict[str, t.Any]:
-    """Settings of the state, of the raw parts; those that a driver does not tell are left out."""
+def decoded(told: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Settings of the state, of the kernel's parts; those that a driver does not tell are left out."""
     found: dict[str, t.Any] = {}
     if told:
         found["trust"] = trust(dict(sorted(_apps(told))))
-    if len(told.get(_PFC, b"")) > _PFC_ENABLED:
-        found["pfc"] = [priority for priority in range(8) if told[_PFC][_PFC_ENABLED] >> priority & 1]
-    if len(told.get(_ETS, b"")) >= _ETS_TC + 8:
-        raw = told[_ETS]
-        found["ets"] = {
-            "priority_tc": list(raw[_ETS_TC : _ETS_TC + 8]),
-            "tsa": [_TSA.get(one, str(one)) for one in raw[_ETS_TSA : _ETS_TSA + 8]],
-            "bandwidth": list(raw[_ETS_BANDWIDTH : _ETS_BANDWIDTH + 8]),
-        }
-    if len(told.get(_BUFFER, b"")) >= _BUFFER_SIZE:
-        raw = told[_BUFFER]
-        sizes = struct.unpack_from("=8I", raw, _BUFFER_SIZES)
-        found["buffer"] = {"priority_buffer": list(raw[:8]), "size": list(sizes)}
+    if "pfc" in told:
+        found["pfc"] = [priority for priority in range(8) if told["pfc"]["enabled"] >> priority & 1]
+    if "ets" in told:
+        ets = {part: list(told["ets"][part]) for part in ("priority_tc", "tsa", "bandwidth")}
+        found["ets"] = {**ets, "tsa": [_TSA.get(one, str(one)) for one in ets["tsa"]]}
+    if "buffer" in told:
+        found["buffer"] = {part: list(told["buffer"][part]) for part in ("priority_buffer", "size")}
     return found
 
 
-def _put(raw: bytearray, setting: str, value: t.Any) -> None:
-    """Write a setting of the state into the kernel's struct."""
+def changed(told: t.Mapping[str, t.Any], setting: str, value: t.Any) -> dict[str, t.Any]:
+    """The kernel's part with a setting of the state in it."""
+    fields = {name: one for name, one in told[setting].items() if name not in ("header", "attrs", "value")}
     if setting == "pfc":
-        raw[_PFC_ENABLED] = sum(1 << priority for priority in value)
-    elif setting == "ets":
-        by_name = {name: code for code, name in _TSA.items()}
-        for part, at in (("priority_tc", _ETS_TC), ("bandwidth", _ETS_BANDWIDTH)):
-            if part in value:
-                raw[at : at + 8] = bytes(value[part])
-        if "tsa" in value:
-            raw[_ETS_TSA : _ETS_TSA + 8] = bytes(by_name[one] if one in by_name else int(one) for one in value["tsa"])
-    else:
-        if "priority_buffer" in value:
-            raw[:8] = bytes(value["priority_buffer"])
-        if "size" in value:
-            struct.pack_into("=8I", raw, _BUFFER_SIZES, *value["size"])
+        return {**fields, "enabled": sum(1 << priority for priority in value)}
+    by_name = {name: code for code, name in _TSA.items()}
+    new = {part: tuple(by_name[one] if one in by_name else int(one) for one in value[part]) for part in value}
+    return {**fields, **new}
 
 
-def _apps(told: t.Mapping[t.Any, bytes]) -> set[tuple[int, int]]:
+def _apps(told: t.Mapping[str, t.Any]) -> set[tuple[int, int]]:
     """DSCPs and their priorities in the table of applications."""
-    found = set()
-    for kind, entry in netlink.pairs(told.get(_APPS, b"")):
-        if kind == _APP and len(entry) >= _APP_ENTRY.size:
-            selector, priority, code = _APP_ENTRY.unpack_from(entry)
-            if selector == _BY_DSCP:
-                found.add((code, priority))
-    return found
+    apps = told["apps"].get_attrs("app") if "apps" in told else ()
+    return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
 
 
 def trust(priorities: t.Mapping[int, int]) -> str:

@@ -8,40 +8,39 @@
 from __future__ import annotations
 
 import errno
-import struct
 
-from . import netlink
 from .system import HostError, System
 
-_FAMILY = "devlink"
-_BUS, _DEVICE, _MODE = 1, 2, 25
 _ESWITCH_GET, _ESWITCH_SET = 29, 30
 MODES = ("legacy", "switchdev")
 
 
 def eswitch_mode(system: System, address: str) -> str | None:
     """C(legacy) or C(switchdev) of the PF at a PCI address; None where there is no choice. Raises HostError."""
-    kernel = system.netlink(netlink.GENERIC)
     try:
+        kernel = system.socket("devlink")
+        from . import messages
+
         answers = system.read(
-            f"read the switch mode of {address}", lambda: kernel.generic(_FAMILY, _ESWITCH_GET, _of(address))
+            f"read the switch mode of {address}",
+            lambda: messages.generic(kernel, _ESWITCH_GET, messages.Devlink, _of(address)),
         )
     except HostError as error:
         if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV):  # the driver has none, or not devlink
             return None
         raise
-    for answer in answers:
-        if _MODE in answer and netlink.number(answer[_MODE]) < len(MODES):
-            return MODES[netlink.number(answer[_MODE])]
-    return None
+    mode = answers[0].get_attr("DEVLINK_ATTR_ESWITCH_MODE") if answers else None
+    return MODES[mode] if mode is not None and mode < len(MODES) else None
 
 
 def set_eswitch_mode(system: System, address: str, mode: str, step: str, fix: str) -> None:
     """Raises HostError."""
-    kernel = system.netlink(netlink.GENERIC)
-    body = _of(address) + netlink.attribute(_MODE, struct.pack("=H", MODES.index(mode)))
-    system.ask(step, lambda: kernel.generic(_FAMILY, _ESWITCH_SET, body), fix)
+    kernel = system.socket("devlink")
+    from . import messages
+
+    attributes = [*_of(address), ("DEVLINK_ATTR_ESWITCH_MODE", MODES.index(mode))]
+    system.ask(step, lambda: messages.generic(kernel, _ESWITCH_SET, messages.Devlink, attributes, change=True), fix)
 
 
-def _of(address: str) -> bytes:
-    return netlink.text(_BUS, "pci") + netlink.text(_DEVICE, address)
+def _of(address: str) -> list[tuple[str, str]]:
+    return [("DEVLINK_ATTR_BUS_NAME", "pci"), ("DEVLINK_ATTR_DEV_NAME", address)]

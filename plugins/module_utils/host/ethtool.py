@@ -7,38 +7,31 @@
 
 from __future__ import annotations
 
-import struct
+import errno
 import typing as t
 
-from . import netlink
 from .node import Node
 from .resource import Change, Refusal, Resource, State
 from .system import HostError
 
-_FAMILY = "ethtool"
-_HEADER, _DEV_NAME = 1, 2
-#: By group: messages to get and to set, and attributes with their width; where there is a maximum, its attribute too.
-_NUMBERS: dict[str, tuple[int, int, dict[str, tuple[int, int, int]]]] = {
+#: By group: numbers and switches. In this order they are made.
+_NUMBERS = {
     # driver changes of queues come first: they may reset what stands on them
-    "channels": (17, 18, {"rx": (6, 4, 2), "tx": (7, 4, 3), "other": (8, 4, 4), "combined": (9, 4, 5)}),
-    "rings": (15, 16, {"rx": (6, 4, 2), "rx_mini": (7, 4, 3), "rx_jumbo": (8, 4, 4), "tx": (9, 4, 5)}),
+    "channels": ("rx", "tx", "other", "combined"),
+    "rings": ("rx", "rx_mini", "rx_jumbo", "tx"),
     "coalesce": (
-        19,
-        20,
-        {
-            # adaptive first: while it is on, drivers choose the rest by themselves
-            **{"adaptive_rx": (11, 1, 0), "adaptive_tx": (12, 1, 0)},
-            **{"rx_usecs": (2, 4, 0), "rx_frames": (3, 4, 0), "rx_usecs_irq": (4, 4, 0), "rx_frames_irq": (5, 4, 0)},
-            **{"tx_usecs": (6, 4, 0), "tx_frames": (7, 4, 0), "tx_usecs_irq": (8, 4, 0), "tx_frames_irq": (9, 4, 0)},
-            **{"cqe_mode_tx": (24, 1, 0), "cqe_mode_rx": (25, 1, 0)},
-        },
+        # adaptive first: while it is on, drivers choose the rest by themselves
+        *("adaptive_rx", "adaptive_tx"),
+        *("rx_usecs", "rx_frames", "rx_usecs_irq", "rx_frames_irq"),
+        *("tx_usecs", "tx_frames", "tx_usecs_irq", "tx_frames_irq"),
+        *("cqe_mode_tx", "cqe_mode_rx"),
     ),
-    "pause": (21, 22, {"autoneg": (2, 1, 0), "rx": (3, 1, 0), "tx": (4, 1, 0)}),
+    "pause": ("autoneg", "rx", "tx"),
 }
-#: By group of switches with names of the driver: messages to get and to set, and attributes of the bitset that can be
-#: changed (0: all), that is set, that tells what is, and that tells what never changes (0: none).
-_SWITCHES = {"features": (11, 12, 2, 3, 4, 5), "private_flags": (13, 14, 0, 2, 2, 0)}
-_BITS, _BIT, _BIT_NAME, _BIT_VALUE = 3, 1, 2, 3
+#: By group of switches with names of the driver: the attribute that sets them.
+_SWITCHES = {"features": "wanted", "private_flags": "active"}
+#: Answer a change with whether it is done only.
+_OMIT_REPLY = 2
 _NAMES = {"cqe_mode_tx": "TX CQE mode", "cqe_mode_rx": "RX CQE mode"}
 #: Changing these makes most drivers take their queues down and up.
 _INTERRUPTING = ("channels", "rings")
@@ -55,7 +48,7 @@ class Ethtool(Resource):
             asked = settings.get("ethtool") or {}
             for group in (*_NUMBERS, *_SWITCHES):
                 given = {name: value for name, value in (asked.get(group) or {}).items() if value is not None}
-                known = list(_NUMBERS[group][2]) if group in _NUMBERS else sorted(given)
+                known = list(_NUMBERS[group]) if group in _NUMBERS else sorted(given)
                 strange = sorted(set(given) - set(known))
                 if strange:
                     fix = f"use {', '.join(known)}"
@@ -105,61 +98,61 @@ class Ethtool(Resource):
         group, _dot, name = change.setting.partition(".")
         device = node.device(change.device)
         step = f"set ethtool {group} {name} of {device} to {change.after}"
-        if group in _NUMBERS:
-            _get, command, names = _NUMBERS[group]
-            kind, width, _limit = names[name]
-            message = netlink.attribute(kind, struct.pack("=I" if width == 4 else "=B", int(change.after)))
-        else:
-            _get, command, _can, kind, _is, _never = _SWITCHES[group]
-            value = (netlink.attribute(_BIT_VALUE),) if change.after else ()
-            message = netlink.nest(kind, netlink.nest(_BITS, netlink.nest(_BIT, netlink.text(_BIT_NAME, name), *value)))
-        body = netlink.nest(_HEADER, netlink.text(_DEV_NAME, device.interface)) + message
-        kernel = self.system.netlink(netlink.GENERIC)
+        value = change.after
+        if group in _SWITCHES:
+            bit = [("ETHTOOL_A_BITSET_BIT_NAME", name), *([("ETHTOOL_A_BITSET_BIT_VALUE", True)] if value else [])]
+            bits = {"attrs": [("ETHTOOL_A_BITSET_BITS_BIT", {"attrs": bit})]}
+            name, value = _SWITCHES[group], {"attrs": [("ETHTOOL_A_BITSET_BITS", bits)]}
+        kernel = self.system.socket("ethtool")
+        from . import messages
+
+        command, message = messages.ETHTOOL[group]
+        attributes = [_header(device.interface, _OMIT_REPLY), (name, value)]
         fix = "RDMA uses the queues: unload the RDMA driver first" if group == "channels" else ""
-        self.system.ask(step, lambda: kernel.generic(_FAMILY, command, body), fix if device.rdma_devices else "")
+        self.system.ask(
+            step,
+            lambda: messages.generic(kernel, command + 1, message, attributes, change=True),
+            fix if device.rdma_devices else "",
+        )
 
     def told(self, interface: str, group: str) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
         """What the driver has of a group, and the largest values, or of switches whether they can be changed."""
-        command = _NUMBERS[group][0] if group in _NUMBERS else _SWITCHES[group][0]
-        body = netlink.nest(_HEADER, netlink.text(_DEV_NAME, interface))
-        kernel = self.system.netlink(netlink.GENERIC)
         try:
+            kernel = self.system.socket("ethtool")
+            from . import messages
+
+            command, message = messages.ETHTOOL[group]
             answers = self.system.read(
-                f"read ethtool {group} of {interface}", lambda: kernel.generic(_FAMILY, command, body)
+                f"read ethtool {group} of {interface}",
+                lambda: messages.generic(kernel, command, message, [_header(interface)]),
             )
         except HostError as error:
-            if error.code in (2, 95):  # the driver has none of it; a kernel before 5.7 has not the family
+            if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6; the driver has none of it
                 return {}, {}
             raise
-        told = answers[0] if answers else {}
+        told = {one[0]: one[1] for one in answers[0]["attrs"]} if answers else {}
         if group in _NUMBERS:
-            names = _NUMBERS[group][2]
-            values: dict[str, t.Any] = {}
-            for name, (kind, width, _limit) in names.items():
-                if kind in told:
-                    value = netlink.number(told[kind])
-                    values[name] = bool(value) if width == 1 else value
-            limits = {
-                name: netlink.number(told[limit]) for name, (_kind, _width, limit) in names.items() if limit in told
-            }
-            return values, limits
-        _get, _set, can, _kind, shown, never = _SWITCHES[group]
-        bits = bitset(told.get(shown, b""))
-        if not can:
+            values = {name: told[name] for name in _NUMBERS[group] if name in told}
+            return values, {name: told[f"{name} max"] for name in values if f"{name} max" in told}
+        bits = _set(told.get("active"))
+        if group == "private_flags":
             return bits, dict.fromkeys(bits, True)
-        changeable = {name for name, value in bitset(told.get(can, b"")).items() if value}
-        fixed = {name for name, value in bitset(told.get(never, b"")).items() if value}
+        changeable, fixed = _set(told.get("changeable")), _set(told.get("fixed"))
         known = {*bits, *changeable, *fixed}
-        return {name: bits.get(name, False) for name in known}, {name: name in changeable - fixed for name in known}
+        can = {name: changeable.get(name, False) and not fixed.get(name) for name in known}
+        return {name: bits.get(name, False) for name in known}, can
 
 
-def bitset(raw: bytes) -> dict[str, bool]:
+def _header(interface: str, flags: int = 0) -> tuple[str, t.Any]:
+    attributes = [("ETHTOOL_A_HEADER_DEV_NAME", interface), ("ETHTOOL_A_HEADER_FLAGS", flags)]
+    return "header", {"attrs": attributes}
+
+
+def _set(bitset: t.Any) -> dict[str, bool]:
     """The bits with names of a bitset, and whether each is set. In a set without a mask only those set are told."""
-    told = netlink.attributes(raw)
-    no_mask = 1 in told
-    found: dict[str, bool] = {}
-    for kind, entry in netlink.pairs(told.get(_BITS, b"")):
-        bit = netlink.attributes(entry)
-        if kind == _BIT and _BIT_NAME in bit:
-            found[netlink.string(bit[_BIT_NAME])] = no_mask or _BIT_VALUE in bit
-    return found
+    bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
+    no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
+    return {
+        bit.get_attr("ETHTOOL_A_BITSET_BIT_NAME"): no_mask or bit.get_attr("ETHTOOL_A_BITSET_BIT_VALUE") is not None
+        for bit in (bits.get_attrs("ETHTOOL_A_BITSET_BITS_BIT") if bits else ())
+    }

@@ -3,30 +3,26 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Interfaces as rtnetlink tells and changes them (linux/if_link.h)."""
+"""Interfaces as rtnetlink tells them (linux/if_link.h)."""
 
 from __future__ import annotations
 
-import struct
+import typing as t
 
-from . import netlink
 from .system import HostError, System
 
-IFLA_ADDRESS, IFLA_VFINFO_LIST = 1, 22
-_IFNAME, _EXT_MASK, _MIN_MTU, _MAX_MTU = 3, 29, 50, 51
-_NEWLINK, _GETLINK = 16, 18
-_WITH_VFS = 1
-_IFINFO = struct.Struct("=BxHiII")
+#: RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS: with the counters of 200 VFs the answer would be too long.
+_VFS, _NO_COUNTERS = 1, 8
 
 
-def attributes(system: System, interface: str, with_vfs: bool = False) -> dict[int, bytes]:
-    """What the kernel tells of an interface, by IFLA number. Raises HostError."""
-    body = _IFINFO.pack(0, 0, 0, 0, 0) + netlink.text(_IFNAME, interface)
-    if with_vfs:
-        body += netlink.attribute(_EXT_MASK, struct.pack("=I", _WITH_VFS))
-    kernel = system.netlink(netlink.ROUTE)
-    answers = system.read(f"read what the kernel tells of {interface}", lambda: kernel.request(_GETLINK, body))
-    return netlink.attributes(answers[0], _IFINFO.size)
+def told(system: System, interface: str, with_vfs: bool = False) -> t.Any:
+    """What the kernel tells of an interface (C(messages.Link)). Raises HostError."""
+    kernel = system.socket("ROUTE")
+    from . import messages
+
+    mask = _NO_COUNTERS | (_VFS if with_vfs else 0)
+    message = (messages.GET_LINK, messages.Link, [("IFLA_IFNAME", interface), ("IFLA_EXT_MASK", mask)])
+    return system.read(f"read what the kernel tells of {interface}", lambda: messages.exchange(kernel, *message)[0])
 
 
 def index(system: System, interface: str) -> int:
@@ -37,15 +33,7 @@ def index(system: System, interface: str) -> int:
     return number
 
 
-def change(system: System, interface: str, message: bytes, step: str, fix: str = "") -> None:
-    """Set attributes of an interface. Raises HostError."""
-    body = _IFINFO.pack(0, 0, 0, 0, 0) + netlink.text(_IFNAME, interface) + message
-    kernel = system.netlink(netlink.ROUTE)
-    system.ask(step, lambda: kernel.request(_NEWLINK, body), fix)
-
-
 def mtu_limits(system: System, interface: str) -> tuple[int | None, int | None]:
     """The smallest and the largest MTU that the driver takes; None where it does not tell. Raises HostError."""
-    told = attributes(system, interface)
-    low, high = (netlink.number(told[kind]) if kind in told else 0 for kind in (_MIN_MTU, _MAX_MTU))
-    return low or None, high or None
+    link = told(system, interface)
+    return link.get_attr("IFLA_MIN_MTU") or None, link.get_attr("IFLA_MAX_MTU") or None

@@ -44,9 +44,9 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
     """
     own = connection.split()[2] if len(connection.split()) == 4 else ""
     rtnl = system.socket("IPRoute")
-    links = {one["index"]: one for one in system.read("list the interfaces", lambda: list(rtnl.get_links()))}
-    routes = system.read("list the routes", lambda: list(rtnl.get_routes()))
-    addresses = system.read("list the addresses", lambda: list(rtnl.get_addr()))
+    links = {one["index"]: one for one in system.dump("list the interfaces", rtnl.get_links)}
+    routes = system.dump("list the routes", rtnl.get_routes)
+    addresses = system.dump("list the addresses", rtnl.get_addr)
     found: dict[int, str] = {}
     for address in addresses:
         if own and own.partition("%")[0] in (address.get_attr("IFA_LOCAL"), address.get_attr("IFA_ADDRESS")):

@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import struct
 import typing as t
 
-from . import netlink
 from .links import index
 from .node import Node
 from .resource import Change, Plan, Refusal, Resource, State
-from .system import System
 
-#: family, dst_len, src_len, tos, table, protocol (of a rule: 0), scope (0), type (action), flags
-_ROUTE = struct.Struct("=BBBBBBBBI")
-_ADDRESS = struct.Struct("=BBBBI")
-_NEWADDR, _GETADDR, _NEWROUTE, _DELROUTE, _GETROUTE, _NEWRULE, _DELRULE, _GETRULE = 20, 22, 24, 25, 26, 32, 33, 34
-_DST, _OIF, _GATEWAY, _METRIC, _PREFSRC, _MULTIPATH, _TABLE = 1, 4, 5, 6, 7, 9, 15
-_RULE_SRC, _RULE_PRIORITY, _RULE_PROTOCOL, _RULE_TABLE = 2, 6, 21, 15
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _TEMPORARY_OR_TENTATIVE = 0x01 | 0x40
-_STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE = 4, 1, 1, 253, 0
+_STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE, _NOT = 4, 1, 1, 253, 0, 2
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_ANY = tuple(_FAMILIES.values())
 #: Tables of the kernel's own: compat, default, main, local.
 _TAKEN = (0, 252, 253, 254, 255)
 _IPV6_METRIC = 1024
 #: What a rule or route made here has in a dump, with what the kernel adds (suppress_prefixlength; cache, preference).
-_OF_RULES = {_RULE_SRC, _RULE_PRIORITY, _RULE_TABLE, _RULE_PROTOCOL, 14}
-_METRICS = 8
-_OF_ROUTES = {_DST, _OIF, _GATEWAY, _METRIC, _PREFSRC, _TABLE, _METRICS, 12, 20}
+_OF_RULES = {"FRA_SRC", "FRA_PRIORITY", "FRA_TABLE", "FRA_PROTOCOL", "FRA_SUPPRESS_PREFIXLEN"}
+_OF_ROUTES = {
+    *("RTA_DST", "RTA_OIF", "RTA_GATEWAY", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE", "RTA_METRICS"),
+    *("RTA_CACHEINFO", "RTA_PREF"),
+}
+_NOTHING_SUPPRESSED = 2**32 - 1
 
 Interface = t.Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
 
@@ -109,19 +103,21 @@ class RailRoutes(Resource):
         device = node.device(change.device)
         _unused, number, kind = change.setting.split()
         table, rule, out = int(number), kind == "rules", index(self.system, device.interface)
-        kernel = self.system.netlink(netlink.ROUTE)
+        kernel = self.system.socket("IPRoute")
         present = [one.text for one in self._present(node, change.device, change.setting)]
 
-        def ask(message: int, text: str, verb: str, flags: int = 0) -> None:
+        def ask(verb: str, text: str) -> None:
             step = f"{verb} the {kind[:-1]} '{text}' of table {table} for {device}"
-            body = _rule_body(text, table) if rule else _route_body(text, table, out)
-            self.system.ask(step, lambda: kernel.request(message, body, flags))
+            if rule:
+                self.system.ask(step, lambda: kernel.rule(verb, **_of_rule(text, table)))
+            else:
+                self.system.ask(step, lambda: kernel.route(verb, **_of_route(text, table, out)))
 
         # a default route stands on the route to its gateway: it comes after it, and goes before it
         for text in sorted((one for one in present if one not in change.after), key=lambda one: "via" not in one):
-            ask(_DELRULE if rule else _DELROUTE, text, "remove")
+            ask("remove", text)
         for text in sorted((one for one in change.after if one not in present), key=lambda one: "via" in one):
-            ask(_NEWRULE if rule else _NEWROUTE, text, "add", netlink.CREATE | netlink.EXCLUSIVE)
+            ask("add", text)
 
     def _up(self, interface: str) -> bool:
         try:
@@ -133,24 +129,22 @@ class RailRoutes(Resource):
         """The addresses that packets are sent from: global ones that stay."""
         own = index(self.system, node.device(key).interface)
         found: list[Interface] = []
-        for body in _dumped(self.system, "addresses", _GETADDR, _ADDRESS.pack(0, 0, 0, 0, 0)):
-            _family, length, flags, scope, at = _ADDRESS.unpack_from(body)
-            told = netlink.attributes(body, _ADDRESS.size)
-            flags |= netlink.number(told.get(_IFA_FLAGS, b""))
-            raw = told.get(_IFA_LOCAL) or told.get(_IFA_ADDRESS)
-            if at == own and scope == _UNIVERSE and raw:
-                address = ipaddress.ip_interface(f"{ipaddress.ip_address(raw)}/{length}")
+        for one in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
+            flags = one["flags"] | (one.get_attr("IFA_FLAGS") or 0)
+            raw = one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")
+            if one["index"] == own and one["scope"] == _UNIVERSE and raw:
+                address = ipaddress.ip_interface(f"{raw}/{one['prefixlen']}")
                 if address.version == 4 or not flags & _TEMPORARY_OR_TENTATIVE:
                     found.append(address)
         return sorted(found, key=lambda one: (one.version, int(one.ip)))
 
     def _all_rules(self) -> list[_Entry]:
-        bodies = _dumped(self.system, "rules", _GETRULE, _ROUTE.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
-        return [one for one in map(_rule, bodies) if one]
+        told = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
+        return [_rule(one) for one in told if one["family"] in _ANY and one["action"] == _TO_TABLE]
 
     def _all_routes(self) -> list[_Entry]:
-        bodies = _dumped(self.system, "routes", _GETROUTE, _ROUTE.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
-        return [one for one in map(_route, bodies) if one]
+        told = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
+        return [_route(one) for one in told if one["family"] in _ANY]
 
 
 class _Entry(t.NamedTuple):
@@ -195,70 +189,67 @@ def _words(text: str) -> dict[str, str]:
     return found
 
 
-def _rule_body(text: str, table: int) -> bytes:
+def _of_rule(text: str, table: int) -> dict[str, t.Any]:
+    """What pyroute2 is to be given for a rule."""
     words = _words(text)
     source = ipaddress.ip_network(words["from"])
-    family = _FAMILIES[source.version]
-    return (
-        _ROUTE.pack(family, 0, source.prefixlen, 0, table if table < 256 else 0, 0, 0, _TO_TABLE, 0)
-        + netlink.attribute(_RULE_SRC, source.network_address.packed)
-        + netlink.attribute(_RULE_PRIORITY, struct.pack("=I", int(words["priority"])))
-        + netlink.attribute(_RULE_TABLE, struct.pack("=I", table))
-        + netlink.attribute(_RULE_PROTOCOL, struct.pack("=B", _STATIC))
-    )
+    return {
+        "family": _FAMILIES[source.version],
+        "src": str(source.network_address),
+        "src_len": source.prefixlen,
+        "priority": int(words["priority"]),
+        "table": table,
+        "protocol": _STATIC,
+    }
 
 
-def _route_body(text: str, table: int, out: int) -> bytes:
+def _of_route(text: str, table: int, out: int) -> dict[str, t.Any]:
+    """What pyroute2 is to be given for a route."""
     words = _words(text)
-    message = netlink.attribute(_OIF, struct.pack("=I", out)) + netlink.attribute(_TABLE, struct.pack("=I", table))
-    length, scope = 0, _UNIVERSE
-    if words["to"] != "default":
-        target = ipaddress.ip_network(words["to"])
-        length, scope = target.prefixlen, _LINK if target.version == 4 else _UNIVERSE
-        message += netlink.attribute(_DST, target.network_address.packed)
-    if "via" in words:
-        scope = _UNIVERSE
-        message += netlink.attribute(_GATEWAY, ipaddress.ip_address(words["via"]).packed)
-    if "metric" in words:
-        message += netlink.attribute(_METRIC, struct.pack("=I", int(words["metric"])))
     source = ipaddress.ip_address(words["src"])
-    message += netlink.attribute(_PREFSRC, source.packed)
-    family = _FAMILIES[source.version]
-    small = table if table < 256 else 0
-    return _ROUTE.pack(family, length, 0, 0, small, _STATIC, scope, _UNICAST, 0) + message
+    on_link = source.version == 4 and "via" not in words
+    given = {
+        "family": _FAMILIES[source.version],
+        "dst": words["to"],
+        "prefsrc": str(source),
+        "oif": out,
+        "table": table,
+        "proto": _STATIC,
+        "scope": _LINK if on_link else _UNIVERSE,
+    }
+    if "via" in words:
+        given["gateway"] = words["via"]
+    if "metric" in words:
+        given["priority"] = int(words["metric"])
+    return given
 
 
-def _rule(body: bytes) -> _Entry | None:
-    family, to_length, length, tos, small, _res1, _res2, action, _flags = _ROUTE.unpack_from(body)
-    if family not in _FAMILIES.values():
-        return None
-    told = netlink.attributes(body, _ROUTE.size)
-    table = netlink.number(told.get(_RULE_TABLE, bytes((small,))))
-    zeros = bytes(4 if family == socket.AF_INET else 16)
-    source = ipaddress.ip_network((told.get(_RULE_SRC, zeros), length), strict=False)
-    text = f"from {source} priority {netlink.number(told.get(_RULE_PRIORITY, b''))}"
-    plain = length == source.max_prefixlen and not (to_length or tos or set(told) - _OF_RULES)
-    return _Entry(text, table, 0, plain) if action == _TO_TABLE else None
+def _rule(told: t.Any) -> _Entry:
+    source = _network(told["family"], told.get_attr("FRA_SRC"), told["src_len"])
+    text = f"from {source} priority {told.get_attr('FRA_PRIORITY') or 0}"
+    suppressed = told.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
+    special = told["dst_len"] or told["tos"] or told["flags"] & _NOT or suppressed
+    plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_OF_RULES, told)
+    return _Entry(text, told.get_attr("FRA_TABLE", told["table"]), 0, plain)
 
 
-def _route(body: bytes) -> _Entry | None:
-    family, length, _src, tos, small, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(body)
-    if family not in _FAMILIES.values():
-        return None
-    told = netlink.attributes(body, _ROUTE.size)
-    zeros = bytes(4 if family == socket.AF_INET else 16)
-    text = str(ipaddress.ip_network((told.get(_DST, zeros), length), strict=False)) if length else "default"
-    if _GATEWAY in told:
-        text += f" via {ipaddress.ip_address(told[_GATEWAY])}"
-    if _PREFSRC in told:
-        text += f" src {ipaddress.ip_address(told[_PREFSRC])}"
-    if _METRIC in told and netlink.number(told[_METRIC]):
-        text += f" metric {netlink.number(told[_METRIC])}"
-    out = 0 if _MULTIPATH in told else netlink.number(told.get(_OIF, b""))
-    plain = kind == _UNICAST and _PREFSRC in told and not (tos or told.get(_METRICS) or set(told) - _OF_ROUTES)
-    return _Entry(text, netlink.number(told.get(_TABLE, bytes((small,)))), out, plain)
+def _route(told: t.Any) -> _Entry:
+    length = told["dst_len"]
+    text = str(_network(told["family"], told.get_attr("RTA_DST"), length)) if length else "default"
+    for word, name in (("via", "RTA_GATEWAY"), ("src", "RTA_PREFSRC"), ("metric", "RTA_PRIORITY")):
+        if told.get_attr(name):
+            text += f" {word} {told.get_attr(name)}"
+    metrics = told.get_attr("RTA_METRICS")
+    special = told["type"] != _UNICAST or told["tos"] or (metrics and metrics["attrs"])
+    plain = not special and bool(told.get_attr("RTA_PREFSRC")) and _has_only(_OF_ROUTES, told)
+    out = 0 if told.get_attr("RTA_MULTIPATH") else told.get_attr("RTA_OIF") or 0
+    return _Entry(text, told.get_attr("RTA_TABLE", told["table"]), out, plain)
 
 
-def _dumped(system: System, what: str, kind: int, body: bytes) -> list[bytes]:
-    kernel = system.netlink(netlink.ROUTE)
-    return system.read(f"list the {what}", lambda: kernel.dump(kind, body))
+def _network(family: int, address: str | None, length: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    nothing = "0.0.0.0" if family == socket.AF_INET else "::"
+    return ipaddress.ip_network(f"{address or nothing}/{length}", strict=False)
+
+
+def _has_only(names: set[str], told: t.Any) -> bool:
+    return all(one[0] in names for one in told["attrs"])

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 
-from . import netlink
 from .kernel_modules import rebuild_initramfs
 from .node import Node
 from .resource import NODE, Change, Plan, Resource, State
 from .system import HostError
 
-_SYS_SET = (5 << 10) + 7
-_NETNS_MODE = 66
 #: A bool of which the kernel's own variable is behind: Y is shared.
 PARAMETER = "/sys/module/ib_core/parameters/netns_mode"
 PATH = "/etc/modprobe.d/lanewise-rdma.conf"
@@ -68,10 +64,13 @@ class RdmaSystem(Resource):
             self.system.install(PATH, content, step)
             rebuild_initramfs(self.system, "ib_core")
             return
-        body = netlink.attribute(_NETNS_MODE, struct.pack("=B", _MODES.index(change.after)))
+        kernel = self.system.socket("RDMA")
+        from . import messages
+
+        mode = [("netns_mode", _MODES.index(change.after))]
         fix = "a network namespace exists that no process shows: end the containers, or reboot"
-        kernel = self.system.netlink(netlink.RDMA)
-        self.system.ask(step, lambda: kernel.request(_SYS_SET, body), fix)
+        message = (messages.SET_RDMA_SYSTEM, messages.RdmaSystem, mode)
+        self.system.ask(step, lambda: messages.exchange(kernel, *message, change=True), fix)
 
     def _other_namespace(self) -> str:
         """A network namespace other than the node's, as the end of a sentence; empty where none is to be seen."""

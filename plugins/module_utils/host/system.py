@@ -13,12 +13,14 @@ import tempfile
 import typing as t
 
 from ..topology.reader import Reader
-from .netlink import Netlink
 
 if t.TYPE_CHECKING:
     Runner = t.Callable[[list[str]], tuple[int, str, str]]
 
 T = t.TypeVar("T")
+
+#: The flag of a netlink message of a list that changed meanwhile, and the code of pyroute2's error before 0.9.
+_INTERRUPTED, _INTERRUPTED_OF_OLD = 0x10, -1
 
 #: What an error number of the kernel most often means here, and the way out.
 _MEANING = {
@@ -187,9 +189,13 @@ class System:
         """The output of a program that changes something. Raises HostError where it fails."""
         return self._command(argv, step, fix)
 
-    def ask(self, step: str, request: t.Callable[[], T], fix: str = "") -> T:
-        """What a netlink C(request) that changes something answers. Raises HostError."""
-        return self._asked(step, request, fix)
+    def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
+        """Send a netlink C(request) that changes something. Raises HostError."""
+        try:
+            self._asked(step, request, fix)
+        except HostError as error:
+            if error.code != 0:  # of pyroute2 before 0.9: what the kernel says beside success
+                raise
 
     # -- reading by programs and netlink
 
@@ -201,27 +207,40 @@ class System:
         """What a netlink C(request) that only tells something answers. Raises HostError."""
         return self._asked(step, request, "")
 
+    def dump(self, step: str, request: t.Callable[[], t.Iterable[t.Any]]) -> list[t.Any]:
+        """All that a netlink C(request) lists, begun again where that changed meanwhile. Raises HostError."""
+
+        def whole() -> list[t.Any]:
+            for _unused in range(8):
+                try:
+                    found = list(request())
+                except Exception as error:
+                    if getattr(error, "code", None) != _INTERRUPTED_OF_OLD:
+                        raise
+                    continue
+                if not any(one["header"]["flags"] & _INTERRUPTED for one in found):
+                    return found
+            raise OSError(errno.EAGAIN, "it changes all the time")
+
+        return self._asked(step, whole, "")
+
     def socket(self, name: str) -> t.Any:
-        """pyroute2's class of that name (C(IPRoute), C(DL) ...), opened once. Raises HostError where it is missing."""
+        """A socket of pyroute2, opened once: C(IPRoute), or of a family (C(ROUTE), C(RDMA), generic ones by name).
+
+        Raises HostError where pyroute2 is missing, or the kernel has not the family (with the code ENOENT).
+        """
+        if not self.reader.live:
+            raise HostError("ask the kernel", "a recorded tree does not tell it")
         if name not in self._sockets:
-            try:
-                import pyroute2
-            except ImportError as error:
+            from . import messages
+
+            if messages.MISSING:
                 fix = (
                     "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
                 )
-                raise HostError("speak netlink", f"no pyroute2: {error}", fix) from None
-            self._sockets[name] = self._asked(f"open a netlink socket ({name})", getattr(pyroute2, name), "")
+                raise HostError("speak netlink", f"no pyroute2 (0.7.2 or later): {messages.MISSING}", fix)
+            self._sockets[name] = self._asked(f"open a netlink socket ({name})", lambda: messages.opened(name), "")
         return self._sockets[name]
-
-    def netlink(self, protocol: int) -> Netlink:
-        """A connection to the kernel for that protocol (C(netlink.ROUTE) ...), opened once. Raises HostError."""
-        if not self.reader.live:
-            raise HostError("ask the kernel", "a recorded tree does not tell it")
-        if str(protocol) not in self._sockets:
-            step = f"open a netlink socket (protocol {protocol})"
-            self._sockets[str(protocol)] = self._asked(step, lambda: Netlink(protocol), "")
-        return t.cast(Netlink, self._sockets[str(protocol)])
 
     def close(self) -> None:
         for socket in self._sockets.values():
@@ -251,4 +270,5 @@ class System:
             code = getattr(error, "code", None)
             if not isinstance(code, int):
                 raise
-            raise refused(step, abs(code), "", fix) from None
+            words = str(error.args[-1])  # the kernel's own, where it has some
+            raise refused(step, abs(code), "" if words == os.strerror(abs(code)) else words, fix) from None

@@ -8,10 +8,9 @@
 from __future__ import annotations
 
 import re
-import struct
 import typing as t
 
-from . import links, netlink
+from . import links
 from .node import Node
 from .resource import Change, Refusal, Resource, State
 from .system import HostError, System
@@ -19,14 +18,10 @@ from .usage import users
 from .vfs import address, made_anew, number_of_vfs, per_vf, split
 
 _DEVICES = "/sys/bus/pci/devices"
-_INFO = 1
-_MAC, _VLAN, _SPOOF_CHECK, _LINK_STATE, _RATE, _TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST = 1, 2, 4, 5, 6, 9, 10, 11, 12
-#: Length of an address in struct ifla_vf_mac, which is room for the longest one.
-_MAC_ROOM = 32
-_VLAN_INFO = struct.Struct("=III2s2x")
+_ETHERNET = 1
 _UNTOLD = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
-_PROTOCOLS = {"802.1Q": b"\x81\x00", "802.1ad": b"\x88\xa8"}
+_PROTOCOLS = {"802.1Q": 0x8100, "802.1ad": 0x88A8}
 #: Drivers that read a VF's address and GUIDs only when they start.
 _READ_AT_START = ("mlx5_core",)
 
@@ -102,10 +97,7 @@ class Vf(Resource):
         key, number = split(change.device)
         device = node.device(key)
         step = f"set {change.setting} of VF {number} of {device} to {change.after}"
-        message = netlink.nest(
-            links.IFLA_VFINFO_LIST, netlink.nest(_INFO, encoded(number, change.setting, change.after))
-        )
-        links.change(self.system, device.interface, message, step)
+        send(self.system, device.interface, number, change.setting, change.after, step)
         vf = address(self.system, key, number)
         if vf and self._starts_anew(vf, change.setting):
             driver = f"/sys/bus/pci/drivers/{self.system.link(f'{_DEVICES}/{vf}/driver')}"
@@ -142,68 +134,71 @@ def _vlan(vlan: int, qos: int, protocol: str) -> str:
     return f"{vlan}" + (f" qos {qos}" if qos else "") + (f" {protocol}" if vlan and protocol != "802.1Q" else "")
 
 
-def encoded(number: int, setting: str, value: t.Any) -> bytes:
-    """The attribute that gives a setting of the state to the VF C(number)."""
-    simple = {"trust": _TRUST, "spoof_check": _SPOOF_CHECK}
-    if setting in simple:
-        return netlink.attribute(simple[setting], struct.pack("=II", number, int(value)))
+def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
+    """Give a setting of the state to the VF C(number) of a PF. Raises HostError."""
+    kernel = system.socket("ROUTE")
+    from . import messages
+
+    vfs = [("vf", {"attrs": [encoded(number, setting, value)]})]
+    attributes = [("IFLA_IFNAME", interface), ("IFLA_VFINFO_LIST", {"attrs": vfs})]
+    message = (messages.NEW_LINK, messages.Link, attributes)
+    system.ask(step, lambda: messages.exchange(kernel, *message, change=True))
+
+
+def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
+    """The attribute of C(messages.Link) that gives a setting of the state to the VF C(number)."""
+    if setting in ("trust", "spoof_check"):
+        return setting, {"vf": number, "number": int(value)}
     if setting == "link_state":
-        return netlink.attribute(_LINK_STATE, struct.pack("=II", number, _LINK_STATES.index(value)))
+        return setting, {"vf": number, "number": _LINK_STATES.index(value)}
     if setting == "mac":
-        raw = bytes.fromhex(value.replace(":", ""))
-        return netlink.attribute(_MAC, struct.pack("=I", number) + raw.ljust(_MAC_ROOM, b"\0"))
+        return setting, {"vf": number, "mac": bytes.fromhex(value.replace(":", ""))}
     if setting.endswith("guid"):
-        kind = _NODE_GUID if setting == "node_guid" else _PORT_GUID
-        # struct ifla_vf_guid is aligned as the machine aligns a 64-bit number
-        return netlink.attribute(kind, struct.pack("@IQ", number, int(value.replace(":", ""), 16)))
+        return setting, {"vf": number, "guid": int(value.replace(":", ""), 16)}
     if setting == "rate":
         low, high = (int(one) for one in re.findall(r"\d+", value)[:2])
-        return netlink.attribute(_RATE, struct.pack("=III", number, low, high))
+        return setting, {"vf": number, "low": low, "high": high}
     vlan, qos, protocol = re.fullmatch(r"(\d+)(?: qos (\d+))?(?: (\S+))?", value).groups()  # type: ignore[union-attr]
+    entry = {"vf": number, "vlan": int(vlan), "qos": int(qos or 0)}
     if protocol:
-        entry = _VLAN_INFO.pack(number, int(vlan), int(qos or 0), _PROTOCOLS[protocol])
-        return netlink.nest(_VLAN_LIST, netlink.attribute(_INFO, entry))
-    return netlink.attribute(_VLAN, struct.pack("=III", number, int(vlan), int(qos or 0)))
+        return "vlans", {"attrs": [("vlan", {**entry, "protocol": _PROTOCOLS[protocol]})]}
+    return "vlan", entry
 
 
 def read(system: System, interface: str) -> dict[int, dict[str, t.Any]]:
     """The settings of all VFs of a PF by index; without those that its driver does not tell. Raises HostError."""
-    told = links.attributes(system, interface, with_vfs=True)
-    width = len(told.get(links.IFLA_ADDRESS, b"")) or 6
-    return decoded(told.get(links.IFLA_VFINFO_LIST, b""), width)
+    return decoded(links.told(system, interface, with_vfs=True))
 
 
-def decoded(raw: bytes, width: int = 6) -> dict[int, dict[str, t.Any]]:
-    """The same from the attribute IFLA_VFINFO_LIST; C(width) is the length of the PF's link-layer address."""
+def decoded(link: t.Any) -> dict[int, dict[str, t.Any]]:
+    """The same from the interface (C(messages.Link))."""
+    vfs = link.get_attr("IFLA_VFINFO_LIST")
     found: dict[int, dict[str, t.Any]] = {}
-    for _unused, info in netlink.pairs(raw):
-        one = {kind: value for kind, value in netlink.pairs(info) if len(value) >= 8}
-        if _MAC not in one:
+    for info in vfs.get_attrs("vf") if vfs else ():
+        told = {one[0]: one[1] for one in info["attrs"]}
+        if "mac" not in told:
             continue
         state: dict[str, t.Any] = {}
-        if width == 6:  # of InfiniBand it is 20 bytes, which nothing sets
-            state["mac"] = ":".join(f"{byte:02x}" for byte in one[_MAC][4:10])
-        if len(one.get(_VLAN, b"")) >= 12:
-            _number, vlan, qos = struct.unpack_from("=III", one[_VLAN])
-            state["vlan"] = _vlan(vlan, qos, "802.1Q")
-        for _unused, entry in netlink.pairs(one.get(_VLAN_LIST, b"")):
-            if len(entry) >= _VLAN_INFO.size - 2:
-                _number, vlan, qos, protocol = _VLAN_INFO.unpack(entry[:14].ljust(16, b"\0"))
-                names = {code: name for name, code in _PROTOCOLS.items()}
-                state["vlan"] = _vlan(vlan, qos, names.get(protocol, "802.1Q"))
-        if len(one.get(_RATE, b"")) >= 12:
-            _number, low, high = struct.unpack_from("=III", one[_RATE])
-            state["rate"] = f"{low} to {high} Mbit/s"
-        for kind, name in ((_SPOOF_CHECK, "spoof_check"), (_TRUST, "trust")):
-            value = struct.unpack_from("=II", one[kind])[1] if kind in one else _UNTOLD
-            if value != _UNTOLD:
-                state[name] = bool(value)
-        value = struct.unpack_from("=II", one[_LINK_STATE])[1] if _LINK_STATE in one else _UNTOLD
-        if value < len(_LINK_STATES):
-            state["link_state"] = _LINK_STATES[value]
-        for kind, name in ((_NODE_GUID, "node_guid"), (_PORT_GUID, "port_guid")):
-            if len(one.get(kind, b"")) >= struct.calcsize("@IQ"):
-                digits = f"{struct.unpack_from('@IQ', one[kind])[1]:016x}"
-                state[name] = ":".join(digits[at : at + 2] for at in range(0, 16, 2))
-        found[struct.unpack_from("=I", one[_MAC])[0]] = state
+        if link["ifi_type"] == _ETHERNET:  # of InfiniBand it is 20 bytes, which nothing sets
+            state["mac"] = _hexadecimal(told["mac"]["mac"][:6])
+        entries = [told["vlan"]] if "vlan" in told else []
+        entries += told["vlans"].get_attrs("vlan") if "vlans" in told else []
+        names = {code: name for name, code in _PROTOCOLS.items()}
+        for one in entries:
+            state["vlan"] = _vlan(one["vlan"], one["qos"], names.get(one.get("protocol"), "802.1Q"))
+        if "rate" in told:
+            state["rate"] = f"{told['rate']['low']} to {told['rate']['high']} Mbit/s"
+        for name in ("spoof_check", "trust"):
+            if name in told and told[name]["number"] != _UNTOLD:
+                state[name] = bool(told[name]["number"])
+        if "link_state" in told and told["link_state"]["number"] < len(_LINK_STATES):
+            state["link_state"] = _LINK_STATES[told["link_state"]["number"]]
+        for name in ("node_guid", "port_guid"):
+            if name in told:
+                state[name] = _hexadecimal(told[name]["guid"].to_bytes(8, "big"))
+        found[told["mac"]["vf"]] = state
     return found
+
+
+def _hexadecimal(raw: bytes) -> str:
+    return ":".join(f"{byte:02x}" for byte in raw)

@@ -5,53 +5,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import netlink
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
-from ansible_collections.lanewise.dra.plugins.module_utils.host.vf import Vf, decoded, encoded
+from ansible_collections.lanewise.dra.plugins.module_utils.host.vf import Vf
 from ansible_collections.lanewise.dra.plugins.module_utils.host.vfs import indexes
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
-from hypothesis import given
-from hypothesis import strategies as st
 
 EMPTY_PF, INFINIBAND_PF, LEGACY_PF = "0000:c9:00.0", "0000:49:00.0", "0000:16:00.0"
-
-numbers = st.integers(0, 2**32 - 2)
-address = st.lists(st.integers(0, 255), min_size=6, max_size=6).map(lambda raw: ":".join(f"{b:02x}" for b in raw))
-guid = st.lists(st.integers(0, 255), min_size=8, max_size=8).map(lambda raw: ":".join(f"{b:02x}" for b in raw))
-vlan = st.builds(
-    lambda number, qos, protocol: f"{number}" + (f" qos {qos}" if qos else "") + (protocol if number else ""),
-    st.integers(0, 4095),
-    st.integers(0, 7),
-    st.sampled_from(["", " 802.1ad"]),
-)
-states = st.fixed_dictionaries(
-    {
-        "mac": address,
-        "vlan": vlan,
-        "trust": st.booleans(),
-        "spoof_check": st.booleans(),
-        "link_state": st.sampled_from(["auto", "enable", "disable"]),
-        "rate": st.builds("{} to {} Mbit/s".format, numbers, numbers),
-        "node_guid": guid,
-        "port_guid": guid,
-    }
-)
-
-
-@given(st.dictionaries(st.integers(0, 255), states, max_size=5))
-def test_what_is_written_reads_the_same(wanted):
-    infos = [
-        netlink.nest(1, *(encoded(number, setting, value) for setting, value in state.items()))
-        for number, state in wanted.items()
-    ]
-    assert decoded(b"".join(infos)) == wanted
-
-
-@given(st.binary(max_size=400), st.sampled_from([6, 20]))
-def test_any_bytes_are_read(raw, width):
-    decoded(raw, width)
-    decoded(netlink.nest(1, raw), width)
-    decoded(netlink.nest(1, encoded(0, "mac", "02:00:00:00:00:01"), raw), width)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the kernel says by netlink reaches the person, and a run that needs no netlink does not load pyroute2."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
+
+PLAN = """
+import sys
+from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.host.node import node
+system = System()
+plan = Mtu(system).plan(node(system, {"rail0": {"mtu": int(sys.argv[1])}}))
+print(len(plan.changes), "pyroute2" in sys.modules)
+"""
+
+
+@on_a_node
+def test_the_words_of_the_kernel_are_kept():
+    pair("rail0")
+    run("ip addr add 10.0.0.1/24 dev rail0")
+    system = System()
+    kernel = system.socket("IPRoute")
+    with pytest.raises(HostError) as raised:
+        system.ask("add it", lambda: kernel.route("add", dst="192.0.2.0/24", gateway="10.9.0.1"), "look")
+    assert raised.value.code == errno.ENETUNREACH
+    assert "[ENETUNREACH]: Nexthop has invalid gateway (look)" in str(raised.value)
+    with pytest.raises(HostError) as raised:
+        system.ask("add it", lambda: kernel.rule("remove", table=100, priority=7))
+    assert raised.value.code == errno.ENOENT and "[ENOENT] (" in str(raised.value)  # nothing beyond the number's name
+    system.close()
+
+
+@on_a_node
+def test_pyroute2_is_loaded_where_sysfs_does_not_tell():
+    pair("rail0")
+
+    def planned(mtu: int) -> str:
+        return subprocess.run([sys.executable, "-c", PLAN, str(mtu)], capture_output=True, text=True, check=True).stdout
+
+    assert planned(1500).split() == ["0", "False"]
+    assert planned(9000).split() == ["1", "True"]
+
+
+@on_a_node
+def test_a_family_that_the_kernel_has_not_is_told_by_its_number():
+    system = System()
+    with pytest.raises(HostError) as raised:
+        system.socket("no-such-family")
+    assert raised.value.code == errno.ENOENT and "open a netlink socket (no-such-family)" in str(raised.value)
+    system.close()

@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What pyroute2's answers and errors become, without it: its messages are dicts, its errors have a code."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+
+
+class Answer(Exception):
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(code, words)
+        self.code = code
+
+
+def raising(code: int, words: str = ""):
+    def request() -> None:
+        raise Answer(code, words or os.strerror(abs(code)))
+
+    return request
+
+
+def test_an_error_has_its_number_its_words_and_a_way_out():
+    with pytest.raises(HostError) as raised:
+        System().ask("set it", raising(errno.EBUSY, "Can't change it now"))
+    assert raised.value.code == errno.EBUSY
+    assert "cannot set it: Device or resource busy [EBUSY]: Can't change it now (something uses it" in str(raised.value)
+    with pytest.raises(HostError, match=r"Device or resource busy \[EBUSY\] \("):
+        System().read("read it", raising(errno.EBUSY))
+
+
+def test_words_beside_success_are_no_error():
+    System().ask("set it", raising(0, "done, but slowly"))
+    with pytest.raises(ZeroDivisionError):
+        System().ask("set it", lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_list_that_changed_meanwhile_is_asked_for_again(old):
+    """Of pyroute2 before 0.9 it is an error with the code -1, later only a flag of the messages."""
+    asked = []
+
+    def request() -> list[dict[str, dict[str, int]]]:
+        asked.append(1)
+        if len(asked) < 3 and old:
+            raising(-1, "dump interrupted")()
+        return [{"header": {"flags": 2}}, {"header": {"flags": 0x12 if len(asked) < 3 else 2}}]
+
+    assert System().dump("list them", request) == [{"header": {"flags": 2}}] * 2
+    assert len(asked) == 3
+
+
+def test_a_list_that_never_rests_is_an_error():
+    with pytest.raises(HostError, match=r"list them: Resource temporarily unavailable \[EAGAIN\]: it changes all"):
+        System().dump("list them", lambda: [{"header": {"flags": 0x12}}])
+
+
+def test_a_recorded_tree_has_no_sockets(tmp_path):
+    with pytest.raises(HostError, match="a recorded tree does not tell it"):
+        System(str(tmp_path)).socket("IPRoute")
