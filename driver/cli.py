@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import os
 import sys
@@ -28,7 +29,7 @@ from . import netns
 from .dra.problems import Problems
 from .errors import DriverError
 from .paths import Paths
-from .records import ATTACHED, Record, Store
+from .records import ATTACHED, PREPARED, Record, Store
 from .settings import Settings, load
 
 if t.TYPE_CHECKING:
@@ -36,6 +37,8 @@ if t.TYPE_CHECKING:
 
 _OWN_PYTHON = Paths().hook_python
 _SECONDS = 5
+#: Seconds after which a container should have fetched what was prepared for it.
+PATIENCE = 120
 
 
 def main(arguments: t.Sequence[str] | None = None) -> int:
@@ -237,12 +240,30 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     )
     records, broken = _records(paths)
     yield "the records of claims can be read", broken
+    yield (
+        "containers fetch what is prepared for them",
+        [
+            f"claim {record.namespace}/{record.name}: prepared since {record.since}, and no container of pod "
+            f"{_pod(record)} has its devices. The pod's events tell why; with 'unresolvable CDI devices' the container "
+            f"runtime does not read {paths.cdi_dir}"
+            for record in records
+            if record.phase == PREPARED and record.held and _age(record.since) > PATIENCE
+        ],
+    )
     lost = [
         f"claim {record.namespace}/{record.name}: the network namespace of pod {_pod(record)} is gone"
         for record in records
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
     yield "pods have their network namespaces", lost
+
+
+def _age(since: str) -> float:
+    """Seconds since a time as the API writes it; 0 where there is none."""
+    if not since:
+        return 0
+    then = datetime.datetime.strptime(since, "%Y-%m-%dT%H:%M:%S%z")
+    return (datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()
 
 
 if __name__ == "__main__":

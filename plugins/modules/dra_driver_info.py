@@ -65,6 +65,10 @@ service:
   returned: success
   type: dict
   sample: {installed: true, enabled: true, state: active, pid: 4711, release: 1.0.0-3f9c2d417a55}
+files:
+  description: SHA-256 of its settings and its unit file, by path, where they are there.
+  returned: success
+  type: dict
 ready:
   description: Whether the driver serves kubelet and has published its devices, by its own word.
   returned: success
@@ -97,6 +101,7 @@ token:
 """
 
 import base64
+import hashlib
 import json
 import os
 import typing as t
@@ -108,6 +113,7 @@ UNIT = "lanewise-driver.service"
 PROGRAM = f"{FOLDER}/current/bin/lanewise-driver"
 STATE = "/var/lib/kubelet/plugins/lanewise.dev/state"
 TOKEN = "/etc/lanewise/token"
+FILES = ("/etc/lanewise/driver.yml", f"/etc/systemd/system/{UNIT}")
 COMPLETE = ".complete"
 SECONDS = 60
 
@@ -165,6 +171,17 @@ def running(pid: int) -> str:
     return rest.split("/")[0] if not top else ""
 
 
+def files() -> dict[str, str]:
+    found = {}
+    for path in FILES:
+        try:
+            with open(path, "rb") as stream:
+                found[path] = hashlib.sha256(stream.read()).hexdigest()
+        except OSError:
+            continue
+    return found
+
+
 def token() -> dict[str, t.Any]:
     """What the token says of itself; nothing of it can be used as one."""
     try:
@@ -218,7 +235,8 @@ def main() -> None:
     )
     if os.geteuid():
         module.fail_json(msg="the driver's state can be read by root only: use become")
-    result = {"release": current(), "service": service(module), "token": token(), **releases(), **status(module)}
+    result = {"release": current(), "service": service(module), "token": token(), "files": files()}
+    result.update(**releases(), **status(module))
     if module.params["devices"] and os.path.exists(PROGRAM):
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")
         try:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import typing as t
 
 import pytest
@@ -15,11 +17,14 @@ from ansible_collections.lanewise.dra.tools.cluster import minors
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
 Planes = t.Callable[[str], ControlPlane]
+#: Feature gates of a node's Kubernetes: what the newest has by itself, and a test looks at.
+NODE_GATES = {"1.34": {"ResourceHealthStatus": True}}
 STARTED = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = []
+    config.addinivalue_line("markers", "each_kubernetes: a node's test that runs with the oldest Kubernetes too")
 
 
 def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> None:
@@ -68,14 +73,21 @@ def control_plane(planes: Planes, request: pytest.FixtureRequest) -> ControlPlan
 
 
 @pytest.fixture(scope="module")
-def node(newest: ControlPlane, request: pytest.FixtureRequest) -> t.Iterator[Node]:
-    """A node of the newest Kubernetes, with kubelet and containerd. Skips where there is no sandbox for it."""
+def node(request: pytest.FixtureRequest) -> t.Iterator[Node]:
+    """A control plane and a node with kubelet and containerd, of the newest Kubernetes or of the one that C(K8S) names,
+    as C(1.34). Skips where there is no sandbox for it."""
     if not inside():
         pytest.skip("needs namespaces of its own: 'make test ONLY=node' runs it in tests/cluster/sandbox.py, as root")
-    try:
-        node = Node(newest)
-    except Missing as missing:
-        pytest.skip(str(missing))
-    request.config.stash[STARTED].append(f"node {node.name}: ready in {node.seconds:.1f} s")
-    with node:
+    minor = os.environ.get("K8S") or minors()[0]
+    gates = NODE_GATES.get(minor, {})
+    with contextlib.ExitStack() as stack:
+        try:
+            plane = stack.enter_context(ControlPlane(minor, gates))
+            node = stack.enter_context(Node(plane, gates=gates))
+        except Missing as missing:
+            pytest.skip(str(missing))
+        request.config.stash[STARTED] += [
+            f"Kubernetes {plane.version}: ready in {plane.seconds:.1f} s",
+            f"node {node.name}: ready in {node.seconds:.1f} s",
+        ]
         yield node

@@ -69,8 +69,7 @@ class Node:
         self._network()
         self._containerd()
         self._kubelet(dict(gates or {}))
-        self.start("containerd")
-        self.plane.wait_for(self._containerd_answers, "containerd", PATIENCE)
+        self._start_containerd()
         for image, files in ((SANDBOX_IMAGE, {"pause": self.programs["pause"]}), (IMAGE, {})):
             self._import(image, files)
         self.start("kubelet")
@@ -120,7 +119,12 @@ class Node:
         programs_folder = self.folder / "bin"  # containerd looks for its shim and runc along PATH
         programs_folder.mkdir()
         (programs_folder / "containerd-shim-runc-v2").symlink_to(self.programs["containerd-shim-runc-v2"])
+        self._path = f"{programs_folder}:{os.environ['PATH']}"
+        self._configure_containerd()
+
+    def _configure_containerd(self, *lines: str) -> None:
         runtime = "plugins.'io.containerd.cri.v1.runtime'"
+        more = "\n".join(lines)
         (self.folder / "containerd.toml").write_text(
             f"""version = 3
 root = "/var/lib/containerd"
@@ -133,12 +137,11 @@ snapshotter = "native"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = "{SANDBOX_IMAGE}"
 [{runtime}]
-enable_cdi = true
-cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 disable_apparmor = true
 restrict_oom_score_adj = true
+{more}
 [{runtime}.cni]
-bin_dirs = ["{plugins}"]
+bin_dirs = ["{self.folder / "cni-bin"}"]
 conf_dir = "/etc/cni/net.d"
 [{runtime}.containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
@@ -146,7 +149,6 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = false
 """
         )
-        self._path = f"{programs_folder}:{os.environ['PATH']}"
 
     def _kubelet(self, gates: dict[str, bool]) -> None:
         authority = self.plane.authority
@@ -198,7 +200,7 @@ SystemdCgroup = false
                 f"--node-ip={ADDRESS}",
                 f"--root-dir={ROOT}",
                 f"--cert-dir={ROOT / 'pki'}",
-                "--v=2",
+                "--v=3",  # tells which of a driver's services it takes
             ],
         }[name]
         # what a container process inherits from containerd must not end with the control plane's supervisor
@@ -238,9 +240,19 @@ SystemdCgroup = false
 
     def boot(self) -> None:
         """Start containerd and kubelet after a crash. Raises Failed."""
+        self._start_containerd()
+        self.start("kubelet")
+
+    def reconfigure_containerd(self, *lines: str) -> None:
+        """Start containerd again with these lines in its section of container runtimes besides what a node needs;
+        containers stay. Raises Failed."""
+        self.stop("containerd")
+        self._configure_containerd(*lines)
+        self._start_containerd()
+
+    def _start_containerd(self) -> None:
         self.start("containerd")
         self.plane.wait_for(self._containerd_answers, "containerd", PATIENCE)
-        self.start("kubelet")
 
     def _container_processes(self) -> set[int]:
         """Processes in containers, and their shims."""

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
@@ -76,11 +79,13 @@ def claim_of(driver: Driver, pod: str) -> Object:
     return found
 
 
+@pytest.mark.each_kubernetes
 def test_devices_are_published_and_the_uplink_is_not(driver: Driver) -> None:
     names = {device["attributes"]["ifName"]["string"] for device in driver.devices().values()}
     assert names == {"rail0", "rail1", "rail2", "rail3"}
 
 
+@pytest.mark.each_kubernetes
 def test_pod_has_its_interface_while_it_lives(node: Node, driver: Driver) -> None:
     before = host_state("rail1")
     config = {"name": "net1", "addresses": ["203.0.113.18/28"], "mtu": 1400}
@@ -183,6 +188,52 @@ def test_addresses_of_the_node_go_along(node: Node, driver: Driver) -> None:
     ip("address flush dev rail0")
 
 
+@pytest.mark.skipif(not shutil.which("dnsmasq"), reason="needs dnsmasq (Debian package dnsmasq-base)")
+def test_leases_of_both_families(node: Node, driver: Driver) -> None:
+    """From a server on the wire: taken before the pod's program starts, given back when the pod ends."""
+    before = host_state("rail2")
+    ip("-n switch address add 2001:db8:2::1/64 dev wire2 nodad")
+    options = (
+        "--no-daemon --port=0 --interface=wire2 --bind-dynamic --log-dhcp --conf-file=/dev/null --leasefile-ro "
+        "--no-ping --user=root --dhcp-authoritative --dhcp-range=203.0.113.40,203.0.113.45,255.255.255.240,2m "
+        "--dhcp-range=2001:db8:2::1000,2001:db8:2::1fff,64,2m --dhcp-option=26,1400 "
+        "--dhcp-option=121,192.0.2.128/25,203.0.113.33,0.0.0.0/0,203.0.113.33"
+    )
+    log = node.plane.log("dnsmasq")
+    node.plane.run("dnsmasq", ["ip", "netns", "exec", "switch", "dnsmasq", *options.split()])
+    try:
+        node.plane.wait_for(lambda: "DHCPv6, IP range" in log.read_text(), "dnsmasq", 10)
+        claim = template(driver, "leased", {"name": "net1", "dhcp": ["ipv4", "ipv6"]}, "rail2")
+        node.run_pod(node.pod("leased", resourceClaims=[claim]))
+        link = links(node, "leased")["net1"]
+        leased = {entry["family"]: entry for entry in link["addr_info"] if entry["scope"] == "global"}
+        four, six = leased["inet"], leased["inet6"]
+        assert 40 <= int(four["local"].split(".")[3]) <= 45 and four["prefixlen"] == 28
+        assert six["local"].startswith("2001:db8:2::1") and six["prefixlen"] == 128
+        assert 0 < four["valid_life_time"] <= 120 and 0 < six["valid_life_time"] <= 120
+        assert link["mtu"] == 1400
+        routes = json.loads(node.execute("leased", "ip", "-json", "route"))
+        assert ("192.0.2.128/25", "203.0.113.33", "net1") in [
+            (route["dst"], route.get("gateway"), route["dev"]) for route in routes
+        ]
+        assert "default" not in [route["dst"] for route in routes]  # that of the server is not taken
+        assert answers(four["local"])
+        wanted = {f"{four['local']}/28", f"{six['local']}/128"}
+        node.plane.wait_for(lambda: claim_of(driver, "leased")["status"].get("devices"), "the claim's status", 10)
+        assert set(claim_of(driver, "leased")["status"]["devices"][0]["networkData"]["ips"]) == wanted
+        metadata = node.execute("leased", "sh", "-c", "cat /var/run/kubernetes.io/dra-device-attributes/*/*/*/*.json")
+        assert four["local"] in metadata and six["local"] in metadata
+        assert "DHCPRELEASE" not in log.read_text()
+        end(node, driver, "leased")
+        for said in (f"DHCPRELEASE(wire2) {four['local']} ", "DHCPRELEASE(wire2) 00:03:"):
+            node.plane.wait_for(lambda said=said: said in log.read_text(), said, 5)
+    finally:
+        node.plane.stop("dnsmasq")
+        ip("-n switch address del 2001:db8:2::1/64 dev wire2")
+    assert host_state("rail2") == before
+
+
+@pytest.mark.each_kubernetes
 @pytest.mark.parametrize(
     ("name", "config", "spec", "reason"),
     [
@@ -232,6 +283,52 @@ def test_devices_come_back_from_pods_that_ended_while_the_driver_was_away(node: 
     assert host_state("rail1") == before
 
 
+#: A driver as kubelets before 1.34 knew them.
+OLDER = """
+from lanewise_driver import protocol
+from lanewise_driver.cli import main
+protocol.SUPPORTED = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+protocol.DRA = {"v1beta1": protocol.DRA["v1beta1"]}
+protocol.HEALTH = {"v1alpha1": protocol.HEALTH["v1alpha1"]}
+raise SystemExit(main())
+"""
+
+
+@pytest.mark.each_kubernetes
+def test_kubelet_that_speaks_v1beta1(node: Node, driver: Driver) -> None:
+    """It has the pod prepared and unprepared, also where the other version did the one half."""
+    before = host_state("rail1")
+    now = driver.program
+
+    def restart(program: list[str], service: str) -> None:
+        kubelet = node.plane.log("kubelet")
+        seen = len(kubelet.read_text())
+        driver.stop()
+        driver.program = program
+        driver.start()
+        driver.wait_ready()
+        (taken,) = [line for line in kubelet.read_text()[seen:].splitlines() if "Registered DRA plugin" in line]
+        assert f'chosenService="{service}"' in taken
+
+    def pod(name: str) -> None:
+        node.run_pod(node.pod(name, resourceClaims=[template(driver, name, {"name": "net1"}, "rail1")]))
+        assert "net1" in links(node, name)
+
+    try:
+        pod("later")
+        restart(["-c", OLDER], "v1beta1.DRAPlugin")
+        end(node, driver, "later")
+        assert host_state("rail1") == before
+        pod("older")
+        end(node, driver, "older")
+        assert host_state("rail1") == before
+        pod("newer")
+    finally:
+        restart(now, "v1.DRAPlugin")
+    end(node, driver, "newer")
+    assert host_state("rail1") == before
+
+
 def test_outage_of_the_api_server(node: Node, driver: Driver) -> None:
     node.run_pod(node.pod("outage", resourceClaims=[template(driver, "outage", {"name": "net1"}, "rail1")]))
     node.plane.stop("kube-apiserver")
@@ -245,6 +342,7 @@ def test_outage_of_the_api_server(node: Node, driver: Driver) -> None:
     end(node, driver, "outage")
 
 
+@pytest.mark.each_kubernetes
 def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -> None:
     def up() -> bool:
         attributes = driver.devices()["net-rail3"]["attributes"]
@@ -253,10 +351,83 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
     assert up()
     ip("-n switch link set wire3 down")
     node.plane.wait_for(lambda: not up(), "the link to be published as down", 1.5)
-    taints = driver.devices()["net-rail3"]["taints"]
-    assert [taint["key"] for taint in taints] == [f"{NAME}/link-down"]
+    taints = driver.devices()["net-rail3"].get("taints", [])
+    # 1.34 has them behind a gate
+    assert [taint["key"] for taint in taints] == ([] if node.plane.minor == "1.34" else [f"{NAME}/link-down"])
     ip("-n switch link set wire3 up")
     node.plane.wait_for(up, "the link to be published as up", 1.5)
+
+
+@pytest.mark.each_kubernetes
+def test_health_stands_in_the_pods_status(node: Node, driver: Driver) -> None:
+    """Kubelet asks for it by the newest service of both: 1.34 by v1alpha1."""
+
+    def health() -> str:
+        pod = node.plane.expect("GET", "/api/v1/namespaces/default/pods/health")
+        (status,) = pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+        assert status["name"] == "claim:net"
+        return str(status["resources"][0].get("health"))
+
+    node.run_pod(node.pod("health", resourceClaims=[template(driver, "health", {"name": "net1"}, "rail3")]))
+    node.plane.wait_for(lambda: health() == "Healthy", "the device to be healthy", 30)
+    ip("-n switch link set wire3 down")
+    node.plane.wait_for(lambda: health() == "Unhealthy", "the device to be unhealthy", 30)
+    ip("-n switch link set wire3 up")
+    node.plane.wait_for(lambda: health() == "Healthy", "the device to be healthy again", 30)
+    end(node, driver, "health")
+
+
+def preflight(folder: Path) -> list[str]:
+    """What the role's first look says of the container runtime."""
+    asked = {"kubelet_version": "v1.37.1", "python": sys.executable}
+    arguments = folder / "arguments.json"
+    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": asked}))
+    program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
+    command = [sys.executable, "-m", program, str(arguments)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert found["runtime"].startswith("containerd 2.")
+    return [problem for problem in found["problems"] if "containerd" in problem]
+
+
+@contextlib.contextmanager
+def containerd_with(node: Node, line: str) -> t.Iterator[None]:
+    node.reconfigure_containerd(line)
+    try:
+        yield
+    finally:
+        node.reconfigure_containerd()
+
+
+def test_containerd_has_no_switch_for_cdi_any_more(node: Node, driver: Driver, tmp_path: Path) -> None:
+    """It says so in its log. The other tests' containerd is not told of CDI at all."""
+    assert preflight(tmp_path) == []
+    with containerd_with(node, "enable_cdi = false"):
+        assert preflight(tmp_path) == []
+        said = node.plane.log("containerd").read_text()
+        assert any("Ignoring unknown key" in line and "key=enable_cdi" in line for line in said.splitlines())
+        node.run_pod(node.pod("cdi", resourceClaims=[template(driver, "cdi", {"name": "net1"}, "rail1")]))
+        assert "net1" in links(node, "cdi")
+        end(node, driver, "cdi")
+
+
+def test_containerd_that_does_not_read_the_drivers_specs(node: Node, driver: Driver, tmp_path: Path) -> None:
+    """The role tells before it installs, and no container starts without its device."""
+    before = host_state("rail1")
+    with containerd_with(node, 'cdi_spec_dirs = ["/etc/cdi"]'):
+        (problem,) = preflight(tmp_path)
+        assert "Add it to cdi_spec_dirs in" in problem and str(node.folder / "containerd.toml") in problem
+        claim = template(driver, "unread", {"name": "net1"}, "rail1")
+        node.plane.expect("POST", "/api/v1/namespaces/default/pods", node.pod("unread", resourceClaims=[claim]))
+        reason = "unresolvable CDI devices"
+        node.plane.wait_for(lambda: any(reason in line for line in node.events("unread")), reason, 30)
+        assert host_state("rail1") == before
+        soon = "from lanewise_driver import cli; cli.PATIENCE = 0; raise SystemExit(cli.main())"
+        told = subprocess.run([sys.executable, "-c", soon, "doctor"], capture_output=True, text=True, check=False)
+        assert told.returncode == 1 and "the container runtime does not read /var/run/cdi" in told.stdout
+    node.plane.wait_for(lambda: "net1" in _links_if_ready(node, "unread"), "the pod, now that it can start", 60)
+    assert subprocess.run([sys.executable, "-m", "lanewise_driver.cli", "doctor"], check=False).returncode == 0
+    end(node, driver, "unread")
+    assert host_state("rail1") == before
 
 
 def answers(address: str) -> bool:

@@ -88,6 +88,22 @@ def test_vfs_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
     assert drivers(one, nic) == ["none", "igbvf"]
 
 
+def test_vfs_that_were_made_anew_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
+    one.ssh(f"modprobe igbvf; echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
+    first = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
+    one.ssh(f"ip link set {one.interface(nic)} vf 1 mac 02:00:00:00:00:01 vlan 5 spoofchk off")
+    one.ssh(f"echo {first} > {SYS}/{first}/driver/unbind")
+    before = (vfs(one, nic), drivers(one, nic))
+    assert before[1] == ["none", "igbvf"]
+    asked = {nic.address: {"num_vfs": 3, "vf": {"vlan": 7}}}
+    number = 0
+    while (told := converge(one, [SRIOV, VF], asked, fails=number, code=errno.EIO))["failed"]:
+        assert (vfs(one, nic), drivers(one, nic)) == before, told
+        assert "node is as it was" in told["failed"] and not told["remaining"]
+        number += 1
+    assert number == len(told["steps"]) == 5  # none, three, and a VLAN each
+
+
 def test_a_vf_in_a_container_is_left_alone(one: Node, nic: Device) -> None:
     one.ssh(f"echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle; modprobe igbvf; ip netns add pod")
     try:

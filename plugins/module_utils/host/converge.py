@@ -62,6 +62,15 @@ class Outcome:
     after: dict[str, State] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Done:
+    """A change that was begun, and what puts back the rest of what it takes."""
+
+    resource: Resource
+    change: Change
+    restore: t.Callable[[], None] | None
+
+
 @contextlib.contextmanager
 def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
     """Keep a second run off the node. Raises HostError where another one goes on after C(seconds)."""
@@ -104,7 +113,7 @@ def converge(
     HostError where the node's state cannot be read.
     """
     outcome = Outcome()
-    done: list[tuple[Resource, Change]] = []
+    done: list[_Done] = []
     plans = [(one, one.plan(node, None if wanted is None else wanted.get(one.name, {}))) for one in resources]
     refusals = [refusal for _resource, one in plans for refusal in one.refusals]
     if [one for one in refusals if not (check_mode and drained and one.drain)]:
@@ -128,7 +137,8 @@ def converge(
             resource = by_name[name]
             changes = [change for change in outcome.changes if change.resource == name]
             for change in changes:
-                done.append((resource, change))  # before it is made: half of it may have happened
+                # before it is made: half of it may have happened
+                done.append(_Done(resource, change, resource.keep(node, change)))
                 resource.apply(node, change)
             if resource.renews:
                 node.refresh()
@@ -136,7 +146,7 @@ def converge(
     except (HostError, Unfit) as error:
         if isinstance(error, Unfit):  # the NICs are others than before the change
             error = HostError("find the NICs again", str(error))
-        raise _undo(node, error, done[-1][1], done) from None
+        raise _undo(node, error, done[-1].change if done else outcome.changes[0], done) from None
     return outcome
 
 
@@ -156,11 +166,12 @@ def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> S
     return shown
 
 
-def _undo(node: Node, error: HostError, failed: Change, done: list[tuple[Resource, Change]]) -> Failed:
+def _undo(node: Node, error: HostError, failed: Change, done: list[_Done]) -> Failed:
     """Take back what was done, the last first, and go on where that fails."""
     undone: list[Change] = []
     remaining: list[tuple[Change, str]] = []
-    for resource, change in reversed(done):
+    for one in reversed(done):
+        resource, change = one.resource, one.change
         wanted = {change.device: {change.setting: change.before}}
         try:
             value = resource.read(node, wanted).get(change.device, {}).get(change.setting)
@@ -173,6 +184,8 @@ def _undo(node: Node, error: HostError, failed: Change, done: list[tuple[Resourc
             if not resource.same(change.setting, value, change.before):
                 remaining.append((change, f"the node shows {value}"))
                 continue
+            if one.restore:
+                one.restore()
         except HostError as problem:
             remaining.append((change, str(problem)))
             continue

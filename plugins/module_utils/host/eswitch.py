@@ -7,11 +7,14 @@
 
 from __future__ import annotations
 
+import typing as t
+
 from . import devlink
 from .node import Node
 from .resource import Change, Refusal, Resource, State
 from .system import HostError
 from .usage import users
+from .vf_driver import keep
 from .vfs import VFS_AFTER_MODE, address, made_anew, number_of_vfs
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -69,6 +72,9 @@ class Eswitch(Resource):
         elif count:
             text += f", and all its {count} VFs"
         return text
+
+    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
+        return keep(self.system, node, change.device) if node.device(change.device).driver in VFS_AFTER_MODE else None
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)

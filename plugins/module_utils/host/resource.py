@@ -98,6 +98,11 @@ class Resource:
         """Make one change; also called with the change reversed, to undo it. Raises HostError."""
         raise NotImplementedError
 
+    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
+        """Called before a change is made that loses more than its own setting: how to put the rest back, after the
+        change was undone. What is returned raises HostError."""
+        return None
+
     def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
         """Whether a present value is as good as the wanted one."""
         return bool(before == after)

@@ -14,6 +14,7 @@ from .node import Node
 from .resource import Change, Refusal, Resource, State
 from .system import HostError
 from .usage import users
+from .vf_driver import keep
 
 _DEVICES = "/sys/bus/pci/devices"
 #: VFs of large cards appear one after the other, each with its driver's start.
@@ -86,6 +87,9 @@ class Sriov(Resource):
         if change.setting == "num_vfs" and change.before:
             return f"all {change.before} VFs of {change.device} are removed and made anew"
         return ""
+
+    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
+        return keep(self.system, node, change.device) if change.setting == "num_vfs" else None
 
     def apply(self, node: Node, change: Change) -> None:
         folder = f"{_DEVICES}/{change.device}"

@@ -11,8 +11,10 @@ import typing as t
 
 from .node import Node
 from .resource import Change, Refusal, Resource, State
-from .system import HostError
+from .system import HostError, System
 from .usage import users
+from .vf import SETTINGS, Vf
+from .vf import read as settings_of_vfs
 from .vfs import address, made_anew, number_of_vfs, per_vf, split
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -141,3 +143,37 @@ class VfDriver(Resource):
 
     def _overridden(self, vf: str) -> bool:
         return self.system.text(f"{_DEVICES}/{vf}/driver_override") not in (None, "", "(null)")
+
+
+def keep(system: System, node: Node, key: str) -> t.Callable[[], None] | None:
+    """What gives a PF's VFs, once they are made anew, the settings and drivers that they have now.
+
+    None where there are no VFs. What is returned raises HostError: where a setting cannot be given back, and where what
+    the VFs have could not be read.
+    """
+    drivers = [
+        system.link(f"{_DEVICES}/{key}/virtfn{number}/driver") or NONE for number in range(number_of_vfs(system, key))
+    ]
+    if not drivers:
+        return None
+    told: dict[int, dict[str, t.Any]] = {}
+    unread: HostError | None = None
+    try:
+        if node.device(key).interface:
+            told = settings_of_vfs(system, node.device(key).interface)
+    except HostError as error:
+        unread = error
+
+    def restore() -> None:
+        if unread:
+            raise unread
+        shown = settings_of_vfs(system, node.device(key).interface) if told else {}
+        for number, driver in enumerate(drivers):
+            device = f"{key} vf {number}"
+            for name in SETTINGS:
+                value = told.get(number, {}).get(name)
+                if value is not None and shown.get(number, {}).get(name) != value:
+                    Vf(system).apply(node, Change(Vf.name, device, name, None, value))
+            VfDriver(system).apply(node, Change(VfDriver.name, device, "driver", None, driver))
+
+    return restore

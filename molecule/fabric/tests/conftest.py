@@ -1,0 +1,34 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the tests know of a node and of the playbook's runs. Its state they read over SSH, with the node's programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+CARDS = ("0000:23:00.0", "0000:43:00.0")
+
+
+@pytest.fixture(name="said")
+def _said(host):
+    """Changes of the last run that predicted some or made some, by these words."""
+    name = host.ansible.get_variables()["inventory_hostname"]
+    folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
+
+    def changes(kind):
+        listed = json.loads((folder / f"{name}-{kind}.json").read_text())
+        return [(one["resource"], one["device"], one["setting"], one["after"]) for one in listed]
+
+    return {kind: changes(kind) for kind in ("predicted", "done")}
+
+
+@pytest.fixture(name="cards")
+def _cards(host):
+    """The interface of each card's physical function, by address."""
+    return {address: host.check_output("ls /sys/bus/pci/devices/%s/net", address) for address in CARDS}

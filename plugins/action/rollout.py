@@ -1,0 +1,124 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Tell what a rollout will do, and where it stands. The documentation is in plugins/modules/rollout.py."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
+    DONE,
+    FAILED,
+    LOST,
+    WAITING,
+    Node,
+    batches,
+    plan_lines,
+    problem_lines,
+    state_lines,
+    too_many,
+)
+
+_SPEC: dict[str, dict[str, t.Any]] = {
+    "tell": {"type": "str", "choices": ["plan", "state"], "required": True},
+    "serial": {"type": "list", "elements": "raw", "default": [1, "25%"]},
+    "max_fail_percentage": {"type": "float", "default": 0},
+    "nodes": {"type": "list", "elements": "str"},
+}
+
+
+class ActionModule(ActionBase):
+    """Reads what the plays before have left with each host. Never connects to a target."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        names = options["nodes"] or variables.get("ansible_play_hosts_all") or []
+        alive = set(variables.get("ansible_play_hosts") or [])
+        if options["tell"] == "plan":
+            result.update(self._plan(variables, names, alive, options["serial"]))
+        else:
+            result.update(self._state(variables, names, alive, options["max_fail_percentage"]))
+        result["changed"] = False
+        return result
+
+    def _plan(
+        self, variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str], serial: list[int | str]
+    ) -> dict[str, t.Any]:
+        # a site that only probes may have hosts that do not answer
+        asked = any(_of(variables, name, "site_asked") for name in names)
+        found = [_node(variables, name, name in alive) for name in names if asked]
+        nodes = [node for node in found if node]
+        try:
+            lines = plan_lines(nodes, serial)
+            ordered = batches([node.name for node in nodes if node.to_do], serial)
+        except (TypeError, ValueError) as error:
+            raise AnsibleActionFail(f"serial: {serial!r} has neither numbers nor percentages: {error}") from error
+        return {"summary": lines, "batches": ordered, "problems": problem_lines(nodes)}
+
+    def _state(
+        self, variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str], percentage: float
+    ) -> dict[str, t.Any]:
+        states = {name: _state(variables, name, name in alive) for name in names}
+        lines = state_lines(states)
+        found: dict[str, t.Any] = {
+            "summary": lines,
+            "states": {name: {"state": state, "reason": reason} for name, (state, reason) in states.items()},
+        }
+        if too_many(states, percentage):
+            left = sum(state == WAITING for state, _reason in states.values())
+            lines.append(
+                "The rollout stops here"
+                + (f", and {left} nodes were not touched" if left else "")
+                + ". Mend what failed, and run it again: it goes on where it stopped."
+            )
+            found.update(failed=True, msg="\n".join(lines))
+        return found
+
+
+def _of(variables: dict[str, t.Any], host: str, name: str) -> t.Any:
+    """A variable that a task has left with a host."""
+    raw = variables["hostvars"].raw_get(host)
+    return raw.get(name) if isinstance(raw, dict) else None
+
+
+def _node(variables: dict[str, t.Any], host: str, alive: bool) -> Node | None:
+    """The plan of a host; None for one that the rollout has nothing to do with."""
+    node = Node(host)
+    problems = _of(variables, host, "site_problems")
+    node.problems = [str(one) for one in problems or ()]
+    if not alive:
+        probe = _of(variables, host, "topology_probe")
+        reason = probe.get("msg") if isinstance(probe, dict) else None
+        node.problems.append(str(reason or "it was lost while it was looked at; its messages stand above"))
+    plan = _of(variables, host, "fabric_plan")
+    if isinstance(plan, dict) and "changes" in plan:
+        node.changes = plan["changes"]
+        node.drain = plan.get("drain_reasons") or []
+        node.reboot = plan.get("reboot_reasons") or []
+        node.reboot_ok = variables["hostvars"][host].get("fabric_reboot_ok") in (True, "true", "yes")
+    node.recorded = str(variables["hostvars"][host].get("topology_root") or "/") != "/"
+    driver = _of(variables, host, "dra_driver_plan")
+    node.driver = [str(one) for one in driver or ()]
+    asked = _of(variables, host, "site_asked")
+    return node if asked or node.problems else None
+
+
+def _state(variables: dict[str, t.Any], host: str, alive: bool) -> tuple[str, str]:
+    state = _of(variables, host, "site_state")
+    if isinstance(state, dict) and state.get("state") in (DONE, FAILED):
+        return state["state"], str(state.get("reason") or "")
+    begun = bool(_of(variables, host, "site_begun"))
+    if begun and not alive:
+        return LOST, "it could not be reached any more while it was changed; the next run brings it on"
+    return WAITING, ""

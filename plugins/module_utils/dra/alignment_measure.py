@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What measuring programs print, read into one shape, and which of them to take.
+
+A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
+and C(details). The forms of iperf3 3.12 and perftest 4.5 were read from their own output; that of nccl-tests from its
+documentation and source.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import typing as t
+
+Object = dict[str, t.Any]
+
+#: From the one that says most of GPUs and RDMA to the one that is always to be had.
+TOOLS = ("all_gather_perf", "ib_write_bw", "iperf3")
+
+_COLUMN = re.compile(r"#?[^\s\[]+(?: (?:peak|average))?(?:\[[^\]]*\])?")
+_UNITS = {"Gb/sec": 1 / 8, "MB/sec": 1 / 1000, "MiB/sec": 2**20 / 1e9}
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
+_OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
+
+
+class Unreadable(ValueError):
+    """The output holds no measurement. The message is what the program says, or how its output ends."""
+
+
+def choose(server: t.Collection[str], client: t.Collection[str], launcher: bool = False) -> str | None:
+    """The best program that both ends have; None where there is none. C(launcher): MPI can start ranks on both."""
+    both = [name for name in TOOLS if name in server and name in client]
+    return next((name for name in both if name != "all_gather_perf" or launcher), None)
+
+
+def read(tool: str, text: str) -> Object:
+    """A program's output as a measurement. Raises Unreadable, and KeyError for a program that is not known."""
+    readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
+    return readers[tool](text)
+
+
+def _ended(text: str) -> Unreadable:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return Unreadable(lines[-1][:300] if lines else "it printed nothing")
+
+
+def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: t.Any) -> Object:
+    for value in (rate, latency):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise Unreadable(f"{tool} tells {value}, which is no measurement")
+    found: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
+    return {**found, "bytes": size, "details": details}
+
+
+def iperf3(text: str) -> Object:
+    """The output of C(iperf3 --json): what the other end received. C(latency_us) is TCP's mean round trip."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise _ended(text) from None
+    if not isinstance(answer, dict):
+        raise _ended(text)
+    if answer.get("error"):
+        raise Unreadable(str(answer["error"]))
+    end = answer.get("end") or {}
+    total = end.get("sum_received") or end.get("sum")
+    if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
+        raise Unreadable("iperf3 tells no sum")
+    trips = [one["sender"].get("mean_rtt") for one in end.get("streams") or () if one.get("sender")]
+    trips = [trip for trip in trips if trip]
+    details = {
+        "seconds": total.get("seconds"),
+        "streams": len(end.get("streams") or ()),
+        "retransmits": (end.get("sum_sent") or {}).get("retransmits"),
+        "lost_percent": total.get("lost_percent"),
+    }
+    kept = {name: value for name, value in details.items() if value is not None}
+    return _measured("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **kept)
+
+
+def perftest(text: str) -> Object:
+    """The table of a perftest program (C(ib_write_bw), C(ib_write_lat) and the like): its row with the best average, or
+    of latencies that with the smallest message."""
+    columns: list[str] = []
+    rows: list[dict[str, float]] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#bytes"):
+            columns = _COLUMN.findall(line.strip())
+            continue
+        try:
+            values = [float(word) for word in line.split()]
+        except ValueError:
+            continue
+        if columns and len(values) == len(columns):
+            rows.append(dict(zip(columns, values)))
+    rates = {name: name[name.index("[") + 1 : -1] for name in columns if name.startswith("BW average[")}
+    if rows and rates:
+        name, unit = next(iter(rates.items()))
+        if unit not in _UNITS:
+            raise Unreadable(f"the unit {unit} is not known")
+        best = max(rows, key=lambda row: row[name])
+        rate = best[name] * _UNITS[unit]
+        return _measured("ib_write_bw", rate, None, int(best["#bytes"]), iterations=int(best["#iterations"]))
+    typical = next((name for name in columns if name in ("t_typical[usec]", "t_avg[usec]")), None)
+    if rows and typical:
+        least = min(rows, key=lambda row: row["#bytes"])
+        tail = {key: least[key] for key in least if key.startswith(("t_min", "t_max", "t_stdev", "99"))}
+        return _measured("ib_write_lat", None, least[typical], int(least["#bytes"]), **tail)
+    raise _ended(text)
+
+
+def nccl_tests(text: str) -> Object:
+    """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
+
+    The columns are size, count, type, and for reductions redop and root; then time (us), algbw, busbw (GB/s) and the
+    number of wrong results, out of place and in place. Wrong results are no measurement.
+    """
+    rows = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 11 or not words[0].isdigit() or not words[1].isdigit():
+            continue
+        try:
+            time, algorithm, bus = map(float, words[-8:-5])
+        except ValueError:
+            continue
+        wrong = [word for word in (words[-5], words[-1]) if word not in ("N/A", "0", "0e+00")]
+        rows.append((int(words[0]), time, algorithm, bus, wrong))
+    if not rows:
+        raise _ended(text)
+    bad = [row for row in rows if row[4]]
+    if bad:
+        raise Unreadable(f"{len(bad)} size(s) came out wrong: the results of this run cannot be trusted")
+    size, time, algorithm, bus, _wrong = max(rows)
+    average = _AVERAGE.search(text)
+    name = _OPERATION.search(text)
+    details: Object = {"time_us": time, "algbw_gb_per_s": algorithm}
+    if average:
+        details["average_busbw_gb_per_s"] = float(average.group(1))
+    if name:
+        details["operation"] = name.group(1) or name.group(2)
+    return _measured("all_gather_perf", bus, None, size, **details)

@@ -1,0 +1,223 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What alignment is worth: a prediction of what a GPU can send through a NIC, and claims to measure it by.
+
+The model: a flow gets the least of the NIC's rate (less what headers take), the PCIe links on its way, each shared by
+the flows on it, and the link between sockets; and less where the NIC cannot read the GPU's memory directly. It is a
+prediction with bounds, never a measurement, and says so in all it returns.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..topology.affinity import RANK
+from ..topology.config_space import payload_rate
+from ..topology.model import PciFunction
+from ..topology.pci import sort_key
+from .alignment_devices import GPU, NIC, Machine, Object, Published, kind_of, nearer
+from .compiler import compile_site
+from .problems import Problems
+
+#: What a NIC carries of its rate in large messages.
+NIC_SHARE = 0.93
+#: GB/s that NCCL reckons with for a PCIe link of 16 lanes, by GT/s a lane (nccl src/graph/topo.cc); beyond it the
+#: payload rate is the bound.
+_NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
+#: GB/s that NCCL gives a link between sockets (src/graph/topo.h), by what the CPU's name has. They are weights for its
+#: search and no limits (GB200: 25 measured where the weight is 6), so they are lower bounds here.
+_SOCKETS = (
+    (r"AMD|EPYC", 16.0),
+    (r"Neoverse|Grace|ARM|Ampere", 6.0),
+    (r"Xeon.*\b[5-9]5\d\d", 40.0),
+    (r"Xeon.*\b[5-9]4\d\d|Sapphire", 22.0),
+    (r"Xeon.*\b[3-9][1-3]\d\d", 10.0),
+    (r"Xeon.*v4|Broadwell|Haswell", 6.0),
+)
+_SLOWEST_SOCKET = 6.0
+#: What is left without GPUDirect RDMA: least, likely, most. The published pairs of aligned and unaligned runs have .37
+#: to .71, but for one of .14 (MI300X).
+STAGED = (0.37, 0.5, 0.71)
+#: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
+_DIRECT = ("SELF", "PIX", "PXB")
+
+
+def _link(function: PciFunction) -> tuple[float, float] | None:
+    """GB/s of a function's own link upwards, from NCCL's reckoning to the payload rate; None where it is not told."""
+    link = function.link
+    if link is None:
+        return None
+    speed, width = link.speed_gts or link.max_speed_gts, link.width or link.max_width
+    most = payload_rate(speed, width)
+    if most is None or width is None:
+        return None
+    least = _NCCL_X16.get(speed or 0.0, most * 16 / width) * width / 16
+    return min(least, most), most
+
+
+def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
+    """The functions whose links upwards a flow crosses: both ends and the bridges below where their ways meet."""
+    one, other = machine.functions[gpu], machine.end(gpu, nic)
+    ours, theirs = [*one.bridges, one.address], [*other.bridges, other.address]
+    shared = 0
+    if one.root_complex == other.root_complex:
+        while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
+            shared += 1
+    return ours[shared:] + theirs[shared:]
+
+
+def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
+    """The two NUMA nodes, in order, where a flow goes from one to another; None where it does not, or nobody knows."""
+    one, other = machine.numa_of(gpu), machine.end(gpu, nic).numa_node
+    if machine.level(gpu, nic)[0] != "SYS" or one is None or other is None:
+        return None
+    return min(one, other), max(one, other)
+
+
+def _socket_rate(machine: Machine) -> float:
+    name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
+    return next((rate for pattern, rate in _SOCKETS if re.search(pattern, name)), _SLOWEST_SOCKET)
+
+
+def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
+    """What each of several flows, GPU to NIC at the same time on one node, is predicted to carry, in GB/s.
+
+    C(pairs) are PCI addresses. Each answer has C(low), C(likely) and C(high), C(limits) by name with their bounds, and
+    C(unknown): what the machine does not say. A prediction without a bound from the NIC's rate and at least one link is
+    None: then nothing is predicted.
+    """
+    known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
+    uses: dict[t.Any, int] = {}
+    for pair in known:
+        for key in [*_path(machine, *pair), _between(machine, *pair), pair[1]]:
+            uses[key] = uses.get(key, 0) + 1
+    return [_predicted(machine, pair, uses) for pair in pairs]
+
+
+def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, int]) -> Object:
+    gpu, nic = pair
+    level = machine.level(gpu, nic)[0]
+    answer: Object = {"prediction": True, "gpu_address": gpu, "nic_address": nic, "level": level, "gb_per_s": None}
+    limits: dict[str, list[float]] = {}
+    unknown: list[str] = []
+    if level == "UNKNOWN":
+        return {**answer, "limits": limits, "unknown": ["where the two are to each other"]}
+    rate = (machine.nics.get(nic) or {}).get("speed_mbps")
+    if rate:
+        share = rate / 8000 / uses[nic]
+        limits["nic"] = [share * NIC_SHARE, share]
+    else:
+        unknown.append("the NIC's rate")
+    for address in _path(machine, gpu, nic):
+        found = _link(machine.functions[address]) if address in machine.functions else None
+        if found is None:
+            unknown.append(f"the link of {address}")
+        else:
+            limits[f"link of {address}"] = [bound / uses[address] for bound in found]
+    crossing = _between(machine, gpu, nic)
+    if crossing:
+        # the high bound is left open: the weight is no limit
+        limits["between sockets"] = [_socket_rate(machine) / uses[crossing], float("inf")]
+    bounded = [bounds for name, bounds in limits.items() if name != "between sockets"]
+    if "nic" in limits and len(bounded) > 1:
+        low, high = min(low for low, _high in limits.values()), min(high for _low, high in limits.values())
+        likely = min(limits["nic"][0], *(low for low, _high in bounded))
+        if level not in _DIRECT:
+            # up to the host bridge NCCL may or may not use it; beyond, it does not
+            least, middle, most = STAGED
+            low, likely, high = low * least, likely * middle, high * (1 if level == "PHB" else most)
+        rounded = {"low": round(low, 2), "likely": round(max(low, min(likely, high)), 2), "high": round(high, 2)}
+        answer["gb_per_s"] = rounded
+    answer["limits"] = {
+        name: [round(bound, 2) if bound != float("inf") else None for bound in bounds]
+        for name, bounds in limits.items()
+    }
+    answer["direct"] = level in _DIRECT or (None if level == "PHB" else False)
+    return {**answer, "unknown": unknown}
+
+
+def placements(
+    node: str,
+    machine: Machine,
+    published: t.Sequence[Published],
+    gpu: str,
+    held: t.Container[tuple[str, str, str]] = (),
+) -> Object:
+    """For one GPU (PCI address), the nearest and the farthest NIC that could be had with it, to compare them.
+
+    C(published) are the node's devices. NICs that a claim has (C(held), by driver, pool and device) or that have a taint
+    are left out, and so is the farthest of another rate or kind: what is compared shall differ in the place alone. Either
+    is None where there is none, and C(reason) says why.
+    """
+    mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
+    answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
+    if not mine:
+        return {**answer, "reason": f"no driver publishes a GPU at {gpu} on {node}"}
+    answer["gpu"] = _named(mine[0])
+    if (mine[0].driver, mine[0].pool, mine[0].name) in held:
+        return {**answer, "reason": f"the GPU at {gpu} is in use"}
+    free = []
+    for one in published:
+        fact = machine.nics.get(one.address or "")
+        identity = (one.driver, one.pool, one.name)
+        if fact is None or kind_of(one.driver, one.address, machine) != NIC or identity in held:
+            continue
+        level = machine.level(gpu, one.address)[0]
+        if not one.device.get("taints") and level != "UNKNOWN":
+            free.append((level, sort_key(one.address or ""), one, fact))
+    free.sort(key=lambda entry: (RANK[entry[0]], entry[1]))
+    if not free:
+        return {**answer, "reason": f"no NIC of {node} is free, well, and of a place that is known"}
+    level, _key, nearest, fact = free[0]
+    answer["nearest"] = {**_named(nearest), "level": level}
+    alike = [
+        entry for entry in free
+        if all(bool(entry[3].get(key)) == bool(fact.get(key)) for key in ("physfn", "rdma_devices"))
+        and all(entry[3].get(key) == fact.get(key) for key in ("speed_mbps", "link_layer"))
+    ]  # fmt: skip
+    far, _key, farthest, _fact = alike[-1]
+    if not nearer(level, far):
+        return {**answer, "reason": f"every free NIC like {nearest.address} is at {level}: there is nothing to compare"}
+    answer["farthest"] = {**_named(farthest), "level": far}
+    return answer
+
+
+def _named(one: Published) -> Object:
+    return {"driver": one.driver, "device": one.name, "address": one.address}
+
+
+def comparison_claims(
+    plan: Object, machine: Machine, namespace: str, drivers: t.Mapping[str, t.Any], kubernetes: str = "1.37"
+) -> tuple[list[Object], str]:
+    """The DeviceClasses and the claims C(compare-near-BDF) and C(compare-far-BDF) for a plan of L(placements,).
+
+    Rendered by the compiler, with selectors for just these devices. C(drivers) is dra_claims_drivers; a driver that it
+    lacks is taken for the newest. Empty, with the reason, where they cannot be told by address.
+    """
+    if not plan["nearest"] or not plan["farthest"]:
+        return [], str(plan["reason"])
+    used = {plan[part]["driver"] for part in ("gpu", "nearest", "farthest")}
+    claims = []
+    for name, part in (("near", "nearest"), ("far", "farthest")):
+        nic = plan[part]
+        fact = machine.nics[nic["address"]]
+        kind = "vf" if fact.get("physfn") else "rdma" if fact.get("rdma_devices") else "nic"
+        devices = []
+        for label, device_kind, one in (("gpu", "gpu", plan["gpu"]), ("nic", kind, nic)):
+            where = {"pci_address": one["address"]}
+            devices.append({"name": label, "kind": device_kind, "driver": one["driver"], "where": where})
+        suffix = plan["gpu_address"].replace(":", "-").replace(".", "-")
+        claims.append({"name": f"compare-{name}-{suffix}", "namespace": namespace, "devices": devices})
+    variables = {
+        "dra_claims_site": "alignment",
+        "dra_claims_drivers": {name: drivers.get(name) or {"version": "main"} for name in sorted(used)},
+        "dra_claims_claims": claims,
+    }
+    try:
+        return compile_site(variables, kubernetes=kubernetes).objects, ""
+    except Problems as problems:
+        return [], str(problems)

@@ -1,0 +1,94 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rollout
+short_description: Tell what a rollout will do, and where it stands
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Brings together what the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role) have planned for each
+    host of the play, or what has become of it.
+  - It is a part of the playbook C(lanewise.dra.site), and reads the variables that this leaves with the hosts.
+  - Changes nothing. With O(tell=state) it fails where the rollout shall not go on.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  tell:
+    description:
+      - With V(plan), what will change where and in which batches, and all that is in the way on any host.
+      - With V(state), which nodes are done, failed, lost or not begun; fails where more than O(max_fail_percentage) of
+        them failed or were lost.
+    type: str
+    choices: [plan, state]
+    required: true
+  serial:
+    description: The batches, as the playbook keyword of that name takes them.
+    type: list
+    elements: raw
+    default: [1, "25%"]
+  max_fail_percentage:
+    description: How many of the nodes may fail or be lost before the rollout stops.
+    type: float
+    default: 0
+  nodes:
+    description: The hosts of the rollout. By default those of the play.
+    type: list
+    elements: str
+seealso:
+  - module: lanewise.dra.site_report
+"""
+
+EXAMPLES = r"""
+- name: Make the plan
+  lanewise.dra.rollout:
+    tell: plan
+    serial: [1, 10, "25%"]
+  run_once: true
+  register: plan
+  failed_when: plan.problems | length > 0
+
+- name: Stop where a tenth of the nodes failed
+  lanewise.dra.rollout:
+    tell: state
+    max_fail_percentage: 10
+  run_once: true
+"""
+
+RETURN = r"""
+summary:
+  description: The plan or the state in lines for a person.
+  returned: always
+  type: list
+  elements: str
+  sample:
+    - "batch 1: 1 node, the canary"
+    - "    gpu-01"
+    - "        14 changes (sriov 2, vf 8, mtu 4)"
+batches:
+  description: The hosts on which something is to be done, in the order and the batches of the rollout.
+  returned: with O(tell=plan)
+  type: list
+  elements: list
+  sample: [[gpu-01], [gpu-02, gpu-03]]
+problems:
+  description: What is in the way, a line each with the name of its host.
+  returned: with O(tell=plan)
+  type: list
+  elements: str
+  sample: ["gpu-07: rails: chooses 7 NICs of this node, not 8"]
+states:
+  description: What has become of each host. C(state) is one of V(done), V(failed), V(lost) and V(waiting).
+  returned: with O(tell=state)
+  type: dict
+  sample: {gpu-01: {state: done, reason: ""}}
+"""

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a rollout will change on which nodes, in which batches, and where it stands."""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible.utils.helpers import pct_to_int
+
+#: States of a node, in the order in which they are told.
+FAILED, LOST, DONE, WAITING = "failed", "lost", "done", "waiting"
+#: How many names or reasons a line has before it says how many more there are.
+_SHOWN = 8
+
+
+@dataclass
+class Node:
+    """One node of the plan.
+
+    C(changes) are of the role fabric, as the module of that name returns them; C(driver) are what the role dra_driver
+    will do, in words. A node that is C(recorded) is a folder, and never changed. C(problems) keep the rollout from
+    starting.
+    """
+
+    name: str
+    changes: list[dict[str, t.Any]] = field(default_factory=list)
+    driver: list[str] = field(default_factory=list)
+    drain: list[str] = field(default_factory=list)
+    reboot: list[str] = field(default_factory=list)
+    reboot_ok: bool = False
+    recorded: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def to_do(self) -> bool:
+        wanted = self.changes or self.driver or (self.reboot and self.reboot_ok)
+        return bool(wanted) and not self.recorded and not self.problems
+
+    def lines(self) -> list[str]:
+        found = []
+        if self.changes:
+            counts = collections.Counter(change["resource"] for change in self.changes)
+            kinds = ", ".join(f"{name} {count}" for name, count in counts.items())
+            found.append(f"{_count(len(self.changes), 'change')} ({kinds})")
+        if self.driver:
+            found.append("driver: " + ", ".join(self.driver))
+        if self.drain:
+            found.append(f"its pods leave first: {_some(self.drain)}")
+        if self.reboot:
+            allowed = "it reboots" if self.reboot_ok else "waits for a reboot (fabric_reboot_ok allows it)"
+            found.append(f"{allowed}: {_some(self.reboot)}")
+        return found
+
+
+def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[str]]:
+    """The hosts in the batches that a play with this C(serial) makes of them (Ansible's playbook keyword serial).
+
+    Raises ValueError for what is neither a number nor a percentage.
+    """
+    found: list[list[str]] = []
+    left = list(hosts)
+    steps = list(serial) or [0]
+    while left:
+        size = pct_to_int(steps[min(len(found), len(steps) - 1)], len(hosts))
+        size = size if size > 0 else len(left)
+        found.append(left[:size])
+        left = left[size:]
+    return found
+
+
+def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[str]:
+    """The plan for a person: each batch with its nodes. Raises ValueError as L(batches,)."""
+    found: list[str] = []
+    to_do = {node.name: node for node in nodes if node.to_do}
+    for number, batch in enumerate(batches(list(to_do), serial), 1):
+        found.append(f"batch {number}: {_count(len(batch), 'node')}{', the canary' if number == 1 else ''}")
+        found += _alike([to_do[name] for name in batch])
+    recorded = [node for node in nodes if node.recorded and node.lines() and not node.problems]
+    if recorded:
+        found.append(f"planned only, as they are recorded: {_count(len(recorded), 'node')}")
+        found += _alike(recorded)
+    others = [node for node in nodes if node not in recorded and not node.to_do and not node.problems]
+    waiting = [node for node in others if node.reboot]
+    if waiting:
+        found.append(f"as wanted after a reboot only: {_count(len(waiting), 'node')}")
+        found += _alike(waiting)
+    if len(others) > len(waiting):
+        found.append(f"as wanted, nothing to do: {_count(len(others) - len(waiting), 'node')}")
+    return found
+
+
+def problem_lines(nodes: t.Sequence[Node]) -> list[str]:
+    """What is in the way, by node, for a person."""
+    return [f"{node.name}: {line}" for node in nodes for problem in node.problems for line in _lines(problem)]
+
+
+def _alike(nodes: t.Sequence[Node]) -> list[str]:
+    """Nodes with the same plan together."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node in nodes:
+        alike.setdefault(tuple(node.lines()), []).append(node.name)
+    found = []
+    for lines, names in alike.items():
+        found.append(f"    {_some(names, ', ')}")
+        found += [f"        {line}" for line in lines]
+    return found
+
+
+def state_lines(states: t.Mapping[str, tuple[str, str]]) -> list[str]:
+    """Where the rollout stands for a person, from state and reason by node: what went wrong first."""
+    found: list[str] = []
+    for state in (FAILED, LOST, DONE, WAITING):
+        names = [name for name, (one, _reason) in states.items() if one == state]
+        if not names:
+            continue
+        found.append(f"{state}: {_count(len(names), 'node')}")
+        if state in (FAILED, LOST):
+            found += [f"    {name}: {line}" for name in names for line in _lines(states[name][1])]
+        else:
+            found.append(f"    {_some(names, ', ')}")
+    return found
+
+
+def too_many(states: t.Mapping[str, tuple[str, str]], percentage: float) -> bool:
+    """Whether more nodes than this share of all have failed or are lost."""
+    bad = sum(state in (FAILED, LOST) for state, _reason in states.values())
+    return bool(states) and bad / len(states) * 100 > percentage
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()] or ["no reason was given"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _some(items: t.Sequence[str], separator: str = "; ") -> str:
+    more = len(items) - _SHOWN
+    return separator.join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
