@@ -38,6 +38,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
 PURE = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "host"))  # typed strictly
+SCENARIOS = ("default", "fabric")  # below molecule/
 SEPARATE = ("cluster", "driver", "host", "lab")  # folders of tests that have a session, not C(tests), of their own
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 STAGE = WORK / "stage"
@@ -243,6 +244,17 @@ def prepare(lock: str = "dev", name: str | None = None) -> Path:
     return ensure(lock, python(name or primary()))
 
 
+def ensure_useful(session: nox.Session, package: str, *programs: str) -> None:
+    """Install a package for the sake of one of its programs. The tests that need it skip themselves where it cannot be
+    had, and say so; in CI that is an error."""
+    try:
+        ensure_package(package, any(shutil.which(program) for program in programs))
+    except Missing as missing:
+        if os.environ.get("CI"):
+            session.error(str(missing))
+        session.warn(str(missing))
+
+
 @functools.lru_cache(None)
 def driver_package(venv: Path) -> str:
     """A PYTHONPATH on which the driver stands as its wheel installs it, after the collections."""
@@ -317,12 +329,7 @@ def tests(session: nox.Session) -> None:
     if os.environ.get("CI"):  # not on a person's machine, where the package would start a server
         wanted["openssh-server"] = ("/usr/sbin/sshd",)
     for name, programs in wanted.items():
-        try:
-            ensure_package(name, any(shutil.which(program) for program in programs))
-        except Missing as missing:  # the tests that need it skip themselves and say so
-            if os.environ.get("CI"):
-                session.error(str(missing))
-            session.warn(str(missing))
+        ensure_useful(session, name, *programs)
     folders = {str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")}
     run(session, venv, "python", "-m", "pytest", *sorted(folders - {f"tests/{name}" for name in SEPARATE}))
 
@@ -333,6 +340,7 @@ def driver(session: nox.Session) -> None:
     """The driver as its wheel installs it, on network namespaces of the tests' own."""
     venv = prepare()
     other_collections()
+    ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
     run(session, venv, "python", "-m", "pytest", "tests/driver", PYTHONPATH=driver_package(venv))
 
 
@@ -360,7 +368,10 @@ def cluster(session: nox.Session) -> None:
 @nox.session
 @check
 def node(session: nox.Session) -> None:
-    """A real kubelet and containerd with pods, in namespaces of their own. Needs root; leaves nothing behind."""
+    """A real kubelet and containerd with pods, in namespaces of their own. Needs root; leaves nothing behind.
+
+    All with the newest Kubernetes and a part with the oldest, or all with the one that C(K8S) names.
+    """
     if os.geteuid() or sys.platform != "linux":
         raise Missing("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
     namespaces = ["unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true"]
@@ -369,12 +380,18 @@ def node(session: nox.Session) -> None:
     venv = prepare()
     other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
-    newest = kubernetes.minors()[0]
-    kubernetes.programs(newest, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
-    # each is a machine of its own
-    for file in ("test_node.py", "test_node_driver.py", "test_node_chaos.py", "test_node_daemonset.py"):
-        command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}")
-        run(session, venv, *command, PYTHONPATH=driver_package(venv))
+    ensure_useful(session, "dnsmasq-base", "dnsmasq")
+    asked = os.environ.get("K8S", "")
+    newest, oldest = kubernetes.minors()[0], kubernetes.minors()[-1]
+    files = ("test_node.py", "test_node_driver.py", "test_node_chaos.py", "test_node_daemonset.py")
+    turns: list[tuple[str, ...]] = [(asked or newest, file) for file in files]
+    if not asked:
+        turns.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
+    for minor in {turn[0] for turn in turns}:
+        kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    for minor, file, *chosen in turns:  # each is a machine of its own
+        command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}", *chosen)
+        run(session, venv, *command, PYTHONPATH=driver_package(venv), K8S=minor)
 
 
 @nox.session
@@ -419,11 +436,17 @@ def site(session: nox.Session, controller: str) -> None:
 
 
 @nox.session
+@nox.parametrize("scenario", SCENARIOS, ids=SCENARIOS)
 @check
-def molecule(session: nox.Session) -> None:
-    """The default scenario: syntax, check mode, converge, idempotence, verify."""
+def molecule(session: nox.Session, scenario: str) -> None:
+    """Scenarios, with check mode, idempotence, verify: the example site; the role fabric on virtual nodes, rebooted."""
+    if scenario == "fabric":
+        if not os.environ.get("LANEWISE_SLOW"):
+            raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=molecule' runs it")
+        virtual.ensure()
     venv = prepare()
-    run(session, venv, "molecule", "test", "--scenario-name", "default", MOLECULE_GLOB="molecule/*/molecule.yml")
+    other_collections()  # it asks Galaxy for those that the collection depends on, where they are not there
+    run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")
 
 
 @nox.session

@@ -528,7 +528,8 @@ class Service:
             return self._keeper
 
     def _lease_changed(self, key: str, lease: Object) -> None:
-        """Write down a renewed lease, and the address where it is another one. In the keeper's thread."""
+        """Write down a renewed lease, and the address where it is another one. In the keeper's thread, which Busy has
+        try again."""
         uid, name, family = key.split(" ")
         try:
             with self._quick.hold(f"claim-{uid}"):
@@ -542,7 +543,7 @@ class Service:
                 self.files.write_metadata(record)
                 self._tell(record)
         except Busy:
-            log.info("the claim is being worked on: a renewed lease of %s is not written down", name)
+            raise
         except DriverError as error:
             log.error("a renewed lease of %s is not written down: %s", name, error.message)
 

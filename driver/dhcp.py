@@ -29,7 +29,7 @@ from pathlib import Path
 
 from . import addresses, links, netlink, routes
 from . import netns as namespaces
-from .errors import DriverError, KernelError
+from .errors import Busy, DriverError, KernelError
 from .links import step
 from .netlink import Netlink
 
@@ -460,13 +460,14 @@ class _Kept:
     lease: Lease
     config: t.Mapping[str, t.Any]
     next: float
+    untold: bool = False
 
 
 class Keeper:
     """One thread that renews all leases, and configures what changes.
 
     C(on_change) is called in that thread with the key and the new lease, each time: for the record, and for the claim's
-    status where the address is another one.
+    status where the address is another one. Where it raises Busy it is called again a second later.
     """
 
     def __init__(self, on_change: t.Callable[[str, Lease], None]) -> None:
@@ -523,7 +524,9 @@ class Keeper:
                     continue
                 self._busy = key
             try:
-                self._renew(key, kept)
+                if not kept.untold or time.time() >= self._due(kept.lease):
+                    self._renew(kept)
+                self._tell(key, kept)
             except (DriverError, OSError) as error:
                 self._put_off(kept, str(error))
             except Exception as error:
@@ -531,7 +534,7 @@ class Keeper:
                 log.exception("a mistake in the driver")
                 self._put_off(kept, repr(error))
 
-    def _renew(self, key: str, kept: _Kept) -> None:
+    def _renew(self, kept: _Kept) -> None:
         now, lease = time.time(), kept.lease
         old = lease["address"]
         try:
@@ -547,9 +550,15 @@ class Keeper:
             link = links.get(connection, name=found["interface"])
             if link is not None:
                 apply(connection, link.index, found, kept.config)
-        with self._lock:
-            kept.lease, kept.next = found, self._due(found)
-        self._on_change(key, found)
+        kept.lease = found
+
+    def _tell(self, key: str, kept: _Kept) -> None:
+        kept.untold, kept.next = False, self._due(kept.lease)
+        try:
+            self._on_change(key, kept.lease)
+        except Busy as error:  # as the claim is while a driver starts, just when leases are due
+            log.info("a renewed lease of %s is not written down yet: %s", kept.lease["interface"], error.message)
+            kept.untold, kept.next = True, min(kept.next, time.time() + 1)
 
     def _put_off(self, kept: _Kept, why: str) -> None:
         """Half the time to the next threshold, as the RFCs have it, but at least a while."""

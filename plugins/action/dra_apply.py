@@ -64,7 +64,8 @@ class ActionModule(ClusterAction):
             listed = "\n".join(verdict["problems"])
             raise AnsibleActionFail(f"Nothing was applied. The cluster does not take what was rendered:\n{listed}")
         changes = _changes(plan, trial)
-        result.update(changed=bool(changes), applied=[], pruned=[], kept_in_use=[])
+        differing = [change["after_header"] for change in changes]
+        result.update(changed=bool(changes), differing=differing, applied=[], pruned=[], kept_in_use=[])
         if self._task.diff:
             result["diff"] = changes
 

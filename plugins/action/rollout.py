@@ -11,12 +11,17 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
+    AS_WANTED,
     DONE,
+    DRIFTED,
     FAILED,
     LOST,
+    UNKNOWN,
     WAITING,
     Node,
     batches,
+    drift,
+    drift_lines,
     plan_lines,
     problem_lines,
     state_lines,
@@ -24,7 +29,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
 )
 
 _SPEC: dict[str, dict[str, t.Any]] = {
-    "tell": {"type": "str", "choices": ["plan", "state"], "required": True},
+    "tell": {"type": "str", "choices": ["plan", "state", "drift"], "required": True},
     "serial": {"type": "list", "elements": "raw", "default": [1, "25%"]},
     "max_fail_percentage": {"type": "float", "default": 0},
     "nodes": {"type": "list", "elements": "str"},
@@ -46,25 +51,35 @@ class ActionModule(ActionBase):
         names = options["nodes"] or variables.get("ansible_play_hosts_all") or []
         alive = set(variables.get("ansible_play_hosts") or [])
         if options["tell"] == "plan":
-            result.update(self._plan(variables, names, alive, options["serial"]))
+            result.update(self._plan(_nodes(variables, names, alive), options["serial"]))
+        elif options["tell"] == "drift":
+            result.update(self._drift(variables, _nodes(variables, names, alive)))
         else:
             result.update(self._state(variables, names, alive, options["max_fail_percentage"]))
         result["changed"] = False
         return result
 
-    def _plan(
-        self, variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str], serial: list[int | str]
-    ) -> dict[str, t.Any]:
-        # a site that only probes may have hosts that do not answer
-        asked = any(_of(variables, name, "site_asked") for name in names)
-        found = [_node(variables, name, name in alive) for name in names if asked]
-        nodes = [node for node in found if node]
+    def _plan(self, nodes: list[Node], serial: list[int | str]) -> dict[str, t.Any]:
         try:
             lines = plan_lines(nodes, serial)
             ordered = batches([node.name for node in nodes if node.to_do], serial)
         except (TypeError, ValueError) as error:
             raise AnsibleActionFail(f"serial: {serial!r} has neither numbers nor percentages: {error}") from error
         return {"summary": lines, "batches": ordered, "problems": problem_lines(nodes)}
+
+    def _drift(self, variables: dict[str, t.Any], nodes: list[Node]) -> dict[str, t.Any]:
+        claims, lines = AS_WANTED, []
+        applied = variables.get("dra_claims_applied")
+        problem = variables.get("site_claims_problem")
+        if problem:
+            claims, lines = UNKNOWN, str(problem).splitlines()
+        elif isinstance(applied, dict) and applied.get("changed"):
+            claims = DRIFTED
+            lines = [f"{one} differs or is missing" for one in applied.get("differing") or ()]
+            lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
+        told = drift(nodes, (claims, lines))
+        problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if claims == UNKNOWN]
+        return {"summary": drift_lines(told), "drift": told, "problems": problems}
 
     def _state(
         self, variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str], percentage: float
@@ -84,6 +99,14 @@ class ActionModule(ActionBase):
             )
             found.update(failed=True, msg="\n".join(lines))
         return found
+
+
+def _nodes(variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str]) -> list[Node]:
+    """The plans of the hosts of which something is asked."""
+    # a site that only probes may have hosts that do not answer
+    asked = any(_of(variables, name, "site_asked") for name in names)
+    found = [_node(variables, name, name in alive) for name in names if asked]
+    return [node for node in found if node]
 
 
 def _of(variables: dict[str, t.Any], host: str, name: str) -> t.Any:

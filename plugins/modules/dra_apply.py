@@ -104,6 +104,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+differing:
+  description: The objects that differed on the cluster, or were not there. In check mode those that would be applied.
+  returned: always
+  type: list
+  elements: str
+  sample: [DeviceClass gpu]
 applied:
   description: The objects that were applied. Empty where nothing differed, and in check mode.
   returned: always

@@ -26,10 +26,11 @@ options:
   tell:
     description:
       - With V(plan), what will change where and in which batches, and all that is in the way on any host.
+      - With V(drift), what differs from the inventory, on nodes and in the cluster.
       - With V(state), which nodes are done, failed, lost or not begun; fails where more than O(max_fail_percentage) of
         them failed or were lost.
     type: str
-    choices: [plan, state]
+    choices: [plan, state, drift]
     required: true
   serial:
     description: The batches, as the playbook keyword of that name takes them.
@@ -81,11 +82,17 @@ batches:
   elements: list
   sample: [[gpu-01], [gpu-02, gpu-03]]
 problems:
-  description: What is in the way, a line each with the name of its host.
-  returned: with O(tell=plan)
+  description: What is in the way, or kept something from being told, a line each with the name of its host.
+  returned: with O(tell=plan) and O(tell=drift)
   type: list
   elements: str
   sample: ["gpu-07: rails: chooses 7 NICs of this node, not 8"]
+drift:
+  description:
+    - What differs. C(verdict) is one of V(as wanted), V(drifted) and V(unknown), C(nodes) has C(state), C(lines),
+      C(changes), C(driver), C(reboot) and C(problems) by host, C(claims) has C(state) and C(lines).
+  returned: with O(tell=drift)
+  type: dict
 states:
   description: What has become of each host. C(state) is one of V(done), V(failed), V(lost) and V(waiting).
   returned: with O(tell=state)

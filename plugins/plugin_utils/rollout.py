@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import typing as t
 from dataclasses import dataclass, field
 
@@ -14,8 +15,12 @@ from ansible.utils.helpers import pct_to_int
 
 #: States of a node, in the order in which they are told.
 FAILED, LOST, DONE, WAITING = "failed", "lost", "done", "waiting"
+#: Verdicts on what a node, the claims or the whole site is, compared with the inventory.
+AS_WANTED, DRIFTED, UNKNOWN = "as wanted", "drifted", "unknown"
 #: How many names or reasons a line has before it says how many more there are.
 _SHOWN = 8
+#: How long a value may be that is told.
+_LONG = 60
 
 
 @dataclass
@@ -97,6 +102,54 @@ def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[s
 def problem_lines(nodes: t.Sequence[Node]) -> list[str]:
     """What is in the way, by node, for a person."""
     return [f"{node.name}: {line}" for node in nodes for problem in node.problems for line in _lines(problem)]
+
+
+def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t.Any]:
+    """What differs from the inventory: C(verdict), C(nodes) by name and C(claims), the latter with a verdict and lines.
+
+    What could not be told weighs more than what has drifted.
+    """
+    found = {
+        node.name: {
+            "state": UNKNOWN if node.problems else DRIFTED if node.lines() else AS_WANTED,
+            "lines": node.lines() + [_shown(change) for change in node.changes],
+            "changes": node.changes,
+            "driver": node.driver,
+            "reboot": node.reboot,
+            "problems": [line for problem in node.problems for line in _lines(problem)],
+        }
+        for node in nodes
+    }
+    states = {node["state"] for node in found.values()} | {claims[0]}
+    verdict = next(state for state in (UNKNOWN, DRIFTED, AS_WANTED) if state in states)
+    return {"verdict": verdict, "nodes": found, "claims": {"state": claims[0], "lines": claims[1]}}
+
+
+def drift_lines(told: t.Mapping[str, t.Any]) -> list[str]:
+    """The same for a person; nodes that are as wanted are only counted."""
+    found: list[str] = []
+    for name, node in told["nodes"].items():
+        if node["state"] != AS_WANTED:
+            found.append(f"{name}: {node['state']}")
+            found += [f"    {line}" for line in node["problems"] + node["lines"]]
+    if told["claims"]["state"] != AS_WANTED:
+        found.append(f"claims: {told['claims']['state']}")
+        found += [f"    {line}" for line in told["claims"]["lines"]]
+    same = sum(node["state"] == AS_WANTED for node in told["nodes"].values())
+    return [*found, f"{_count(same, 'node')} as wanted"]
+
+
+def _shown(change: t.Mapping[str, t.Any]) -> str:
+    before, after = (_value(change[key]) for key in ("before", "after"))
+    return f"{change['device']}: {change['setting']} is {before}, and shall be {after}"
+
+
+def _value(value: t.Any) -> str:
+    """A value in few words; files and digests are only named as such."""
+    if value is None:
+        return "not there"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONG and "\n" not in text else "a text" if "\n" in text else f"{text[:12]}..."
 
 
 def _alike(nodes: t.Sequence[Node]) -> list[str]:

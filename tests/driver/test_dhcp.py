@@ -20,7 +20,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
 from lanewise_driver import dhcp, interfaces
-from lanewise_driver.errors import KernelError
+from lanewise_driver.errors import Busy, KernelError
 from lanewise_driver.interfaces import Identity
 
 ONE = Identity(None, None, "one")
@@ -143,6 +143,29 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
             assert "10.1.0.77/24" in now and lease["address"] not in now
             keeper.stop("claim/one")
             _wait(lambda: "DHCPRELEASE" in said())
+        keeper.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_a_renewal_is_told_until_it_is_heard() -> None:
+    """The claim's record may be in work when its lease is renewed, as while the driver starts."""
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    told: list[dhcp.Lease] = []
+
+    def changed(_key: str, lease: dhcp.Lease) -> None:
+        told.append(lease)
+        if len(told) < 3:
+            raise Busy("claim is being worked on")
+
+    keeper = dhcp.Keeper(changed)
+    with Pod() as pod, server():
+        (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        keeper.start("claim/one", pod.pin, {**lease, "obtained": lease["obtained"] - lease["renew"]}, config)
+        _wait(lambda: len(told) == 3)
+        time.sleep(1.5)
+        assert len(told) == 3 and told[0] is told[2]  # renewed once
         keeper.close()
         interfaces.detach(ONE, host, pod.pin, config)
 

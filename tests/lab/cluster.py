@@ -199,6 +199,16 @@ class Member(sandboxed.Node):
         """Let the node reach the API server, under the address that it has here."""
         self.machine.reach(self.plane.ports["kube-apiserver"])
 
+    def stay_connected(self) -> None:
+        """Connect it anew each time that others restart the machine, until the control plane ends."""
+        port = self.plane.ports["kube-apiserver"]
+        where = f"127.0.0.1:{port}:127.0.0.1:{port}"
+        command = shlex.split(self.machine.ssh_command)
+        subprocess.run([*command, "-O", "cancel", "-R", where], check=True, capture_output=True)
+        # a connection of its own, as Ansible ends the one that all share
+        own = [*command, "-S", "none", "-N", "-R", where, "-oExitOnForwardFailure=yes", "-oServerAliveInterval=10"]
+        self.plane.run(f"{self.name}-connection", ["sh", "-c", f"while :; do {shlex.join(own)}; sleep 2; done"])
+
     def reboot(self) -> None:
         """Restart the machine, in good order. Its pods need longer."""
         self.machine.reboot()

@@ -164,18 +164,47 @@ class Check:
         self.engine = engine
         self.holders: dict[tuple[str, str, str], str] = {}
 
-    def run(self, claims: t.Iterable[Facts]) -> Object:
-        """C(claims), one report each of those that are allocated, and a summary; see the module's documentation."""
+    def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
+        """One report of each claim that is allocated and C(wanted), and a summary; see the module's documentation.
+
+        C(claims) are all of the cluster: they tell which devices are free.
+        """
         known = [v1(one, "ResourceClaim") for one in claims]
         for claim in known:
             for one in _results(claim):
                 if not one.get("adminAccess"):
                     self.holders[one["driver"], one["pool"], one["device"]] = title(claim)
+        known = [claim for claim in known if wanted(claim)]
         reports = [_Claim(self, claim).report() for claim in known if _results(claim)]
         counts = {name: sum(one["verdict"] == name for one in reports) for name in _WORST}
         unproven = sum(one["verdict"] == KEPT and not one["proven"] for one in reports)
         summary = {**counts, "claims": len(reports), "pending": len(known) - len(reports), "unproven": unproven}
         return {"claims": reports, "summary": summary, "unusable_facts": self.unusable}
+
+
+def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[str]:
+    """What a run has to fail for, a line each: broken promises and, where proof is required, all that lacks it."""
+    found = []
+    for report in reports:
+        lacking = report["verdict"] == UNKNOWN or (report["verdict"] == KEPT and not report["proven"])
+        if report["verdict"] == BROKEN or (require_proof and lacking):
+            told = [one for one in report["findings"] if one["severity"] != "note"]
+            why = "; ".join(one["summary"] for one in told) or "no probe of its node confirms it"
+            word = "not proven" if report["verdict"] == KEPT else report["verdict"]
+            found.append(f"{report['claim']} is {word}: {why}")
+    return found
+
+
+def lines(reports: t.Iterable[Object]) -> list[str]:
+    """For a person: each claim with its verdict, and what was found of it."""
+    words = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "cannot tell", NONE: "nothing was promised"}
+    found = []
+    for report in reports:
+        proof = "" if report["verdict"] != KEPT or report["proven"] else ", by the drivers' word alone"
+        found.append(f"{report['claim']} on {report['node'] or 'no one node'}: {words[report['verdict']]}{proof}")
+        for one in report["findings"]:
+            found.append(f"  {one['severity']}: {one['summary']}" + (f" -> {one['fix']}" if one["fix"] else ""))
+    return found
 
 
 def title(claim: Facts) -> str:

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What measuring programs print, read into one shape, and which of them to take.
+"""Which pods can measure with each other and how, and what measuring programs print, read into one shape.
 
 A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
-and C(details). The forms of iperf3 3.12 and perftest 4.5 were read from their own output; that of nccl-tests from its
+and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests from its
 documentation and source.
 """
 
@@ -17,12 +17,16 @@ import math
 import re
 import typing as t
 
+from ..topology.affinity import RANK
+from .alignment_devices import NIC, Pools, value_of
+from .search import attribute
+
 Object = dict[str, t.Any]
 
-#: From the one that says most of GPUs and RDMA to the one that is always to be had.
-TOOLS = ("all_gather_perf", "ib_write_bw", "iperf3")
+_PORT = 18515
+_RDMA_DEVICE = "rdmaDevice"  # so called by lanewise.dev and dra.net
 
-_COLUMN = re.compile(r"#?[^\s\[]+(?: (?:peak|average))?(?:\[[^\]]*\])?")
+_COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
 _UNITS = {"Gb/sec": 1 / 8, "MB/sec": 1 / 1000, "MiB/sec": 2**20 / 1e9}
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
 _OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
@@ -32,10 +36,77 @@ class Unreadable(ValueError):
     """The output holds no measurement. The message is what the program says, or how its output ends."""
 
 
-def choose(server: t.Collection[str], client: t.Collection[str], launcher: bool = False) -> str | None:
-    """The best program that both ends have; None where there is none. C(launcher): MPI can start ranks on both."""
-    both = [name for name in TOOLS if name in server and name in client]
-    return next((name for name in both if name != "all_gather_perf" or launcher), None)
+def pairs(
+    reports: t.Sequence[Object],
+    claims: t.Iterable[t.Mapping[str, t.Any]],
+    pods: t.Iterable[t.Mapping[str, t.Any]],
+    pools: Pools,
+    seconds: int,
+) -> list[Object]:
+    """For each claim whose pod runs and has a NIC, a pod of another node to measure with, and the commands for it.
+
+    C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. C(commands) has a C(server) and
+    a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
+    ends have an RDMA device, C(iperf3) where both drivers tell the NICs' addresses, so that it measures these NICs and
+    no other network.
+    """
+    networks = {}
+    for claim in claims:
+        for entry in (claim.get("status") or {}).get("devices") or ():
+            ips = (entry.get("networkData") or {}).get("ips") or ()
+            key = (claim["metadata"].get("uid"), entry["driver"], entry["pool"], entry["device"])
+            networks[key] = ips[0].partition("/")[0] if ips else None
+    running = {pod["metadata"].get("uid"): pod for pod in pods}
+    ends = [end for report in reports for end in _ends(report, networks, running, pools)]
+    found = []
+    for index, client in enumerate(ends):
+        others = ends[index + 1 :] + ends[:index]
+        server = next((end for end in others if end["node"] != client["node"]), None)
+        commands = _commands(server, client, seconds) if server else {}
+        if commands:
+            found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
+    return found
+
+
+def _ends(
+    report: Object, networks: t.Mapping[t.Any, str | None], pods: t.Mapping[t.Any, t.Any], pools: Pools
+) -> t.Iterator[Object]:
+    """The NIC that a claim's first running pod measures with: the nearest of its first GPU, or its first."""
+    pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
+    nics = [one for one in report["devices"] if one["kind"] == NIC and one["state"] == "current"]
+    if pod is None or not nics:
+        return
+    nearest = min(report["pairs"], key=lambda pair: (pair["gpu"], RANK[pair["level"]]), default=None)
+    nic = next((one for one in nics if nearest and one["address"] == nearest["nic_address"]), nics[0])
+    pool = pools.pool(nic["driver"], nic["pool"])
+    published = pool.devices.get(nic["device"]) if pool else None
+    rdma = attribute(published.offer, f"{nic['driver']}/{_RDMA_DEVICE}") if published else None
+    yield {
+        "claim": report["claim"],
+        "namespace": report["claim"].partition("/")[0],
+        "pod": pod["name"],
+        "node": report["node"],
+        "nic": f"{nic['driver']}/{nic['device']}",
+        "rdma": value_of(rdma),
+        "address": networks.get((report["uid"], nic["driver"], nic["pool"], nic["device"])),
+        "pod_ip": (pods[pod["uid"]].get("status") or {}).get("podIP"),
+    }
+
+
+def _commands(server: Object, client: Object, seconds: int) -> Object:
+    found: Object = {}
+    if server["rdma"] and client["rdma"] and server["pod_ip"]:
+        base = f"-F --report_gbits -q 4 -s 1048576 -D {int(seconds)} -p {_PORT}"
+        found["ib_write_bw"] = {
+            "server": f"ib_write_bw -d {server['rdma']} {base}",
+            "client": f"ib_write_bw -d {client['rdma']} {base} {server['pod_ip']}",
+        }
+    if server["address"] and client["address"]:
+        found["iperf3"] = {
+            "server": f"iperf3 -s -1 -B {server['address']} -p {_PORT}",
+            "client": f"iperf3 -c {server['address']} -B {client['address']} -p {_PORT} -t {int(seconds)} -P 4 --json",
+        }
+    return found
 
 
 def read(tool: str, text: str) -> Object:

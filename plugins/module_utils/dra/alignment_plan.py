@@ -32,7 +32,7 @@ _NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
 #: search and no limits (GB200: 25 measured where the weight is 6), so they are lower bounds here.
 _SOCKETS = (
     (r"AMD|EPYC", 16.0),
-    (r"Neoverse|Grace|ARM|Ampere", 6.0),
+    (r"Neoverse|Grace|\bARM|Ampere", 6.0),
     (r"Xeon.*\b[5-9]5\d\d", 40.0),
     (r"Xeon.*\b[5-9]4\d\d|Sapphire", 22.0),
     (r"Xeon.*\b[3-9][1-3]\d\d", 10.0),
@@ -42,6 +42,8 @@ _SLOWEST_SOCKET = 6.0
 #: What is left without GPUDirect RDMA: least, likely, most. The published pairs of aligned and unaligned runs have .37
 #: to .71, but for one of .14 (MI300X).
 STAGED = (0.37, 0.5, 0.71)
+#: Slower NICs may not notice: none of the published pairs has one.
+_STAGED_MBPS = 100_000
 #: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
 _DIRECT = ("SELF", "PIX", "PXB")
 
@@ -80,7 +82,7 @@ def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
 
 def _socket_rate(machine: Machine) -> float:
     name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
-    return next((rate for pattern, rate in _SOCKETS if re.search(pattern, name)), _SLOWEST_SOCKET)
+    return next((rate for pattern, rate in _SOCKETS if re.search(pattern, name, re.IGNORECASE)), _SLOWEST_SOCKET)
 
 
 def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
@@ -93,9 +95,38 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
     uses: dict[t.Any, int] = {}
     for pair in known:
-        for key in [*_path(machine, *pair), _between(machine, *pair), pair[1]]:
+        for key in [*_path(machine, *pair), _between(machine, *pair), ("nic", pair[1])]:
             uses[key] = uses.get(key, 0) + 1
     return [_predicted(machine, pair, uses) for pair in pairs]
+
+
+def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
+    """Predictions by claim, as if the GPUs of all reported claims of a node send at once, each by its nearest NIC.
+
+    C(reports) are those of L(alignment.Check.run,).
+    """
+    flows: dict[str, dict[tuple[str, str], str]] = {}
+    for report in reports:
+        best: dict[str, tuple[str, str]] = {}
+        used: dict[str, int] = {}
+        for pair in report["pairs"]:
+            gpu, nic, level = pair["gpu_address"], pair["nic_address"], pair["level"]
+            if gpu is None or nic is None or level == "UNKNOWN":
+                continue
+            # of NICs as near, the one that serves the fewest GPUs of the claim
+            rank = (RANK[level], used.get(nic, 0))
+            if gpu not in best or rank < (RANK[best[gpu][1]], used.get(best[gpu][0], 0) - 1):
+                if gpu in best:
+                    used[best[gpu][0]] -= 1
+                best[gpu] = (nic, level)
+                used[nic] = used.get(nic, 0) + 1
+        for gpu, (nic, _level) in best.items():
+            flows.setdefault(report["node"], {})[gpu, nic] = report["claim"]
+    found: dict[str, list[Object]] = {}
+    for node, pairs in flows.items():
+        for claim, prediction in zip(pairs.values(), predict(machines[node], list(pairs))):
+            found.setdefault(claim, []).append(prediction)
+    return found
 
 
 def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, int]) -> Object:
@@ -108,7 +139,7 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, i
         return {**answer, "limits": limits, "unknown": ["where the two are to each other"]}
     rate = (machine.nics.get(nic) or {}).get("speed_mbps")
     if rate:
-        share = rate / 8000 / uses[nic]
+        share = rate / 8000 / uses["nic", nic]
         limits["nic"] = [share * NIC_SHARE, share]
     else:
         unknown.append("the NIC's rate")
@@ -129,7 +160,8 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, i
         if level not in _DIRECT:
             # up to the host bridge NCCL may or may not use it; beyond, it does not
             least, middle, most = STAGED
-            low, likely, high = low * least, likely * middle, high * (1 if level == "PHB" else most)
+            certain = level != "PHB" and (rate or 0) >= _STAGED_MBPS
+            low, likely, high = low * least, likely * middle, high * (most if certain else 1)
         rounded = {"low": round(low, 2), "likely": round(max(low, min(likely, high)), 2), "high": round(high, 2)}
         answer["gb_per_s"] = rounded
     answer["limits"] = {
@@ -149,9 +181,9 @@ def placements(
 ) -> Object:
     """For one GPU (PCI address), the nearest and the farthest NIC that could be had with it, to compare them.
 
-    C(published) are the node's devices. NICs that a claim has (C(held), by driver, pool and device) or that have a taint
-    are left out, and so is the farthest of another rate or kind: what is compared shall differ in the place alone. Either
-    is None where there is none, and C(reason) says why.
+    C(published) are the node's devices. NICs that a claim has (C(held), by driver, pool and device) or that have a
+    taint are left out, and so is the farthest of another rate or kind: what is compared shall differ in the place
+    alone. Either is None where there is none, and C(reason) says why.
     """
     mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
     answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}

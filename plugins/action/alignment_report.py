@@ -1,0 +1,77 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Write the alignment report on the controller. The documentation is in plugins/modules/alignment_report.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.alignment_pages import render
+from jinja2 import TemplateError
+
+_ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
+_TEMPLATES = [str(_ROLES / role / "templates" / "report") for role in ("alignment", "topology")]
+_SECTIONS = ("summary", "claims", "comparisons", "notes")
+
+_SPEC: dict[str, dict[str, t.Any]] = {
+    "dest": {"type": "path", "required": True},
+    "checked": {"type": "dict", "required": True},
+    "title": {"type": "str", "default": "Alignment of claims"},
+    "template_dir": {"type": "path"},
+}
+
+
+class ActionModule(ActionBase):
+    """Renders and writes two files. Never connects to a target."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        checked = {name: options["checked"].get(name) for name in _SECTIONS}
+        if not isinstance(checked["claims"], list) or not isinstance(checked["summary"], dict):
+            raise AnsibleActionFail("checked is not what lanewise.dra.alignment_check returns")
+        dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
+        folders = list(_TEMPLATES)
+        if options["template_dir"]:
+            folders.insert(0, self._loader.path_dwim(options["template_dir"]))
+            if not pathlib.Path(folders[0]).is_dir():
+                raise AnsibleActionFail(f"template_dir {folders[0]!r} is not a folder")
+        try:
+            files = {
+                "alignment.json": (json.dumps(checked, indent=1, sort_keys=True) + "\n").encode(),
+                "alignment.html": render(folders, options["title"], checked),
+            }
+        except TemplateError as error:
+            place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
+            raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
+        try:
+            written = [name for name, content in files.items() if self._write(dest / name, content)]
+        except OSError as error:
+            raise AnsibleActionFail(f"Cannot write the report: {error}") from error
+        result.update(changed=bool(written), path=str(dest / "alignment.html"), json=str(dest / "alignment.json"))
+        if self._task.diff and written:
+            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
+        return result
+
+    def _write(self, path: pathlib.Path, content: bytes) -> bool:
+        """Replace a file in one step. Returns whether it was, or in check mode would be, another one."""
+        if path.is_file() and path.read_bytes() == content:
+            return False
+        if not self._task.check_mode:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        return True

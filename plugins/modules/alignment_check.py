@@ -1,0 +1,445 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: alignment_check
+short_description: Check that the devices of allocated claims are aligned as promised
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Compares what each allocated ResourceClaim was promised (the constraints of its spec, the alternative that was
+    taken, its selectors) with what the DRA drivers publish now and, with O(topologies) or O(report), with what the
+    kernel of the node says of the same PCI functions.
+  - A promise is kept, broken, or unknown. It is unknown where a device is gone from its pool or only in a stale slice,
+    where an attribute is missing or says nothing, where slices and kernel disagree, and where the pod is gone or on
+    another node. Nothing that is unknown counts as kept.
+  - Tells how near each GPU is to each NIC of its claim, promised or not, and what each pair is predicted to carry.
+  - Takes Kubernetes' objects as data, and needs no Kubernetes client. Never changes anything.
+requirements:
+  - cel-expr-python >= 0.1.3, to check selectors; without it they are not checked, which RV(notes) tells
+notes:
+  - Runs where its data is, most often with C(delegate_to=localhost). The role P(lanewise.dra.alignment#role) fetches
+    it.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  claims:
+    description:
+      - All ResourceClaims of the cluster, as M(kubernetes.core.k8s_info) returns them. Those that O(namespaces) and
+        O(labels) leave out are not reported, but tell which devices are free.
+    type: list
+    elements: dict
+    required: true
+  slices:
+    description: All ResourceSlices of the cluster.
+    type: list
+    elements: dict
+    required: true
+  classes:
+    description: The DeviceClasses, whose selectors hold for the devices too.
+    type: list
+    elements: dict
+    default: []
+  pods:
+    description: The pods. Without them nothing is told of a claim's consumers.
+    type: list
+    elements: dict
+  namespaces:
+    description: Report the claims of these namespaces only.
+    type: list
+    elements: str
+    default: []
+  labels:
+    description: Report the claims with these labels only.
+    type: dict
+    default: {}
+  topologies:
+    description: Facts of nodes, a dictionary from node name to RV(lanewise.dra.topology_info#module:topology).
+    type: dict
+    default: {}
+  report:
+    description:
+      - Folder of a site report, as M(lanewise.dra.site_report) writes it. It has the facts of nodes that O(topologies)
+        lacks.
+    type: path
+  node_names:
+    description: The names of nodes whose hosts have another name in the inventory, by host. For O(topologies) as well.
+    type: dict
+    default: {}
+  cgroups:
+    description:
+      - What C(grep -rH . --include=cpuset.cpus.effective /sys/fs/cgroup) printed on each node. With it, the CPUs of
+        each container are compared with where its devices are.
+    type: list
+    elements: str
+    default: []
+  kubernetes_version:
+    description: The minor version of Kubernetes, for the functions that selectors may use.
+    type: str
+    default: "1.37"
+  compare:
+    description: GPUs for which to name the nearest and the farthest free NIC, with claims for both to measure by.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      node:
+        description: The node.
+        type: str
+        required: true
+      gpu:
+        description: The PCI address of the GPU.
+        type: str
+        required: true
+      namespace:
+        description: The namespace of the claims.
+        type: str
+        default: default
+  drivers:
+    description: The DRA drivers that the nodes run, by name, as in the variable C(dra_claims_drivers). For O(compare).
+    type: dict
+    default: {}
+  measurements:
+    description: Outputs of measuring programs, to stand beside the predictions.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      claim:
+        description: Namespace and name of the claim whose pod measured.
+        type: str
+        required: true
+      peer:
+        description: The pod at the other end.
+        type: str
+      tool:
+        description: The program.
+        type: str
+        required: true
+        choices: [iperf3, ib_write_bw, ib_write_lat, all_gather_perf]
+      output:
+        description: What it printed; of iperf3 with C(--json).
+        type: str
+        required: true
+  seconds:
+    description: How long each measurement of RV(measurable) takes.
+    type: int
+    default: 10
+  require_proof:
+    description: Whether what is unknown, or rests on the drivers' word alone, fails the task as a broken promise does.
+    type: bool
+    default: false
+  fail:
+    description: Whether broken promises fail the task. If not, they are only returned.
+    type: bool
+    default: true
+seealso:
+  - module: lanewise.dra.alignment_report
+  - module: lanewise.dra.topology_info
+"""
+
+EXAMPLES = r"""
+- name: Get the claims, slices and pods
+  kubernetes.core.k8s_info:
+    api_version: "{{ item.api }}"
+    kind: "{{ item.kind }}"
+  loop:
+    - {api: resource.k8s.io/v1, kind: ResourceClaim}
+    - {api: resource.k8s.io/v1, kind: ResourceSlice}
+    - {api: v1, kind: Pod}
+  register: found
+  delegate_to: localhost
+  run_once: true
+
+- name: Are they aligned as promised?
+  lanewise.dra.alignment_check:
+    claims: "{{ found.results[0].resources }}"
+    slices: "{{ found.results[1].resources }}"
+    pods: "{{ found.results[2].resources }}"
+    report: ./report
+  delegate_to: localhost
+  run_once: true
+
+- name: Name the nearest and the farthest NIC for a GPU
+  lanewise.dra.alignment_check:
+    claims: "{{ found.results[0].resources }}"
+    slices: "{{ found.results[1].resources }}"
+    report: ./report
+    compare:
+      - {node: h100-01, gpu: "0000:1b:00.0", namespace: benchmarks}
+    fail: false
+  register: planned
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+ok:
+  description: Whether nothing was found that O(fail) would fail for.
+  returned: always
+  type: bool
+failures:
+  description: What it would fail for, a line each.
+  returned: always
+  type: list
+  elements: str
+lines:
+  description: Each claim with its verdict and findings, for a person.
+  returned: always
+  type: list
+  elements: str
+  sample: ["training/job-0 on h100-01: aligned as promised"]
+summary:
+  description:
+    - How many claims are V(kept), V(broken), V(unknown), V(none) (nothing promised), C(pending), and C(unproven) (kept,
+      and not by the kernel's word).
+  returned: always
+  type: dict
+  sample: {kept: 12, broken: 0, unknown: 1, none: 2, claims: 15, pending: 1, unproven: 0}
+claims:
+  description: The allocated claims.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    claim:
+      description: Namespace and name.
+      type: str
+      sample: training/job-0
+    uid:
+      description: Its UID.
+      type: str
+    node:
+      description: The node of its devices; null where they are on several or none can be told.
+      type: str
+    verdict:
+      description: V(kept), V(broken), V(unknown), or V(none) where nothing was promised.
+      type: str
+    proven:
+      description: Whether every promise is kept, and those of locality by the kernel's word too.
+      type: bool
+    pods:
+      description: Its consumers with C(name), C(uid), C(node) and C(phase).
+      type: list
+      elements: dict
+    devices:
+      description:
+        - Its devices with C(request), C(driver), C(pool), C(device), C(node), C(kind) (gpu, nic, cpu, other), PCI
+          C(address), C(numa_node), C(admin) and C(state).
+        - C(state) is V(current), V(stale), V(gone), V(incomplete) or V(no-pool).
+      type: list
+      elements: dict
+    promises:
+      description:
+        - What was promised. C(rule) is V(match), V(distinct) or V(selector), C(subject) the attribute or expression.
+        - C(requests), C(verdict), C(proven), C(values) as published, C(kernel) as the kernel says, C(reason), C(fix).
+      type: list
+      elements: dict
+    preferences:
+      description: The alternative taken of each request that has some, with C(chosen), C(rank), C(of) and C(better).
+      type: list
+      elements: dict
+    pairs:
+      description:
+        - Each GPU with each NIC of the claim, by C(gpu), C(gpu_address), C(nic), C(nic_address).
+        - C(level) is V(SELF), V(PIX), V(PXB), V(PHB), V(NODE), V(SYS) or V(UNKNOWN), C(via) a data-direct function,
+          C(promised) the attributes that tie the two.
+      type: list
+      elements: dict
+    cpus:
+      description: CPUs of each container with C(pod), C(container), C(cpus), C(numa_nodes), C(device_numa_nodes) and
+        C(verdict), which is V(near), V(spread), V(far) or V(unknown).
+      type: list
+      elements: dict
+    findings:
+      description: What was found, with C(severity) (V(error), V(warning), V(note)), C(id), C(summary) and C(fix).
+      type: list
+      elements: dict
+    predictions:
+      description:
+        - What each GPU is predicted to send by its nearest NIC while all reported claims of the node send.
+        - C(prediction) is always true, C(gb_per_s) has C(low), C(likely) and C(high) in 10^9 bytes a second or is null,
+          C(limits) names the bounds, C(unknown) what the machine does not say.
+      type: list
+      elements: dict
+    measured:
+      description: Measurements of its pods, never mixed with predictions.
+      type: list
+      elements: dict
+comparisons:
+  description:
+    - For each entry of O(compare), C(gpu), C(nearest) and C(farthest) with driver, device, address and level,
+      C(objects) (DeviceClasses and two ResourceClaims), C(predictions) for both, and the C(reason) where something is
+      missing.
+  returned: always
+  type: list
+  elements: dict
+measurable:
+  description:
+    - Pods that can measure with each other, each the client once, by C(claim), C(client) and C(server).
+    - C(commands) has a C(server) and a C(client) command line for each program that fits the NICs of both, the best
+      first.
+  returned: always
+  type: list
+  elements: dict
+notes:
+  description: What was not checked, and why.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import json
+import pathlib
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.dra.alignment import Check, cgroup_cpusets, failures, lines
+from ..module_utils.dra.alignment_measure import Unreadable, pairs, read
+from ..module_utils.dra.alignment_plan import comparison_claims, of_claims, placements, predict
+from ..module_utils.dra.cel import EngineMissing, engine_for
+
+
+def topologies_of(module: AnsibleModule) -> dict[str, dict]:
+    """Topology facts by node. What the task was given goes before what a report stored."""
+    found, names = {}, module.params["node_names"]
+    if module.params["report"]:
+        folder = pathlib.Path(module.params["report"])
+        try:
+            (folder / "site.json").stat()
+            for path in sorted((folder / "nodes").glob("*.json")):
+                node = json.loads(path.read_bytes())
+                found[names.get(node["host"], node["host"])] = node["facts"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            module.fail_json(msg=f"{folder} is no site report that can be read: {error!r}")
+    given = module.params["topologies"].items()
+    found.update({names.get(host, host): facts for host, facts in given if isinstance(facts, dict)})
+    return found
+
+
+def compared(entry: dict, check: Check, params: dict) -> dict:
+    """One entry of compare."""
+    node, gpu = entry["node"], entry["gpu"].lower()
+    machine = check.machines.get(node)
+    if machine is None:
+        missing = check.unusable.get(node, "nobody has probed it")
+        return {"node": node, "gpu_address": gpu, "reason": f"nothing is known of {node}: {missing}", "objects": []}
+    plan = placements(node, machine, check.pools.on(node), gpu, check.holders)
+    objects, reason = comparison_claims(
+        plan, machine, entry["namespace"] or "default", params["drivers"], params["kubernetes_version"]
+    )
+    parts = [part for part in ("nearest", "farthest") if plan[part]]
+    predictions = {part: predict(machine, [(gpu, plan[part]["address"])])[0] for part in parts}
+    return {**plan, "objects": objects, "reason": reason or plan["reason"], "predictions": predictions}
+
+
+def measured(entry: dict) -> dict:
+    """One entry of measurements: the measurement, or the problem."""
+    known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
+    try:
+        return {**known, **read(entry["tool"], entry["output"]), "problem": ""}
+    except Unreadable as error:
+        return {**known, "gb_per_s": None, "latency_us": None, "bytes": None, "details": {}, "problem": str(error)}
+
+
+def main() -> None:
+    measurement = {
+        "claim": {"type": "str", "required": True},
+        "peer": {"type": "str"},
+        "tool": {
+            "type": "str",
+            "required": True,
+            "choices": ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"],
+        },
+        "output": {"type": "str", "required": True},
+    }
+    comparison = {
+        "node": {"type": "str", "required": True},
+        "gpu": {"type": "str", "required": True},
+        "namespace": {"type": "str", "default": "default"},
+    }
+    module = AnsibleModule(
+        argument_spec={
+            "claims": {"type": "list", "elements": "dict", "required": True},
+            "slices": {"type": "list", "elements": "dict", "required": True},
+            "classes": {"type": "list", "elements": "dict", "default": []},
+            "pods": {"type": "list", "elements": "dict"},
+            "namespaces": {"type": "list", "elements": "str", "default": []},
+            "labels": {"type": "dict", "default": {}},
+            "topologies": {"type": "dict", "default": {}},
+            "report": {"type": "path"},
+            "node_names": {"type": "dict", "default": {}},
+            "cgroups": {"type": "list", "elements": "str", "default": []},
+            "kubernetes_version": {"type": "str", "default": "1.37"},
+            "compare": {"type": "list", "elements": "dict", "default": [], "options": comparison},
+            "drivers": {"type": "dict", "default": {}},
+            "measurements": {"type": "list", "elements": "dict", "default": [], "options": measurement},
+            "seconds": {"type": "int", "default": 10},
+            "require_proof": {"type": "bool", "default": False},
+            "fail": {"type": "bool", "default": True},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    notes, engine = [], None
+    try:
+        engine = engine_for(params["kubernetes_version"])
+    except EngineMissing as error:
+        notes.append(f"selectors were not checked: {error}")
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+
+    def wanted(claim: dict) -> bool:
+        labels = claim["metadata"].get("labels") or {}
+        chosen = not params["namespaces"] or claim["metadata"]["namespace"] in params["namespaces"]
+        return chosen and all(labels.get(key) == str(value) for key, value in params["labels"].items())
+
+    cpusets = {}
+    for text in params["cgroups"]:
+        cpusets.update(cgroup_cpusets(text))
+    topologies = topologies_of(module)
+    try:
+        check = Check(params["slices"], params["pods"], params["classes"], topologies, cpusets, engine)
+        answer = check.run(params["claims"], wanted)
+    except ValueError as error:
+        module.fail_json(msg=f"The objects cannot be read: {error}")
+    except KeyError as error:
+        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+    claims = answer["claims"]
+    unprobed = sorted({one["node"] for one in claims if one["node"]} - set(check.machines) - set(check.unusable))
+    if unprobed:
+        notes.append(f"nobody has probed {', '.join(unprobed)}: what is said of them is the drivers' word")
+    notes += [f"{node}: {why}" for node, why in sorted(answer["unusable_facts"].items())]
+    predictions = of_claims(claims, check.machines)
+    measurements = [measured(entry) for entry in params["measurements"]]
+    for report in claims:
+        report["predictions"] = predictions.get(report["claim"], [])
+        report["measured"] = [one for one in measurements if one["claim"] == report["claim"]]
+    found = failures(claims, params["require_proof"])
+    result = {
+        "changed": False,
+        "ok": not found,
+        "failures": found,
+        "lines": lines(claims),
+        "summary": answer["summary"],
+        "claims": claims,
+        "comparisons": [compared(entry, check, params) for entry in params["compare"]],
+        "measurable": pairs(claims, params["claims"], params["pods"] or (), check.pools, params["seconds"]),
+        "notes": notes,
+    }
+    if found and params["fail"]:
+        told = "\n".join(found)
+        module.fail_json(msg=f"{len(found)} claim(s) are not aligned as promised:\n{told}", **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

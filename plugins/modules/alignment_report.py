@@ -1,0 +1,85 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# This is the documentation of the action plugin of the same name, which runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: alignment_report
+short_description: Write what was found of the alignment of claims, as HTML and JSON
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Writes C(alignment.html), one page with plots that needs no network to view, and C(alignment.json) into a folder on
+    the controller. Run it once for all hosts.
+  - Predictions and measurements stand side by side in it, and are never mixed.
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details:
+      - Lists the files that change, not their content.
+  idempotent:
+    support: full
+  safe_file_operations:
+    description: Uses Ansible's strict file operation functions to ensure proper permissions and avoid data corruption.
+    support: partial
+    details:
+      - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  dest:
+    description:
+      - The folder, on the controller. It is made if it does not exist.
+      - A relative path is relative to the playbook's folder.
+    type: path
+    required: true
+  checked:
+    description: What M(lanewise.dra.alignment_check) returned.
+    type: dict
+    required: true
+  title:
+    description: The title of the page; name the site.
+    type: str
+    default: Alignment of claims
+  template_dir:
+    description:
+      - A folder on the controller whose templates are used in place of those of the collection with the same name,
+        which are in C(roles/alignment/templates/report) and C(roles/topology/templates/report).
+      - A relative path is relative to the playbook's folder.
+    type: path
+seealso:
+  - module: lanewise.dra.alignment_check
+  - module: lanewise.dra.site_report
+"""
+
+EXAMPLES = r"""
+- name: Write the page
+  lanewise.dra.alignment_report:
+    dest: "{{ inventory_dir }}/report"
+    checked: "{{ checked }}" # what lanewise.dra.alignment_check returned, registered
+    title: Training cluster, hall 2
+  run_once: true
+"""
+
+RETURN = r"""
+path:
+  description: The page.
+  type: str
+  returned: success
+  sample: /srv/site/report/alignment.html
+json:
+  description: The same for programs.
+  type: str
+  returned: success
+  sample: /srv/site/report/alignment.json
+"""

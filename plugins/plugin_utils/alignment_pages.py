@@ -1,0 +1,194 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Render what M(lanewise.dra.alignment_check) found as one page, as safe and in the same style as the site report.
+
+The drawings say nothing that the page's tables do not say, and every difference in colour is also one in words.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from html import escape
+
+from markupsafe import Markup
+
+from .report_drawing import len_px
+from .report_facts import LEVELS, clean
+from .report_pages import Pages
+
+#: Each verdict in words, and the class that colours it.
+VERDICTS = {
+    "kept": ("aligned", "kept"),
+    "broken": ("broken", "broken"),
+    "unknown": ("cannot tell", "doubt"),
+    "none": ("no promise", "none"),
+}
+_SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}
+_ROW, _LABEL, _PLOT, _GAP = 24, 230, 560, 8
+#: What is drawn and told at length at most; the JSON beside the page has everything.
+MOST = 400
+_MOST_ROWS = 40
+
+Object = dict[str, t.Any]
+
+
+def _clean(value: t.Any) -> t.Any:
+    """Text of machines and of the API without anything that steers a terminal or the direction of text."""
+    if isinstance(value, str):
+        return clean(value, 2000)
+    if isinstance(value, dict):
+        return {clean(str(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return value
+
+
+def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, t.Any]) -> bytes:
+    """The page. C(folders) are searched for templates in order, the first that has one wins.
+
+    Raises C(jinja2.TemplateError) where a template is missing or faulty.
+    """
+    pages = Pages(folders, title)
+    found = _clean(dict(checked))
+    claims: list[Object] = sorted(found["claims"], key=_urgency)
+    template = pages.environment.get_template("alignment.html.j2")
+    text = template.render(
+        claims=claims,
+        told=claims[:MOST],
+        summary=found["summary"],
+        notes=found.get("notes") or [],
+        comparisons=found.get("comparisons") or [],
+        verdicts=VERDICTS,
+        shades=_SEVERITIES,
+        by_node=Markup(bars(_by_node(claims), "Claims by node", "claims")),
+        by_level=Markup(bars(_by_level(claims), "GPU-NIC pairs by affinity", "pairs")),
+        rates=Markup(ranges(_rates(claims), "Predicted and measured rates")),
+        compared=Markup(ranges(_compared(found.get("comparisons") or []), "Near and far placements, predicted")),
+    )
+    return text.encode("utf-8", "replace")
+
+
+def _urgency(claim: Object) -> tuple[int, str]:
+    return (("broken", "unknown", "none", "kept").index(claim["verdict"]), claim["claim"])
+
+
+def _by_node(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]]]]:
+    rows: dict[str, dict[str, int]] = {}
+    for claim in claims:
+        counts = rows.setdefault(claim["node"] or "no one node", {})
+        counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
+    return [
+        (node, [(*VERDICTS[name], counts[name]) for name in VERDICTS if name in counts])
+        for node, counts in sorted(rows.items())
+    ]
+
+
+def _by_level(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]]]]:
+    """Each GPU with the nearest NIC of its claim, by level, told apart by whether that was promised."""
+    counts: dict[str, dict[str, int]] = {}
+    for claim in claims:
+        best: dict[str, Object] = {}
+        for pair in claim["pairs"]:
+            known = best.get(pair["gpu"])
+            if known is None or LEVELS.index(pair["level"]) < LEVELS.index(known["level"]):
+                best[pair["gpu"]] = pair
+        for pair in best.values():
+            row = counts.setdefault(pair["level"], {})
+            word = "promised" if pair["promised"] else "by chance"
+            row[word] = row.get(word, 0) + 1
+    shades = {"promised": "kept", "by chance": "none"}
+    return [
+        (level, [(word, shade, counts[level][word]) for word, shade in shades.items() if word in counts[level]])
+        for level in LEVELS
+        if level in counts
+    ]
+
+
+def _rates(claims: list[Object]) -> list[tuple[str, Object | None, list[tuple[str, float]]]]:
+    """Claims with a prediction or a measurement; of several GPUs the slowest prediction stands for the claim."""
+    rows = []
+    for claim in claims:
+        bounds = [one["gb_per_s"] for one in claim.get("predictions") or () if one["gb_per_s"]]
+        measured = [(one["tool"], one["gb_per_s"]) for one in claim.get("measured") or () if one["gb_per_s"]]
+        if bounds or measured:
+            rows.append((claim["claim"], min(bounds, key=lambda one: one["likely"]) if bounds else None, measured))
+    return rows
+
+
+def _compared(comparisons: list[Object]) -> list[tuple[str, Object | None, list[tuple[str, float]]]]:
+    rows: list[tuple[str, Object | None, list[tuple[str, float]]]] = []
+    for entry in comparisons:
+        for part, prediction in (entry.get("predictions") or {}).items():
+            rows.append((f"{entry['gpu_address']} {part} ({entry[part]['level']})", prediction["gb_per_s"], []))
+    return rows
+
+
+def _label(text: str, y: float) -> str:
+    while len_px(text) > _LABEL - 12:
+        text = text[:-2].rstrip("…") + "…"
+    return f'<text class="s" x="0" y="{y + 16}">{escape(text)}</text>'
+
+
+def _frame(name: str, rows: int, body: list[str], told: str) -> str:
+    width, height = _LABEL + _PLOT + 150, rows * _ROW + _GAP
+    return (
+        f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+        f"<title>{escape(name)}</title><desc>{escape(told)}</desc>{''.join(body)}</svg>"
+    )
+
+
+def bars(rows: list[tuple[str, list[tuple[str, str, int]]]], name: str, unit: str) -> str:
+    """Stacked bars as SVG: for each row its name and its parts (word, class, number). Empty for no row."""
+    if not rows:
+        return ""
+    drawn = rows[:_MOST_ROWS]
+    most = max(sum(number for _word, _shade, number in parts) for _name, parts in drawn)
+    body = []
+    for index, (label, parts) in enumerate(drawn):
+        y, x = index * _ROW, float(_LABEL)
+        body.append(_label(label, y))
+        for word, shade, number in parts:
+            width = number / most * _PLOT
+            body.append(
+                f'<rect class="{shade}" x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 7}">'
+                f"<title>{escape(f'{label}: {number} {word}')}</title></rect>"
+            )
+            x += width
+        text = ", ".join(f"{number} {word}" for word, _shade, number in parts)
+        body.append(f'<text class="s" x="{x + 6:.1f}" y="{y + 16}">{escape(text)}</text>')
+    told = f"{len(rows)} rows of {unit}" + (f", the first {len(drawn)} are drawn" if len(rows) > len(drawn) else "")
+    return _frame(name, len(drawn), body, told)
+
+
+def ranges(rows: list[tuple[str, Object | None, list[tuple[str, float]]]], name: str) -> str:
+    """Rates in GB/s as SVG: a bar from the low to the high of a prediction, and a mark for each measurement."""
+    if not rows:
+        return ""
+    drawn = rows[:_MOST_ROWS]
+    most = max([one["high"] for _n, one, _m in drawn if one] + [rate for _n, _o, m in drawn for _t, rate in m] + [1e-9])
+    body = []
+    for index, (label, bounds, measured) in enumerate(drawn):
+        y = index * _ROW
+        body.append(_label(label, y))
+        end, said = float(_LABEL), []
+        if bounds:
+            low, high, likely = (_LABEL + bounds[key] / most * _PLOT for key in ("low", "high", "likely"))
+            body.append(
+                f'<rect class="range" x="{low:.1f}" y="{y + 7}" width="{max(high - low, 2):.1f}" height="{_ROW - 14}"/>'
+                f'<path class="likely" d="M{likely:.1f} {y + 4}v{_ROW - 8}"/>'
+            )
+            end = high
+            said.append(f"predicted {bounds['low']}–{bounds['high']}")
+        for tool, rate in measured:
+            x = _LABEL + rate / most * _PLOT
+            body.append(f'<path class="mark" d="M{x:.1f} {y + 3}l6 9l-6 9l-6 -9z"><title>{escape(tool)}</title></path>')
+            end = max(end, x + 6)
+            said.append(f"measured {rate} ({tool})")
+        text = "; ".join(said)
+        at, anchor = (end + 8, "start") if end + 8 + len_px(text) < _LABEL + _PLOT + 150 else (_LABEL - 12, "end")
+        if anchor == "start":
+            body.append(f'<text class="s" x="{at:.1f}" y="{y + 16}">{escape(text)}</text>')
+    return _frame(name, len(drawn), body, "GB/s; the table below has the same numbers")

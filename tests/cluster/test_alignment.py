@@ -1,0 +1,270 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The playbook verify on a real control plane: what the scheduler has allocated on the driver's own slices is aligned,
+and what is broken afterwards is told.
+
+The node is an example machine. The slices of its NICs are the driver's own; those of its GPUs hold what the vendor's
+driver would publish. The topology is what the playbook probe stores of the same machine.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed")
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node
+from ansible_collections.lanewise.dra.tests.cluster.test_driver_cluster import Installed, install
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+EXAMPLE = Path(__file__).resolve().parents[2] / "inventories/example/group_vars/all/claims.yml"
+RESOURCE = "/apis/resource.k8s.io/v1"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+MACHINE, NODE, SPACE, GPU = "hgx-h100", "aligned-1", "aligned", "gpu.nvidia.com"
+
+Object = dict[str, t.Any]
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+
+class Site:
+    """A cluster of one node with its driver, and a controller that plays against it."""
+
+    def __init__(self, plane: ControlPlane, installed: Installed, folder: Path, machine: Path) -> None:
+        self.plane, self.installed, self.folder = plane, installed, folder
+        self.report = folder / "report"
+        host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "probe_become": False}
+        inventory = {"all": {"hosts": {NODE: {**host, "topology_root": str(machine)}}}}
+        (folder / "hosts.json").write_text(json.dumps(inventory))
+
+    def play(self, name: str, variables: Object, *arguments: str, rc: int = 0) -> str:
+        (self.folder / "variables.json").write_text(json.dumps(variables))
+        command = [str(PROGRAM), "-i", "hosts.json", f"lanewise.dra.{name}", "-e", "@variables.json", *arguments]
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        kept["ANSIBLE_HOME"], kept["PWD"] = str(self.folder / "home"), str(self.folder)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=kept)
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def verify(self, *arguments: str, rc: int = 0, **variables: t.Any) -> tuple[Object, str]:
+        """Run the playbook: what it wrote for programs, and what it printed."""
+        given = {"alignment_kubeconfig": str(self.plane.kubeconfig), "alignment_namespaces": [SPACE], **variables}
+        output = self.play("verify", given, *arguments, rc=rc)
+        written = self.report / "alignment.json"
+        return (json.loads(written.read_text()) if written.exists() else {}), output
+
+    def claim(self, answer: Object, name: str) -> Object:
+        [found] = [one for one in answer["claims"] if one["claim"] == f"{SPACE}/{name}"]
+        return t.cast(Object, found)
+
+    def allocate(self, name: str, spec: Object | None = None) -> list[Object]:
+        """A pod with a claim, made here unless it is there already; what the scheduler gives it."""
+        if spec is not None:
+            claim = {"metadata": {"name": name}, "spec": spec}
+            self.plane.expect("POST", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims", claim)
+        container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
+        pod = {"containers": [container], "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
+        self.plane.expect("POST", f"/api/v1/namespaces/{SPACE}/pods", {"metadata": {"name": name}, "spec": pod})
+
+        def allocation() -> t.Any:
+            found = self.plane.expect("GET", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/{name}")
+            bound = self.plane.expect("GET", f"/api/v1/namespaces/{SPACE}/pods/{name}")["spec"].get("nodeName")
+            return bound and found.get("status", {}).get("allocation")
+
+        found = self.plane.wait_for(allocation, f"the allocation of {name}", 90)
+        return t.cast("list[Object]", found["devices"]["results"])
+
+    def slice_of(self, device: str) -> Object:
+        """The slice of the driver that has a device."""
+        found = self.installed.slices(NODE)
+        return next(one for one in found for entry in one["spec"].get("devices") or () if entry["name"] == device)
+
+    def put(self, changed: Object) -> None:
+        self.plane.expect("PUT", f"{RESOURCE}/resourceslices/{changed['metadata']['name']}", changed)
+
+
+@pytest.fixture(name="site", scope="module")
+def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
+    folder = tmp_path_factory.mktemp("alignment")
+    installed = install(newest)
+    variables = yaml.safe_load(EXAMPLE.read_text())
+    made = compile_site({name: value for name, value in variables.items() if name != "dra_claims_workloads"}).objects
+    for one in made:
+        if one["kind"] == "DeviceClass":
+            path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=example&force=true"
+            newest.expect("PATCH", path, one, "application/apply-patch+yaml")
+    newest.add_node(NODE)
+    newest.add_namespace(SPACE)
+    for one in slices(
+        [one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"]) if one.driver == GPU]
+    ):
+        newest.expect("POST", f"{RESOURCE}/resourceslices", one)
+    machine = build(MACHINE, folder / MACHINE)
+    site = Site(newest, installed, folder, machine)
+    try:
+        port, authority = int(newest.url.rsplit(":", 1)[1]), newest.authority.certificate
+        settings = f"node_name: {NODE}\n"
+        node = Node(port, folder, installed.token(NODE), authority, NODE, settings, str(machine))
+    except OSError as error:
+        pytest.skip(f"no namespaces of its own: {error}")
+    try:
+        newest.wait_for(lambda: installed.devices(NODE), "the driver's slices")
+        site.play("probe", {})
+        templates = {one["metadata"]["name"]: one for one in made if one["kind"] == "ResourceClaimTemplate"}
+        site.allocate("pair", templates["gpu-with-nic"]["spec"]["spec"])
+    finally:
+        node.close()  # its slices stay: from here on they are as they were, or as a test makes them
+    yield site
+
+
+def test_what_was_allocated_is_aligned(site: Site) -> None:
+    answer, output = site.verify()
+    found = site.claim(answer, "pair")
+    assert (found["verdict"], found["proven"], found["node"]) == ("kept", True, NODE)
+    assert f"{SPACE}/pair on {NODE}: aligned as promised" in output
+    assert found["preferences"][0]["rank"] == 1
+    assert [one["promised"] for one in found["pairs"]] == [[PCIE_ROOT]]
+    assert {one["rule"] for one in found["promises"]} == {"match", "selector"}
+    assert found["pods"][0]["name"] == "pair" and found["pods"][0]["node"] == NODE
+    page = (site.report / "alignment.html").read_text()
+    assert f"{SPACE}/pair" in page and "<svg" in page and "Content-Security-Policy" in page
+    assert answer["notes"] == []
+
+    _answer, again = site.verify(alignment_require_proof=True)
+    assert "changed=0" in again
+    (site.report / "alignment.html").unlink()
+    _answer, dry = site.verify("--check", "--diff")
+    assert "alignment.html" in dry and not (site.report / "alignment.html").exists()
+
+
+def test_near_and_far_are_planned_allocated_and_told(site: Site) -> None:
+    """The claims that the plan renders get just the devices that it names, and the check says how near they are."""
+    taken = {one["address"] for one in site.claim(site.verify()[0], "pair")["devices"]}
+    gpus = [gpu["address"] for gpu in probed.facts(MACHINE)["gpus"] if gpu["address"] not in taken]
+    drivers = yaml.safe_load(EXAMPLE.read_text())["dra_claims_drivers"]
+    compare = [{"node": NODE, "gpu": gpus[0], "namespace": SPACE}]
+    [plan] = site.verify(alignment_compare=compare, alignment_drivers=drivers)[0]["comparisons"]
+    assert (plan["nearest"]["level"], plan["farthest"]["level"]) == ("PIX", "SYS")
+    near, far = (one for one in plan["objects"] if one["kind"] == "ResourceClaim")
+    for one in plan["objects"]:
+        if one["kind"] == "DeviceClass":
+            path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=plan&force=true"
+            site.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
+    for claim, part in ((near, "nearest"), (far, "farthest")):
+        name = claim["metadata"]["name"]
+        site.plane.expect("POST", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims", claim)
+        results = site.allocate(name)
+        assert {one["device"] for one in results} == {plan["gpu"]["device"], plan[part]["device"]}
+        found = site.claim(site.verify()[0], name)
+        assert [one["level"] for one in found["pairs"]] == [plan[part]["level"]]
+        assert found["pairs"][0]["promised"] == []
+        notes = [one["summary"] for one in found["findings"] if one["id"] == "could-be-aligned"]
+        assert bool(notes) == (part == "farthest") and all(plan["nearest"]["device"] in note for note in notes)
+        # the GPU is needed for the other one
+        site.plane.expect("DELETE", f"/api/v1/namespaces/{SPACE}/pods/{name}?gracePeriodSeconds=0")
+        site.plane.expect("DELETE", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/{name}")
+
+
+def test_a_device_that_moves_in_the_slices(site: Site) -> None:
+    nic = next(one for one in site.claim(site.verify()[0], "pair")["devices"] if one["kind"] == "nic")
+    before = site.slice_of(nic["device"])
+    moved = copy.deepcopy(before)
+    device = next(one for one in moved["spec"]["devices"] if one["name"] == nic["device"])
+    device["attributes"][PCIE_ROOT]["string"] = "pci0000:ff"
+    site.put(moved)
+    try:
+        answer, output = site.verify()
+        found = site.claim(answer, "pair")
+        assert found["verdict"] == "unknown" and "cannot tell" in output
+        [promise] = [one for one in found["promises"] if one["subject"] == PCIE_ROOT]
+        assert "disagree" in promise["reason"] and "pci0000:ff" in promise["reason"]
+        # it fails where proof is asked for, and for the drivers' word alone it is plainly broken
+        _answer, output = site.verify(rc=2, alignment_require_proof=True)
+        assert f"{SPACE}/pair is unknown" in output
+        answer, output = site.verify(rc=2, alignment_report="")
+        assert site.claim(answer, "pair")["verdict"] == "broken" and f"{SPACE}/pair is broken" in output
+        assert "nobody has probed" in " ".join(answer["notes"])
+        assert site.claim(site.verify(alignment_report="", alignment_strict=False)[0], "pair")["verdict"] == "broken"
+    finally:
+        before["metadata"]["resourceVersion"] = site.slice_of(nic["device"])["metadata"]["resourceVersion"]
+        site.put(before)
+    assert site.claim(site.verify()[0], "pair")["verdict"] == "kept"
+
+
+def test_a_device_that_is_deleted_from_the_slices(site: Site) -> None:
+    nic = next(one for one in site.claim(site.verify()[0], "pair")["devices"] if one["kind"] == "nic")
+    before = site.slice_of(nic["device"])
+    less = copy.deepcopy(before)
+    less["spec"]["devices"] = [one for one in less["spec"]["devices"] if one["name"] != nic["device"]]
+    site.put(less)
+    try:
+        found = site.claim(site.verify()[0], "pair")
+        assert found["verdict"] == "unknown"
+        assert {one["device"]: one["state"] for one in found["devices"]}[nic["device"]] == "gone"
+    finally:
+        name = before["metadata"]["name"]
+        current = site.plane.expect("GET", f"{RESOURCE}/resourceslices/{name}")
+        before["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+        site.put(before)
+
+
+def test_a_topology_that_changes(site: Site) -> None:
+    """A card in another slot, as a new probe tells it: the slices are from before."""
+    found = site.claim(site.verify()[0], "pair")
+    nic = next(one for one in found["devices"] if one["kind"] == "nic")
+    [stored] = (site.report / "nodes").glob("*.json")
+    before = stored.read_text()
+    node = json.loads(before)
+    node["facts"]["functions"][nic["address"]]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    stored.write_text(json.dumps(node))
+    try:
+        told = site.claim(site.verify()[0], "pair")
+        assert told["verdict"] == "unknown" and "the kernel says pci0000:ff" in json.dumps(told["findings"])
+        del node["facts"]["functions"][nic["address"]]
+        node["facts"]["nics"] = [one for one in node["facts"]["nics"] if one["address"] != nic["address"]]
+        stored.write_text(json.dumps(node))
+        told = site.claim(site.verify()[0], "pair")
+        assert told["verdict"] == "unknown" and "has no PCI function" in json.dumps(told["findings"])
+    finally:
+        stored.write_text(before)
+    assert site.claim(site.verify()[0], "pair")["proven"]
+
+
+def test_an_older_api_and_a_pod_that_is_gone(site: Site) -> None:
+    older = site.verify(alignment_api_version="resource.k8s.io/v1beta1")[0]
+    assert site.claim(older, "pair")["verdict"] == "kept"
+    site.plane.expect("DELETE", f"/api/v1/namespaces/{SPACE}/pods/pair?gracePeriodSeconds=0")
+
+    def released() -> bool:
+        found = site.plane.expect("GET", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/pair")
+        return not found.get("status", {}).get("reservedFor")
+
+    if "kube-controller-manager" in site.plane.programs:
+        site.plane.wait_for(released, "the reservation to be lifted", 60)
+        answer, _output = site.verify()
+        pending = answer["summary"]["pending"]
+        assert pending == 1 or "unused" in json.dumps(site.claim(answer, "pair")["findings"])
+    else:
+        found = site.claim(site.verify()[0], "pair")
+        assert found["verdict"] == "unknown" and found["pods"][0]["phase"] == "Gone"

@@ -1,0 +1,228 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The role fabric on a node of a cluster: its pods leave before what they would notice, and the node is given back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import typing as t
+from dataclasses import dataclass
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, ControlPlane
+from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, SHAPE, Member
+from ansible_collections.lanewise.dra.tests.lab.node import Lab
+from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import ansible
+from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+Object = dict[str, t.Any]
+CARD = "0000:23:00.0"
+VFS = f"/sys/bus/pci/devices/{CARD}/sriov_numvfs"
+NAMESPACE = "/namespaces/default"
+PODS = f"/api/v1{NAMESPACE}/pods"
+DEPLOYMENTS = f"/apis/apps/v1{NAMESPACE}/deployments"
+BUDGETS = f"/apis/policy/v1{NAMESPACE}/poddisruptionbudgets"
+LABELS = {"app": "trainer"}
+
+
+@dataclass
+class Site:
+    """A node of a cluster, with a Deployment of one pod."""
+
+    lab: Lab
+    node: Member
+
+    @property
+    def plane(self) -> ControlPlane:
+        return self.node.plane
+
+    def play(self, vfs: int, fails: bool = False, **more: t.Any) -> str:
+        """Run the playbook for a number of VFs; all that it prints."""
+        given: Object = {
+            "fabric_nics": [{"name": "rails", "select": {"address": [CARD]}, "count": 1, "num_vfs": vfs}],
+            "fabric_kubeconfig": str(self.plane.kubeconfig),
+            **more,
+        }
+        arguments = ("-i", str(self.lab.write_inventory()), "-e", json.dumps(given))
+        return ansible("ansible-playbook", "lanewise.dra.fabric", *arguments, fails=fails)
+
+    @property
+    def vfs(self) -> int:
+        return int(self.node.machine.ssh(f"cat {VFS}"))
+
+    @property
+    def cordoned(self) -> bool:
+        spec = self.plane.expect("GET", f"/api/v1/nodes/{self.node.name}")["spec"]
+        return bool(spec.get("unschedulable", False))
+
+    def cordon(self, state: bool) -> None:
+        self.plane.expect("PATCH", f"/api/v1/nodes/{self.node.name}", {"spec": {"unschedulable": state}})
+
+    def pod(self) -> Object:
+        """The Deployment's pod, once it runs."""
+
+        def running() -> Object | None:
+            time.sleep(0.5)
+            for pod in self.plane.expect("GET", PODS)["items"]:
+                ready = {entry["type"]: entry["status"] for entry in pod["status"].get("conditions", ())}
+                if ready.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]:
+                    return t.cast(Object, pod)
+            return None
+
+        found: Object = self.plane.wait_for(running, "the Deployment's pod", PATIENCE)
+        return found
+
+    def deploy(self, grace: int = 1) -> None:
+        spec = self.node.pod("trainer", restartPolicy="Always", terminationGracePeriodSeconds=grace)["spec"]
+        del spec["nodeName"]
+        template = {"metadata": {"labels": LABELS}, "spec": spec}
+        item = {
+            "metadata": {"name": "trainer"},
+            "spec": {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template},
+        }
+        self.plane.expect("POST", DEPLOYMENTS, item)
+
+    def undeploy(self) -> None:
+        self.plane.expect("DELETE", f"{DEPLOYMENTS}/trainer")
+
+        def gone() -> bool:
+            time.sleep(0.5)
+            pods = self.plane.expect("GET", PODS)["items"]
+            for pod in pods:  # one may wait for its grace period
+                self.plane.request("DELETE", f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+            return not pods
+
+        self.plane.wait_for(gone, "the pods to go", PATIENCE)
+
+    @contextlib.contextmanager
+    def budget(self) -> t.Iterator[None]:
+        """A budget that lets no pod go, from when its controller has counted them."""
+        spec = {"minAvailable": 1, "selector": {"matchLabels": LABELS}}
+        self.plane.expect("POST", BUDGETS, {"metadata": {"name": "trainer"}, "spec": spec})
+        path = f"{BUDGETS}/trainer"
+        try:
+            self.plane.wait_for(
+                lambda: self.plane.expect("GET", path).get("status", {}).get("currentHealthy") == 1, "the budget"
+            )
+            yield
+        finally:
+            self.plane.request("DELETE", path)
+
+
+@pytest.fixture(name="site", scope="module")
+def _site() -> t.Iterator[Site]:
+    try:
+        programs(minors()[0], *CONTROL_PLANE, *NODE)
+        lab = Lab()
+        plane = ControlPlane()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with plane, lab:
+        [machine] = lab.start(1, shape=SHAPE)
+        yield Site(lab, Member(plane, machine))
+
+
+@pytest.fixture(autouse=True)
+def _one_pod_runs_beside_two_vfs(site: Site) -> t.Iterator[None]:
+    if not site.plane.expect("GET", DEPLOYMENTS)["items"]:
+        site.deploy()
+    site.cordon(False)
+    site.node.machine.ssh(f"[ $(cat {VFS}) = 2 ] || {{ echo 0 > {VFS}; echo 2 > {VFS}; }}; udevadm settle")
+    site.pod()
+    yield
+
+
+def test_pods_leave_before_a_change_that_they_would_notice(site: Site) -> None:
+    before = site.pod()["metadata"]
+    text = site.play(2, fabric_node={"sysctl": {"net.core.rmem_max": 8388608}})
+    assert "changed=1" in text  # and nobody was asked to leave
+    assert site.pod()["metadata"]["uid"] == before["uid"]
+
+    site.play(4)
+    assert site.vfs == 4 and not site.cordoned
+    after = site.pod()["metadata"]
+    assert after["uid"] != before["uid"]
+    assert site.plane.request("GET", f"{PODS}/{before['name']}")[0] == 404
+
+
+def test_a_change_that_fails_gives_the_node_back(site: Site) -> None:
+    before = site.pod()["metadata"]["uid"]
+    # of somebody whom Kubernetes does not know
+    site.node.machine.ssh(
+        f"ip netns add other; ip link set dev $(ls /sys/bus/pci/devices/{CARD}/virtfn0/net) netns other; "
+        "ip netns exec other sleep 3600 > /dev/null 2>&1 & echo $! > /run/other.pid"
+    )
+    try:
+        text = site.play(4, fails=True)
+        assert "in another network namespace" in text
+        assert site.vfs == 2 and not site.cordoned
+        assert site.pod()["metadata"]["uid"] != before  # it was away
+    finally:
+        site.node.machine.ssh("kill $(cat /run/other.pid); ip netns delete other; udevadm settle")
+
+
+def test_a_cordon_of_somebody_else_stays(site: Site) -> None:
+    site.cordon(True)
+    site.play(4)
+    assert site.vfs == 4 and site.cordoned
+
+
+def test_a_budget_is_waited_for(site: Site) -> None:
+    before = site.pod()["metadata"]["uid"]
+    with site.budget():
+        client = site.plane.client(*ADMIN)
+        timer = threading.Timer(40, client.request, ("DELETE", f"{BUDGETS}/trainer"))
+        timer.start()
+        try:
+            text = site.play(4)
+        finally:
+            timer.cancel()
+            client.close()
+    assert "FAILED - RETRYING" in text and site.vfs == 4 and not site.cordoned
+    assert site.pod()["metadata"]["uid"] != before
+
+
+def test_a_budget_that_lets_nobody_go(site: Site) -> None:
+    before = site.pod()["metadata"]["uid"]
+    with site.budget():
+        text = site.play(4, fails=True, fabric_drain_timeout=10)
+    assert "disruption budget" in text
+    assert site.vfs == 2 and not site.cordoned
+    assert site.pod()["metadata"]["uid"] == before
+
+
+def test_a_pod_that_does_not_end(site: Site) -> None:
+    site.undeploy()
+    site.deploy(grace=3600)  # it takes no notice of SIGTERM
+    before = site.pod()["metadata"]
+    try:
+        text = site.play(4, fails=True, fabric_drain_timeout=10)
+        assert "Pods still end" in text
+        assert site.vfs == 2 and not site.cordoned
+        assert "deletionTimestamp" in site.plane.expect("GET", f"{PODS}/{before['name']}")["metadata"]
+    finally:
+        site.undeploy()
+
+
+def test_a_reboot_is_over_when_kubelet_says_so(site: Site) -> None:
+    """With a namespace that no pod ends with, RDMA devices become exclusive at a boot only."""
+    machine = site.node.machine
+    before = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]
+    pod = site.pod()["metadata"]["uid"]
+    machine.ssh("modprobe ib_core; ip netns add other")
+    site.node.stay_connected()
+    node = {"rdma_netns_mode": "exclusive", "kernel_modules": ["ib_core"]}
+    text = site.play(2, fabric_node=node, fabric_reboot_ok=True)
+    assert "Wait until kubelet reports this boot" in text
+    boot = machine.ssh("cat /proc/sys/kernel/random/boot_id")
+    told = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]
+    assert boot == told != before
+    assert not site.cordoned and site.vfs == 2
+    assert machine.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "N"
+    assert site.pod()["metadata"]["uid"] != pod

@@ -1,0 +1,152 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A rollout over two nodes that meets trouble: it stops, says where each node is, and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
+
+COLLECTION = Path(__file__).absolute().parents[2]
+#: The kernel takes no receive buffer as small as that, which nobody knows before it is tried.
+IMPOSSIBLE = {"fabric_node": {"sysctl": {"net.core.rmem_max": 1}}}
+SITE: dict[str, t.Any] = {
+    "fabric_nics": [{"name": "rails", "select": {"driver": ["igb"]}, "count": 2, "num_vfs": 2}],
+    "fabric_node": {"sysctl": {"net.core.rmem_max": 8388608}},
+}
+
+
+class Site:
+    """Two nodes, an inventory of them, and the playbook."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self._folder = folder
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.lab.nodes
+
+    def command(self, own: dict[str, dict[str, t.Any]] | None = None, *options: str, **given: t.Any) -> list[str]:
+        """The command of a run, with variables of C(own) for single nodes."""
+        inventory = self.lab.write_inventory(self._folder / "inventory.json")
+        for node in self.nodes:
+            (self._folder / "host_vars").mkdir(exist_ok=True)
+            place = self._folder / "host_vars" / f"{node.name}.json"
+            place.write_text(json.dumps({**SITE, **(own or {}).get(node.name, {})}))
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        return [program, "-i", str(inventory), "playbooks/rollout.yml", "-e", json.dumps(given), *options]
+
+    def play(self, own: dict[str, dict[str, t.Any]] | None = None, *options: str, **given: t.Any) -> tuple[int, str]:
+        done = subprocess.run(
+            self.command(own, *options, **given),
+            cwd=COLLECTION,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def vfs(self) -> list[list[str]]:
+        return [node.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split() for node in self.nodes]
+
+
+ENVIRONMENT = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"}
+NONE, TWO = ["0", "0"], ["2", "2"]
+
+
+@pytest.fixture(name="site", scope="module")
+def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
+    with Lab() as lab:
+        lab.start(2)
+        yield Site(lab, tmp_path_factory.mktemp("rollout"))
+
+
+@pytest.fixture(autouse=True)
+def _as_before(site: Site) -> None:
+    for node in site.nodes:
+        node.restore()
+
+
+def told(output: str) -> list[str]:
+    """The last word on where the rollout stands."""
+    shown = output[output.rindex("TASK [Tell where the rollout stands]") :]
+    return [line.strip(" -'") for line in shown.splitlines()]
+
+
+def test_nobody_says_yes(site: Site) -> None:
+    status, output = site.play(site_confirm=True)
+    assert status == 2 and "Nothing was changed. Answer 'yes'" in output
+    assert "batch 1: 1 node, the canary" in output and "batch 2: 1 node" in output
+    assert site.vfs() == [NONE, NONE]
+
+
+def test_a_canary_that_fails_ends_it_and_the_next_run_goes_on(site: Site) -> None:
+    canary, other = (node.name for node in site.nodes)
+    status, output = site.play({canary: IMPOSSIBLE})
+    assert status == 2
+    stands = told(output)
+    assert any(line.startswith(f"{canary}: Change") and "rmem_max" in line for line in stands), stands
+    assert "waiting: 1 node" in stands and "1 nodes were not touched" in output
+    assert site.vfs() == [NONE, NONE]  # what the step before the failed one made is taken back
+
+    status, output = site.play({other: IMPOSSIBLE})
+    assert status == 2 and "done: 1 node" in told(output)
+    assert site.vfs() == [TWO, NONE]
+
+    status, output = site.play()
+    assert status == 0 and "as wanted, nothing to do: 1 node" in output
+    assert f"batch 1: 1 node, the canary'\n    - '    {other}" in output
+    assert site.vfs() == [TWO, TWO]
+
+    status, output = site.play()
+    assert status == 0 and "changed=0" in output and "skipping: no hosts matched" in output
+
+
+def test_limit_touches_no_other_node(site: Site) -> None:
+    status, _output = site.play(None, "--limit", site.nodes[1].name)
+    assert status == 0 and site.vfs() == [NONE, TWO]
+
+
+def test_a_node_that_is_lost_on_the_way(site: Site) -> None:
+    first, second = site.nodes
+    address = "/sys/bus/pci/devices/0000:23:00.0/sriov_numvfs"
+    off = f"until [ $(cat {address}) = 2 ]; do sleep 0.1; done; echo o > /proc/sysrq-trigger"
+    second.ssh(f"nohup sh -c '{off}' >/dev/null 2>&1 &")
+    status, output = site.play(site_serial=[2])
+    stands = told(output)
+    assert status & 4, output
+    assert "lost: 1 node" in stands and any(
+        line.startswith(f"{second.name}: it could not be reached") for line in stands
+    )
+    assert "done: 1 node" in stands and first.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split() == TWO
+
+
+def test_a_controller_that_is_killed(site: Site) -> None:
+    first, second = site.nodes
+    with open(os.devnull, "wb") as nowhere:
+        run = subprocess.Popen(
+            site.command(), cwd=COLLECTION, env=ENVIRONMENT, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
+        deadline = time.monotonic() + 300
+        while site.vfs()[1] == NONE:
+            assert run.poll() is None and time.monotonic() < deadline
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    status, output = site.play()
+    assert status == 0, output
+    assert site.vfs() == [TWO, TWO]
+    assert "changed=0" in site.play()[1]

@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The plan of a rollout, on machines from folders: what is told before anything is changed, and what stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible.executor.playbook_executor import PlaybookExecutor
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
+    DONE,
+    FAILED,
+    LOST,
+    WAITING,
+    Node,
+    batches,
+    plan_lines,
+    state_lines,
+    too_many,
+)
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from hypothesis import given
+from hypothesis import strategies as st
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+RAILS = [{"name": "rails", "select": {"near_gpu": "PIX"}, "num_vfs": 4}]
+UNREACHABLE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+
+steps = st.one_of(st.integers(0, 30), st.integers(0, 120).map("{}%".format))
+
+
+@given(st.lists(st.integers().map(str), max_size=60, unique=True), st.lists(steps, max_size=4))
+def test_batches_are_those_that_ansible_makes(hosts, serial):
+    play = types.SimpleNamespace(hosts="all", serial=serial, order=None)
+    inventory = types.SimpleNamespace(get_hosts=lambda *_unused, **_also: list(hosts))
+    executor = types.SimpleNamespace(_inventory=inventory)
+    assert batches(hosts, serial) == PlaybookExecutor._get_serialized_batches(executor, play)
+
+
+def test_a_batch_that_is_no_number_is_an_error():
+    with pytest.raises(ValueError, match="half"):
+        batches(["a", "b"], ["half"])
+
+
+def test_nodes_with_the_same_plan_stand_together():
+    vfs = {"resource": "sriov", "device": "0000:01:00.0", "setting": "num_vfs"}
+    nodes = [Node(f"gpu-{n}", [vfs], ["install 1"]) for n in range(5)]
+    nodes += [Node("old", reboot=["iommu"]), Node("new"), Node("tree", [vfs], recorded=True)]
+    assert plan_lines(nodes, [1, "80%"]) == [
+        "batch 1: 1 node, the canary",
+        "    gpu-0",
+        "        1 change (sriov 1)",
+        "        driver: install 1",
+        "batch 2: 4 nodes",
+        "    gpu-1, gpu-2, gpu-3, gpu-4",
+        "        1 change (sriov 1)",
+        "        driver: install 1",
+        "planned only, as they are recorded: 1 node",
+        "    tree",
+        "        1 change (sriov 1)",
+        "as wanted after a reboot only: 1 node",
+        "    old",
+        "        waits for a reboot (fabric_reboot_ok allows it): iommu",
+        "as wanted, nothing to do: 1 node",
+    ]
+
+
+def test_where_it_stands_begins_with_what_went_wrong():
+    states = {"a": (DONE, ""), "b": (FAILED, "set num_vfs: EBUSY\ndrain it"), "c": (LOST, "gone"), "d": (WAITING, "")}
+    assert state_lines(states) == [
+        *("failed: 1 node", "    b: set num_vfs: EBUSY", "    b: drain it", "lost: 1 node", "    c: gone"),
+        *("done: 1 node", "    a", "waiting: 1 node", "    d"),
+    ]
+    assert too_many(states, 49.9) and not too_many(states, 50) and not too_many({}, 0)
+
+
+@pytest.fixture(name="machines", scope="module")
+def _machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("machines")
+    for name in ("hgx-h100", "cpu-rdma"):
+        build(name, folder / name)
+    return folder
+
+
+def play(
+    folder: Path, hosts: dict[str, dict[str, t.Any]], *options: str, rc: int = 0, playbook: str = "rollout"
+) -> str:
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "ansible_ssh_timeout": 5,
+        "site_become": False,
+        "site_report_dest": str(folder / "report"),
+    }
+    inventory = folder / "inventory.json"
+    inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    done = subprocess.run(
+        [program, "-i", str(inventory), f"playbooks/{playbook}.yml", *options],
+        cwd=COLLECTION,
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == rc, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
+    tree = {"topology_root": str(machines / "hgx-h100")}
+    hosts = {
+        "good": {**tree, "fabric_nics": RAILS},
+        "two": {**tree, "fabric_nics": [{**RAILS[0], "count": 9, "num_vfs": 4000}, {**RAILS[0], "profile": "none"}]},
+        "other": {"topology_root": str(machines / "cpu-rdma"), "fabric_nics": [{**RAILS[0], "count": 8}]},
+        "gone": {**UNREACHABLE, "fabric_nics": RAILS},
+        "silent": tree,
+    }
+    output = play(tmp_path, hosts, rc=2)
+    problems = output[output.index("as this is in the way:") :]
+    assert "other: rails: chooses 0 NICs of this node, not 8" in problems
+    assert "two: rails: the profile 'none' is not known" in problems
+    assert re.search("gone: .*Connection refused", problems)
+    assert "good: " not in problems and "silent: " not in problems
+    assert "Roll out" not in output
+    # what is planned is told all the same
+    assert "planned only, as they are recorded: 1 node" in output
+
+
+def test_a_site_that_asks_for_nothing_is_left_alone(machines, tmp_path):
+    output = play(tmp_path, {"one": {"topology_root": str(machines / "cpu-rdma")}})
+    assert "changed=0" in output and "Show where it stands" not in output
+    assert "skipping: no hosts matched" in output
+
+
+def test_limit_looks_at_no_other_node(machines, tmp_path):
+    tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
+    output = play(tmp_path, {"one": tree, "two": tree, "gone": UNREACHABLE}, "--limit", "two", "--check")
+    assert "[one]" not in output and "gone" not in output and "    - '    two'" in output
+
+
+def test_drift_is_told_by_the_exit_status(machines, tmp_path):
+    tree = {"topology_root": str(machines / "hgx-h100")}
+    wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
+    drifted = {**tree, "fabric_nics": RAILS}
+    untold = {**tree, "fabric_nics": [{**RAILS[0], "count": 9}]}
+
+    def told() -> dict[str, t.Any]:
+        return json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
+
+    output = play(tmp_path, {"same": wanted, "silent": tree}, playbook="drift")
+    assert "changed=0" in output and told()["verdict"] == "as wanted" and list(told()["nodes"]) == ["same"]
+
+    output = play(tmp_path, {"same": wanted, "other": drifted}, playbook="drift", rc=1)
+    assert "num_vfs is 0, and shall be 4" in output and "1 node as wanted" in output
+    assert {name: node["state"] for name, node in told()["nodes"].items()} == {"same": "as wanted", "other": "drifted"}
+    page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
+    assert "num_vfs is 0, and shall be 4" in page and "same" not in page.split("<h2>Nodes</h2>")[1]
+
+    hosts = {"other": drifted, "<b>untold": untold, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
+    output = play(tmp_path, hosts, playbook="drift", rc=2)
+    assert "It could not be told whether all is as wanted" in output and "THE_SITE_HAS_DRIFTED" not in output
+    states = {name: node["state"] for name, node in told()["nodes"].items()}
+    assert states == {"other": "drifted", "<b>untold": "unknown", "gone": "unknown"}
+    page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;untold" in page and "<b>" not in page

@@ -1,0 +1,542 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Promises of claims against slices and against the kernel's word, on the example machines.
+
+Claims are allocated by hand here: which devices they have is the test's choice, aligned or not.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import Check, cgroup_cpusets, worst
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import (
+    LOCALITY,
+    Machine,
+    Pools,
+    address_of,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
+from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+from hypothesis import given
+from hypothesis import strategies as st
+
+Object = dict[str, t.Any]
+NODE = "node-1"
+DRIVERS: dict[str, dict[str, t.Any]] = {
+    "gpu.nvidia.com": {"version": "0.5.0"},
+    "gpu.amd.com": {"version": "1.0.0"},
+    "dra.cpu": {"version": "main"},
+    "lanewise.dev": {},
+}
+
+
+class World:
+    """One node as the API server and the kernel show it, and claims for its devices."""
+
+    def __init__(self, machine: str, node: str = NODE) -> None:
+        self.node = node
+        self.facts = facts(machine)
+        self.machine = Machine(self.facts)
+        self.slices = slices(offers(node, self.facts, DRIVERS), generation=3)
+        self.pods: list[Object] = []
+        self.claims: list[Object] = []
+
+    def devices(self) -> dict[str, Object]:
+        """Published devices by PCI address, each with its driver."""
+        found = {}
+        for one in self.slices:
+            for device in one["spec"].get("devices", ()):
+                address = address_of(one["spec"]["driver"], device)
+                if address:
+                    found[address] = {"driver": one["spec"]["driver"], "pool": self.node, "device": device["name"]}
+        return found
+
+    def published(self, address: str) -> Object:
+        """The device of a slice, to be changed."""
+        wanted = self.devices()[address]
+        for one in self.slices:
+            for device in one["spec"].get("devices", ()):
+                if one["spec"]["driver"] == wanted["driver"] and device["name"] == wanted["device"]:
+                    return t.cast(Object, device)
+        raise KeyError(address)
+
+    def pair(self, *levels: str) -> tuple[str, str]:
+        """A GPU and a NIC, both published, at one of these levels."""
+        known = self.devices()
+        for gpu in self.machine.gpus:
+            for nic in self.machine.nics:
+                if gpu in known and nic in known and self.machine.level(gpu, nic)[0] in levels:
+                    return gpu, nic
+        raise KeyError(levels)
+
+    def claim(self, given: dict[str, str], *constraints: Object, name: str = "claim", **more: t.Any) -> Object:
+        """A claim that has the device of an address for each request, and a pod that uses it."""
+        known = self.devices()
+        results = [{"request": request, **known[address]} for request, address in given.items()]
+        fields = [{"key": "metadata.name", "operator": "In", "values": [self.node]}]
+        allocation = {
+            "devices": {"results": results, "config": []},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+        }
+        requests = more.pop("requests", None)
+        if requests is None:
+            requests = [{"name": one, "exactly": {"deviceClassName": "any"}} for one in given]
+        made: Object = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"namespace": "ml", "name": name, "uid": f"uid-{name}"},
+            "spec": {"devices": {"requests": requests, "constraints": list(constraints)}},
+            "status": {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": name, "uid": name}]},
+        }
+        self.pods.append(
+            {
+                "metadata": {"namespace": "ml", "name": name, "uid": name},
+                "spec": {"nodeName": self.node},
+                "status": {"phase": "Running"},
+            }
+        )
+        self.claims.append(made)
+        return made
+
+    def check(self, machines: bool = True, **more: t.Any) -> Object:
+        known = {self.node: self.facts} if machines else {}
+        return Check(self.slices, self.pods, machines=known, **more).run(self.claims)
+
+    def only(self, **more: t.Any) -> Object:
+        """The report of the only claim."""
+        [report] = self.check(**more)["claims"]
+        return t.cast(Object, report)
+
+
+def match(*requests: str, attribute: str = PCIE_ROOT) -> Object:
+    return {"matchAttribute": attribute, "requests": list(requests)}
+
+
+def ids(report: Object, severity: str | None = None) -> list[str]:
+    return [one["id"] for one in report["findings"] if severity in (None, one["severity"])]
+
+
+@pytest.mark.parametrize("machine", ["hgx-h100", "dgx-a100", "mi300x", "hgx-b200"])
+def test_an_aligned_pair_is_kept_and_proven(machine: str) -> None:
+    world = World(machine)
+    gpu, nic = world.pair("PIX", "PXB")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    report = world.only()
+    assert (report["verdict"], report["proven"], report["node"]) == ("kept", True, NODE)
+    [promise] = report["promises"]
+    assert set(promise["values"].values()) == set(promise["kernel"].values()) and len(promise["values"]) == 2
+    [pair] = report["pairs"]
+    assert pair["level"] in ("PIX", "PXB") and pair["promised"] == [PCIE_ROOT]
+    assert {one["kind"] for one in report["devices"]} == {"gpu", "nic"}
+    assert [one["phase"] for one in report["pods"]] == ["Running"]
+    assert not ids(report, "error") and not ids(report, "warning")
+
+
+def test_without_the_kernels_word_it_is_kept_but_not_proven() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    answer = world.check(machines=False)
+    [report] = answer["claims"]
+    assert (report["verdict"], report["proven"]) == ("kept", False)
+    assert report["pairs"][0]["level"] == "UNKNOWN"
+    assert answer["summary"]["unproven"] == 1
+
+
+def test_a_device_that_moved_in_the_slices() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    world.published(nic)["attributes"][PCIE_ROOT.partition("/")[0] + "/pcieRoot"] = {"string": "pci0000:ff"}
+    told = world.only()
+    assert told["verdict"] == "unknown" and "disagree" in told["promises"][0]["reason"]
+    assert "pci0000:ff" in told["promises"][0]["reason"] and "probe" in told["promises"][0]["fix"]
+    # where nobody has asked the kernel, the driver's word is all there is
+    broken = world.only(machines=False)
+    assert broken["verdict"] == "broken" and ids(broken, "error") == ["promise-broken"]
+    # and where the kernel says so too, it is broken beyond doubt
+    world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    assert world.only()["verdict"] == "broken"
+
+
+def test_the_topology_changed_and_the_slices_did_not() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    report = world.only()
+    assert report["verdict"] == "unknown" and "the kernel says pci0000:ff" in report["promises"][0]["reason"]
+    # both moved together: the promise holds, by other values than those published
+    world.facts["functions"][gpu]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    report = world.only()
+    assert report["verdict"] == "kept" and "driver-and-kernel-differ" in ids(report, "warning")
+    # a card that the kernel does not show at all
+    del world.facts["functions"][nic]
+    report = world.only()
+    assert report["verdict"] == "unknown"
+    assert any("has no PCI function" in one["summary"] for one in report["findings"])
+
+
+def test_a_deleted_device() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    name = world.devices()[nic]["device"]
+    gone = copy.deepcopy(world)
+    for one in gone.slices:
+        devices = one["spec"].get("devices", [])
+        one["spec"]["devices"] = [device for device in devices if device["name"] != name]
+    report = gone.only()
+    assert report["verdict"] == "unknown" and {one["state"] for one in report["devices"]} == {"current", "gone"}
+    assert any("is gone from its pool" in one["summary"] and one["fix"] for one in report["findings"])
+
+    stale = copy.deepcopy(world)
+    newer = copy.deepcopy([one for one in gone.slices if one["spec"]["driver"] == "lanewise.dev"])
+    for one in newer:
+        one["spec"]["pool"]["generation"] = 4
+    stale.slices += newer
+    report = stale.only()
+    assert "stale" in {one["state"] for one in report["devices"]} and report["verdict"] == "unknown"
+    assert any("only in generation 3" in one["summary"] for one in report["findings"])
+
+    incomplete = copy.deepcopy(gone)
+    for one in incomplete.slices:
+        if one["spec"]["driver"] == "lanewise.dev":
+            one["spec"]["pool"]["resourceSliceCount"] += 1
+    assert "incomplete" in {one["state"] for one in incomplete.only()["devices"]}
+
+    world.slices = [one for one in world.slices if one["spec"]["driver"] != "lanewise.dev"]
+    report = world.only()
+    assert "no-pool" in {one["state"] for one in report["devices"]} and report["verdict"] == "unknown"
+    assert report["node"] == NODE
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(None, "no longer has"), ({"string": ""}, "does not know"), ({"int": -1}, "does not know")]
+)
+def test_attributes_that_say_nothing(value: Object | None, word: str) -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    for address in (gpu, nic):
+        attributes = world.published(address)["attributes"]
+        if value is None:
+            del attributes[PCIE_ROOT]
+        else:
+            attributes[PCIE_ROOT] = value
+    report = world.only()
+    assert report["verdict"] == "unknown" and word in report["promises"][0]["reason"]
+
+
+def test_consumers() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    elsewhere = copy.deepcopy(world)
+    elsewhere.pods[0]["spec"]["nodeName"] = "node-2"
+    report = elsewhere.only()
+    assert report["verdict"] == "unknown"
+    assert any("runs on node-2" in one["summary"] for one in report["findings"])
+
+    other = copy.deepcopy(world)
+    other.pods[0]["metadata"]["uid"] = "another"
+    assert any("another pod has its name" in one["summary"] for one in other.only()["findings"])
+
+    gone = copy.deepcopy(world)
+    gone.pods.clear()
+    report = gone.only()
+    assert report["verdict"] == "unknown" and report["pods"][0]["phase"] == "Gone"
+
+    ended = copy.deepcopy(world)
+    ended.pods[0]["status"]["phase"] = "Succeeded"
+    assert ended.only()["verdict"] == "kept" and "ended" in ids(ended.only(), "note")
+
+    unused = copy.deepcopy(world)
+    unused.claims[0]["status"]["reservedFor"] = []
+    assert unused.only()["verdict"] == "kept" and "unused" in ids(unused.only(), "note")
+
+
+def test_where_it_is_allocated() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    term = claim["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]
+    term["matchFields"][0]["values"] = ["node-9"]
+    report = world.only()
+    assert report["verdict"] == "unknown"
+    assert any("allocated to node node-9" in one["summary"] for one in report["findings"])
+    for one in world.slices:
+        if one["spec"]["driver"] == "lanewise.dev":
+            one["spec"]["nodeName"] = "node-2"
+    report = world.only()
+    assert report["verdict"] == "broken" and report["node"] is None
+    assert "no common place" in report["promises"][0]["reason"]
+
+
+def test_an_unaligned_pair_without_promise_is_a_note() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("SYS")
+    world.claim({"gpu": gpu, "nic": nic})
+    report = world.only()
+    assert report["verdict"] == "none" and report["promises"] == []
+    assert report["pairs"][0]["level"] == "SYS" and report["pairs"][0]["promised"] == []
+    [finding] = report["findings"]
+    assert finding["severity"] == "note" and finding["summary"].startswith("could be aligned:")
+    assert "which is free" in finding["summary"] and "at PIX" in finding["summary"]
+    near = next(one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX")
+    world.claim({"nic": near}, name="other")
+    found = world.check()["claims"][0]["findings"]
+    assert any("which ml/other has" in one["summary"] for one in found)
+
+
+def test_a_root_complex_is_not_a_switch() -> None:
+    """pcieRoot is kept, and a NIC at the GPU's own switch would still be nearer."""
+    world = World("dgx-a100")
+    gpu, nic = world.pair("PHB", "PXB")
+    near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    report = world.only()
+    assert report["verdict"] == "kept"
+    told = [one["summary"] for one in report["findings"] if one["id"] == "could-be-aligned"]
+    assert bool(told) == bool([one for one in near if one in world.devices()])
+    assert all("as promised" in one for one in told)
+
+
+@pytest.mark.parametrize("machine", ["azure-vm", "vmd"])
+def test_unknown_is_an_answer(machine: str) -> None:
+    """Where the machine does not say, no pair is near, none is promised, and none could be nearer."""
+    world = World(machine)
+    known = world.devices()
+    gpu = next((one for one in world.machine.gpus if one in known), None)
+    if gpu is None:
+        pytest.skip("this machine publishes no GPU")
+    unknown = [one for one in world.machine.nics if one in known and world.machine.level(gpu, one)[0] == "UNKNOWN"]
+    for nic in unknown:
+        world.claims.clear()
+        world.claim({"gpu": gpu, "nic": nic})
+        report = world.only()
+        assert report["pairs"][0]["level"] == "UNKNOWN"
+        assert "could-be-aligned" not in ids(report)
+
+
+def alternatives(name: str, *subs: str) -> Object:
+    return {"name": name, "firstAvailable": [{"name": sub, "deviceClassName": "any"} for sub in subs]}
+
+
+def test_the_preferred_level_that_was_taken() -> None:
+    world = World("hgx-h100")
+    root = match("gpu", "nic/pcie-root")
+    node = match("gpu", "nic/numa-node", attribute=NUMA_NODE)
+    requests = [
+        alternatives("nic", "pcie-root", "numa-node", "any"),
+        {"name": "gpu", "exactly": {"deviceClassName": "a"}},
+    ]
+    gpu, nic = world.pair("NODE")
+    world.claim({"nic/numa-node": nic, "gpu": gpu}, root, node, requests=requests)
+    report = world.only()
+    assert [one["subject"] for one in report["promises"]] == [NUMA_NODE] and report["verdict"] == "kept"
+    assert report["preferences"] == [
+        {"request": "nic", "chosen": "numa-node", "rank": 2, "of": 3, "better": ["pcie-root"]}
+    ]
+    assert "fallback" in ids(report, "note")
+    world.claims.clear()
+    gpu, nic = world.pair("SYS")
+    world.claim({"nic/any": nic, "gpu": gpu}, root, node, requests=requests)
+    report = world.only()
+    assert report["verdict"] == "none" and report["preferences"][0]["rank"] == 3
+    assert "could-be-aligned" in ids(report, "note")
+
+
+def test_distinct_lists_and_all_requests() -> None:
+    world = World("hgx-h100")
+    gpus = list(world.machine.gpus)[:2]
+    world.claim({"a": gpus[0], "b": gpus[1]}, {"distinctAttribute": PCIE_ROOT})
+    assert world.only()["verdict"] == "kept"
+    world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": PCIE_ROOT}]
+    report = world.only()
+    assert report["verdict"] == "broken" and "scheduled anew" in report["promises"][0]["fix"]
+    for address, roots in ((gpus[0], ["r1", "r2"]), (gpus[1], ["r2", "r3"])):
+        world.published(address)["attributes"]["example.com/roots"] = {"strings": roots}
+    world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/roots"}]
+    assert world.only()["verdict"] == "kept"
+    assert world.only()["proven"]  # nobody else knows of such an attribute
+    world.published(gpus[1])["attributes"]["example.com/roots"] = {"string": "r3"}
+    assert world.only()["verdict"] == "broken"
+
+
+class Says:
+    """An engine with one answer."""
+
+    def __init__(self, answer: bool) -> None:
+        self.answer = answer
+
+    def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool:
+        return self.answer
+
+
+def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
+    world = World("hgx-h100")
+    gpu, _nic = world.pair("PIX")
+    text = 'device.driver == "gpu.nvidia.com"'
+    exactly = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": text}}]}
+    world.claim({"gpu": gpu}, requests=[{"name": "gpu", "exactly": exactly}])
+    assert world.only()["promises"] == []
+    klass = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
+    assert world.only(engine=Says(True), classes=[klass])["verdict"] == "kept"
+    broken = world.only(engine=Says(False), classes=[klass])
+    assert broken["verdict"] == "broken" and "no longer matches" in broken["promises"][0]["reason"]
+    klass["metadata"] = {"name": "other"}
+    assert "class-gone" in ids(world.only(engine=Says(True), classes=[klass]))
+
+
+def test_taints_conditions_and_pending_claims() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    world.published(nic)["taints"] = [{"key": "lanewise.dev/link-down", "effect": "NoSchedule"}]
+    condition = {"type": "Ready", "status": "False", "reason": "Failed", "message": "no such interface"}
+    claim["status"]["devices"] = [{**world.devices()[nic], "conditions": [condition]}]
+    report = world.only()
+    assert report["verdict"] == "kept" and set(ids(report, "warning")) == {"tainted", "not-ready"}
+    pending = copy.deepcopy(claim)
+    pending["metadata"]["name"] = "pending"
+    pending["status"] = {}
+    world.claims.append(pending)
+    summary = world.check()["summary"]
+    assert (summary["claims"], summary["pending"], summary["kept"]) == (1, 1, 1)
+
+
+def test_cpus() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    here = world.machine.numa_of(gpu)
+    near = next(node["cpus"] for node in world.facts["numa_nodes"] if node["id"] == here)
+    far = next(node["cpus"] for node in world.facts["numa_nodes"] if node["id"] != here)
+    container = "c" * 64
+    world.pods[0]["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{container}"}]
+    for cpus, verdict in ((near, "near"), (far, "far"), (f"{near},{far}", "spread"), ("9999", "unknown")):
+        report = world.only(cpusets={"claim": {container: cpus, "d" * 64: "0"}})
+        assert [(one["container"], one["verdict"]) for one in report["cpus"]] == [("main", verdict)]
+        assert report["verdict"] == "kept"
+        assert (f"cpus-{verdict}" in ids(report, "note")) == (verdict in ("far", "spread"))
+
+
+def test_cgroup_lines() -> None:
+    uid, container = "0a1b2c3d-0000-1111-2222-0123456789ab", "e" * 64
+    slash = f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{container}/cpuset.cpus.effective:0-3,8"
+    scope = uid.replace("-", "_")
+    systemd = (
+        f"/sys/fs/cgroup/kubepods.slice/kubepods-pod{scope}.slice/cri-containerd-{container}.scope/"
+        "cpuset.cpus.effective:0-3,8"
+    )
+    for line in (slash, systemd):
+        assert cgroup_cpusets(f"{line}\n/sys/fs/cgroup/system.slice/cpuset.cpus.effective:0-7\n\n") == {
+            uid: {container: "0-3,8"}
+        }
+    assert cgroup_cpusets("nonsense") == {}
+
+
+def test_older_versions_of_the_api_are_read() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    claim["apiVersion"] = "resource.k8s.io/v1beta1"
+    claim["spec"]["devices"]["requests"] = [{"name": name, "deviceClassName": "any"} for name in ("gpu", "nic")]
+    for one in world.slices:
+        one["apiVersion"] = "resource.k8s.io/v1beta1"
+        devices = one["spec"].get("devices", [])
+        one["spec"]["devices"] = [
+            {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}
+            for device in devices
+        ]
+    assert world.only()["verdict"] == "kept"
+    with pytest.raises(ValueError, match="no ResourceSlice"):
+        Pools([claim])
+
+
+def test_facts_that_lack_something_are_told() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    del world.facts["nics"]
+    answer = world.check()
+    assert "nics" in answer["unusable_facts"][NODE] and not answer["claims"][0]["proven"]
+
+
+def test_addresses() -> None:
+    assert address_of("lanewise.dev", {"name": "pci-0000-8a-00-0"}) == "0000:8a:00.0"
+    assert address_of("gaudi.intel.com", {"name": "0000-8a-00-0-0x1020"}) == "0000:8a:00.0"
+    old = {"name": "gpu-0", "attributes": {"pcieBusID": {"string": "0000:1B:00.0"}}}
+    assert address_of("gpu.nvidia.com", old) == "0000:1b:00.0"
+    assert address_of("lanewise.dev", {"name": "net-eth1"}) is None
+    assert address_of("dra.net", {"name": "x", "attributes": {"dra.net/pciAddress": {"string": "0000:01:00.1"}}})
+
+
+@pytest.mark.parametrize("machine", names())
+def test_every_machine_says_of_every_pair_what_its_matrix_says(machine: str) -> None:
+    """The levels are those of the probe, though they are computed from its facts."""
+    known = facts(machine)
+    rebuilt = Machine(known)
+    order = known["affinity"]["devices"]
+    for gpu in rebuilt.gpus:
+        for nic in rebuilt.nics:
+            if gpu in order and nic in order:
+                expected = known["affinity"]["levels"][order.index(gpu)][order.index(nic)]
+                assert rebuilt.level(gpu, nic)[0] == expected
+
+
+WORLDS = {name: World(name) for name in ("hgx-h100", "epyc-nps4", "mi300x")}
+
+
+@given(data=st.data())
+def test_what_is_unknown_is_never_kept(data: st.DataObject) -> None:
+    """Whatever is lost or changed, a claim that is called kept has equal values in what is published now."""
+    world = copy.deepcopy(WORLDS[data.draw(st.sampled_from(sorted(WORLDS)))])
+    known = sorted(world.devices())
+    gpus = [one for one in world.machine.gpus if one in known]
+    nics = [one for one in world.machine.nics if one in known]
+    gpu, nic = data.draw(st.sampled_from(gpus)), data.draw(st.sampled_from(nics))
+    name = data.draw(st.sampled_from([PCIE_ROOT, NUMA_NODE]))
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic", attribute=name))
+    for address in (gpu, nic):
+        device = world.published(address)
+        change = data.draw(st.sampled_from(["nothing", "delete", "move", "drop", "kernel", "lost"]))
+        if change == "delete":
+            for one in world.slices:
+                kept = [entry for entry in one["spec"].get("devices", ()) if entry is not device]
+                one["spec"]["devices"] = kept
+        elif change == "move":
+            device["attributes"][name] = data.draw(st.sampled_from([{"string": "x"}, {"int": 0}, {"string": ""}]))
+        elif change == "drop":
+            device["attributes"].pop(name, None)
+        elif change == "kernel":
+            world.facts["functions"][address]["kubernetes"] = {}
+        elif change == "lost":
+            del world.facts["functions"][address]
+    report = world.only()
+    assert json.loads(json.dumps(report)) == report
+    [promise] = report["promises"]
+    assert promise["verdict"] in ("kept", "broken", "unknown") and report["verdict"] == worst(
+        [promise["verdict"]] + ["unknown"] * ("cannot-tell" in ids(report))
+    )
+    if promise["verdict"] == "kept":
+        values = list(promise["values"].values())
+        assert len(values) == 2 and values[0] == values[1] and values[0] not in ("", -1, None)
+    else:
+        assert promise["reason"] and promise["fix"] and not report["proven"]
+    if report["proven"]:
+        assert len(set(promise["kernel"].values())) == 1 and None not in promise["kernel"].values()
+    if report["pairs"]:
+        assert report["pairs"][0]["level"] in RANK
+    assert set(promise["values"]) <= {f"{one['driver']}/{one['device']}" for one in report["devices"]}
+    assert name in LOCALITY

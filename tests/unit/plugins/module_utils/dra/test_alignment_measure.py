@@ -1,0 +1,339 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What measuring programs printed: iperf3 3.12 on loopback, perftest 6.24 over soft-RoCE on a virtual machine, less
+their addresses.
+
+The table of nccl-tests is written after its documentation and source, and was printed by no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Pools
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_measure import Unreadable, pairs, read
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import World
+from hypothesis import given
+from hypothesis import strategies as st
+
+TCP = """\
+{
+ "start": {
+  "version": "iperf 3.12"
+ },
+ "intervals": [],
+ "end": {
+  "streams": [
+   {
+    "sender": {
+     "socket": 5,
+     "start": 0,
+     "end": 1.000377,
+     "seconds": 1.000377,
+     "bytes": 1097072640,
+     "bits_per_second": 8773273595.85436,
+     "retransmits": 1,
+     "max_snd_cwnd": 2226422,
+     "max_snd_wnd": 21521408,
+     "max_rtt": 259,
+     "min_rtt": 259,
+     "mean_rtt": 259,
+     "sender": true
+    },
+    "receiver": {
+     "socket": 5,
+     "start": 0,
+     "end": 1.00272,
+     "seconds": 1.000377,
+     "bytes": 1095630848,
+     "bits_per_second": 8741270528.163395,
+     "sender": true
+    }
+   }
+  ],
+  "sum_sent": {
+   "start": 0,
+   "end": 1.000377,
+   "seconds": 1.000377,
+   "bytes": 1097072640,
+   "bits_per_second": 8773273595.85436,
+   "retransmits": 1,
+   "sender": true
+  },
+  "sum_received": {
+   "start": 0,
+   "end": 1.00272,
+   "seconds": 1.00272,
+   "bytes": 1095630848,
+   "bits_per_second": 8741270528.163395,
+   "sender": true
+  },
+  "sender_tcp_congestion": "bbr",
+  "receiver_tcp_congestion": "bbr"
+ }
+}
+"""
+UDP = """\
+{
+ "start": {
+  "version": "iperf 3.12"
+ },
+ "intervals": [],
+ "end": {
+  "streams": [
+   {
+    "udp": {
+     "socket": 5,
+     "start": 0,
+     "end": 1.000094,
+     "seconds": 1.000094,
+     "bytes": 12517376,
+     "bits_per_second": 100129595.8179931,
+     "jitter_ms": 0.1461110638945124,
+     "lost_packets": 22,
+     "packets": 382,
+     "lost_percent": 5.7591623036649215,
+     "out_of_order": 0,
+     "sender": true
+    }
+   }
+  ],
+  "sum": {
+   "start": 0,
+   "end": 1.000554,
+   "seconds": 1.000554,
+   "bytes": 12517376,
+   "bits_per_second": 100129595.8179931,
+   "jitter_ms": 0.1461110638945124,
+   "lost_packets": 22,
+   "packets": 382,
+   "lost_percent": 5.7591623036649215,
+   "sender": true
+  },
+  "sum_sent": {
+   "start": 0,
+   "end": 1.000094,
+   "seconds": 1.000094,
+   "bytes": 12517376,
+   "bits_per_second": 100129595.8179931,
+   "jitter_ms": 0,
+   "lost_packets": 0,
+   "packets": 382,
+   "lost_percent": 0,
+   "sender": true
+  },
+  "sum_received": {
+   "start": 0,
+   "end": 1.000554,
+   "seconds": 1.000554,
+   "bytes": 11796480,
+   "bits_per_second": 94319586.94883035,
+   "jitter_ms": 0.1461110638945124,
+   "lost_packets": 22,
+   "packets": 382,
+   "lost_percent": 5.7591623036649215,
+   "sender": false
+  }
+ }
+}
+"""
+REFUSED = (
+    '{"start": {"connected": [], "version": "iperf 3.12"}, "intervals": [], "end": {}, '
+    '"error": "unable to connect to server: Connection refused"}'
+)
+RATE = """\
+ WARNING: BW peak won't be measured in this run.
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+ Number of qps   : 2\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ PCIe relax order: ON\t\tLock-free      : OFF
+ ibv_wr* API     : OFF\t\tUsing DDP      : OFF
+ TX depth        : 128
+ CQ Moderation   : 1
+ Mtu             : 1024[B]
+ Link type       : Ethernet
+ GID index       : 1
+ Max inline data : 0[B]
+ rdma_cm QPs\t : OFF
+ Data ex. method : Ethernet
+---------------------------------------------------------------------------------------
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      729              0.00               0.19   \t\t     0.000363
+---------------------------------------------------------------------------------------
+"""
+SIZES = """\
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+ Number of qps   : 1\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ PCIe relax order: ON\t\tLock-free      : OFF
+ ibv_wr* API     : OFF\t\tUsing DDP      : OFF
+ TX depth        : 8
+ CQ Moderation   : 8
+ Mtu             : 1024[B]
+ Link type       : Ethernet
+ GID index       : 1
+ Max inline data : 0[B]
+ rdma_cm QPs\t : OFF
+ Data ex. method : Ethernet
+---------------------------------------------------------------------------------------
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]
+ 8192       8                4.71               4.71   \t\t     0.000603
+ 16384      8                3.57               3.57   \t\t     0.000228
+ 32768      8                10.07              10.07  \t\t     0.000322
+ 65536      8                11.69              11.69  \t\t     0.000187
+ 131072     8                9.36               9.36   \t\t     0.000075
+ 262144     8                15.63              15.63  \t\t     0.000063
+ 524288     8                9.81               9.81   \t\t     0.000020
+ 1048576    8                8.26               8.26   \t\t     0.000008
+ 2097152    8                9.04               9.04   \t\t     0.000005
+ 4194304    8                9.34               9.34   \t\t     0.000002
+ 8388608    8                7.80               7.80   \t\t     0.000001
+---------------------------------------------------------------------------------------
+"""
+LATENCY = """\
+---------------------------------------------------------------------------------------
+                    RDMA_Write Latency Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+ Number of qps   : 1\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ PCIe relax order: OFF\t\tLock-free      : OFF
+ ibv_wr* API     : OFF\t\tUsing DDP      : OFF
+ TX depth        : 1
+ Mtu             : 1024[B]
+ Link type       : Ethernet
+ GID index       : 1
+ Max inline data : 0[B]
+ rdma_cm QPs\t : OFF
+ Data ex. method : Ethernet
+---------------------------------------------------------------------------------------
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
+ 8       200          5927.66        90207.42      10954.49  \t       12285.68     \t6572.19\t\t53431.44 \t\t90207.42
+---------------------------------------------------------------------------------------
+"""
+DURATION = """\
+---------------------------------------------------------------------------------------
+                    RDMA_Write Latency Test
+ Dual-port       : OFF\t\tDevice         : rxe0
+ Number of qps   : 1\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ PCIe relax order: OFF\t\tLock-free      : OFF
+ ibv_wr* API     : OFF\t\tUsing DDP      : OFF
+ TX depth        : 1
+ Mtu             : 1024[B]
+ Link type       : Ethernet
+ GID index       : 1
+ Max inline data : 0[B]
+ rdma_cm QPs\t : OFF
+ Data ex. method : Ethernet
+---------------------------------------------------------------------------------------
+---------------------------------------------------------------------------------------
+ #bytes        #iterations       t_avg[usec]    tps average
+ 8             87            11544.32        43.31
+---------------------------------------------------------------------------------------
+"""
+NCCL = """\
+# Collective test starting: all_gather_perf
+# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 50 iters: 100 agg iters: 1
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           0             0     float    none      -1     0.24    0.00    0.00      0     0.23    0.00    0.00      0
+  4294967296     536870912     float    none      -1    46210   92.94   46.47      0    46190   92.99   46.49    N/A
+  8589934592    1073741824     float    none      -1    92188   93.18   46.59      0    92201   93.17   46.58      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 31.0217
+#
+"""
+
+
+def test_iperf3():
+    found = read("iperf3", TCP)
+    end = json.loads(TCP)["end"]
+    assert found["gb_per_s"] == pytest.approx(end["sum_received"]["bits_per_second"] / 8e9, abs=1e-4)
+    assert found["latency_us"] == end["streams"][0]["sender"]["mean_rtt"]
+    assert found["details"]["retransmits"] == 1 and found["details"]["streams"] == 1
+    udp = read("iperf3", UDP)
+    assert udp["gb_per_s"] == pytest.approx(0.0118, abs=1e-4) and udp["details"]["lost_percent"] > 5
+    with pytest.raises(Unreadable, match="Connection refused"):
+        read("iperf3", REFUSED)
+
+
+def test_perftest():
+    found = read("ib_write_bw", RATE)
+    assert (found["tool"], found["bytes"]) == ("ib_write_bw", 65536)
+    assert found["gb_per_s"] == pytest.approx(0.19 / 8, abs=1e-4)
+    best = read("ib_write_bw", SIZES)
+    assert best["bytes"] == 262144 and best["gb_per_s"] == pytest.approx(15.63 * 2**20 / 1e9, abs=1e-4)
+
+
+def test_perftest_latency():
+    found = read("ib_write_lat", LATENCY)
+    assert (found["latency_us"], found["gb_per_s"], found["bytes"]) == (10954.49, None, 8)
+    assert found["details"]["t_max[usec]"] == 90207.42 and found["details"]["99% percentile[usec]"] == 53431.44
+    assert read("ib_write_lat", DURATION)["latency_us"] == 11544.32
+
+
+def test_nccl_tests():
+    found = read("all_gather_perf", NCCL)
+    assert (found["gb_per_s"], found["bytes"]) == (46.59, 8589934592)
+    assert found["details"]["average_busbw_gb_per_s"] == 31.0217
+    assert found["details"]["operation"] == "all_gather_perf"
+    with pytest.raises(Unreadable, match="cannot be trusted"):
+        read("all_gather_perf", NCCL.replace("46.59      0", "46.59     12"))
+
+
+@pytest.mark.parametrize("tool", ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"])
+@given(
+    st.one_of(
+        st.text(),
+        st.sampled_from([TCP, RATE, LATENCY, NCCL]).flatmap(lambda t: st.integers(0, len(t)).map(lambda n: t[:n])),
+    )
+)
+def test_what_is_cut_short_is_no_measurement_or_a_whole_one(tool, text):
+    try:
+        found = read(tool, text)
+    except Unreadable as error:
+        assert str(error)
+    else:
+        assert (found["gb_per_s"] is not None) or (found["latency_us"] is not None)
+
+
+def test_who_can_measure_with_whom():
+    one, other = World("hgx-h100", "node-1"), World("hgx-h100", "node-2")
+    claims, pods, reports = [], [], []
+    for index, world in enumerate((one, other)):
+        gpu, nic = world.pair("PIX")
+        claim = world.claim({"gpu": gpu, "nic": nic}, name=f"claim-{index}")
+        world.pods[0]["status"]["podIP"] = f"10.0.0.{index}"
+        ips = {"interfaceName": "net1", "ips": [f"192.0.2.{index}/24"]}
+        claim["status"]["devices"] = [{**world.devices()[nic], "networkData": ips}]
+        claims.append(claim)
+        pods += world.pods
+        reports += world.check()["claims"]
+    pools = Pools(one.slices + other.slices)
+    found = pairs(reports, claims, pods, pools, 5)
+    assert [(entry["client"]["pod"], entry["server"]["pod"]) for entry in found] == [
+        ("claim-0", "claim-1"),
+        ("claim-1", "claim-0"),
+    ]
+    assert list(found[0]["commands"]) == ["ib_write_bw", "iperf3"]
+    assert found[0]["commands"]["ib_write_bw"]["client"].endswith(" 10.0.0.1")
+    assert "-c 192.0.2.1 -B 192.0.2.0 " in found[0]["commands"]["iperf3"]["client"]
+    for claim in claims:
+        claim["status"]["devices"] = []
+    assert list(pairs(reports, claims, pods, pools, 5)[0]["commands"]) == ["ib_write_bw"]
+    assert pairs(reports[:1], claims, pods, pools, 5) == []
+    pods[0]["metadata"]["uid"] = "another"
+    assert pairs(reports, claims, pods, pools, 5) == []

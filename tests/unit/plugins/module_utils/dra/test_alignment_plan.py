@@ -1,0 +1,217 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Predictions have bounds and an order, and comparisons name devices that exist and claims that only these fit."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import alignment_plan
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Machine, Pools
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_plan import (
+    comparison_claims,
+    of_claims,
+    placements,
+    predict,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import Allocation, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
+from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import DRIVERS, NODE, World
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+H100_GPUS = 8
+
+
+def at(machine, *levels):
+    """The first GPU with a NIC of 400 Gbit/s at one of these levels, and that NIC."""
+    for gpu in machine.gpus:
+        for nic, fact in machine.nics.items():
+            if machine.level(gpu, nic)[0] in levels and fact["speed_mbps"] == 400_000:
+                return gpu, nic
+    raise KeyError(levels)
+
+
+def one(machine, pair):
+    [found] = predict(machine, [pair])
+    return found
+
+
+def test_an_aligned_flow_is_bound_by_its_nic():
+    machine = Machine(facts("hgx-h100"))
+    found = one(machine, at(machine, "PIX"))
+    rate = machine.nics[found["nic_address"]]["speed_mbps"] / 8000
+    assert found["prediction"] is True and found["direct"] is True
+    assert found["gb_per_s"]["likely"] == pytest.approx(rate * 0.93, abs=0.02)
+    assert found["gb_per_s"]["low"] <= found["gb_per_s"]["likely"] <= found["gb_per_s"]["high"] <= rate
+
+
+def test_the_published_pairs_lie_in_the_range():
+    """DRANET's paper: B200 with 400 Gbit/s NICs, 46.59 GB/s aligned; unaligned 26.7 to 29.2."""
+    machine = Machine(facts("hgx-b200"))
+    aligned, far = one(machine, at(machine, "PXB")), one(machine, at(machine, "SYS"))
+    bounds = aligned["gb_per_s"]
+    assert bounds["low"] <= 46.59 <= bounds["high"]
+    for measured in (26.7, 29.2):
+        assert far["gb_per_s"]["low"] <= measured <= far["gb_per_s"]["high"]
+    assert far["direct"] is False and far["limits"]["between sockets"][1] is None
+
+
+def test_flows_share_what_they_cross():
+    machine = Machine(facts("hgx-h100"))
+    gpus = [gpu for gpu in machine.gpus if machine.numa_of(gpu) == 0]
+    far = [nic for nic in machine.nics if all(machine.level(gpu, nic)[0] == "SYS" for gpu in gpus)]
+    far = [nic for nic in far if machine.nics[nic]["speed_mbps"]]
+    assert len(gpus) >= 2 and len(far) >= 2
+    alone = one(machine, (gpus[0], far[0]))
+    together = predict(machine, [(gpus[0], far[0]), (gpus[1], far[1])])[0]
+    shared = predict(machine, [(gpus[0], far[0]), (gpus[1], far[0])])[0]
+    half = alone["limits"]["between sockets"][0] / 2
+    assert together["limits"]["between sockets"][0] == pytest.approx(half)
+    assert shared["limits"]["nic"][0] == pytest.approx(alone["limits"]["nic"][0] / 2, abs=0.01)
+    assert together["gb_per_s"]["low"] <= alone["gb_per_s"]["low"]
+    assert shared["gb_per_s"]["high"] <= alone["gb_per_s"]["high"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_predictions_of_every_pair_of_every_machine(name):
+    machine = Machine(facts(name))
+    pairs = [(gpu, nic) for gpu in machine.gpus for nic in list(machine.nics)[:40]]
+    for pair, found in zip(pairs, [one(machine, pair) for pair in pairs]):
+        assert found["prediction"] is True and found["level"] == machine.level(*pair)[0]
+        bounds = found["gb_per_s"]
+        if found["level"] == "UNKNOWN":
+            assert bounds is None and found["unknown"]
+        elif bounds is None:
+            assert found["unknown"]
+        else:
+            assert 0 < bounds["low"] <= bounds["likely"] <= bounds["high"]
+            rate = machine.nics[pair[1]]["speed_mbps"] / 8000
+            assert bounds["high"] <= rate * 1.001
+
+
+def test_what_is_not_known_is_not_predicted():
+    known = facts("hgx-h100")
+    machine = Machine(known)
+    gpu, nic = at(machine, "PIX")
+    for entry in known["nics"]:
+        entry["speed_mbps"] = None
+    found = one(Machine(known), (gpu, nic))
+    assert found["gb_per_s"] is None and "the NIC's rate" in found["unknown"]
+    assert one(Machine(known), (gpu, "0000:ff:00.0"))["level"] == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8480C", 22),
+        ("Intel(R) Xeon(R) Platinum 8568Y+", 40),
+        ("Intel(R) Xeon(R) Gold 6248R CPU @ 3.00GHz", 10),
+        ("Intel(R) Xeon(R) CPU E5-2697 v4 @ 2.30GHz", 6),
+        ("AMD EPYC 9654 96-Core Processor", 16),
+        ("Neoverse-V2", 6),
+        (None, 6),
+    ],
+)
+def test_links_between_sockets_by_cpu(name, rate):
+    known = facts("hgx-h100")
+    known["system"]["cpu_model"] = name
+    machine = Machine(known)
+    assert one(machine, at(machine, "SYS"))["limits"]["between sockets"] == [rate, None]
+
+
+def pools_of(name, drivers=DRIVERS):
+    return Pools(slices(offers(NODE, facts(name), drivers)))
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_nearest_and_the_farthest(name):
+    machine, pools = Machine(facts(name)), pools_of(name)
+    for gpu in machine.gpus:
+        plan = placements(NODE, machine, pools.on(NODE), gpu)
+        near, far = plan["nearest"], plan["farthest"]
+        if near is None or far is None:
+            assert plan["reason"]
+            continue
+        free = [entry.address for entry in pools.on(NODE) if entry.address in machine.nics]
+        levels = [RANK[machine.level(gpu, nic)[0]] for nic in free if not _tainted(pools, nic)]
+        assert RANK[near["level"]] == min(levels) < RANK[far["level"]] < RANK["UNKNOWN"]
+        assert machine.level(gpu, far["address"])[0] == far["level"]
+        assert machine.nics[near["address"]]["speed_mbps"] == machine.nics[far["address"]]["speed_mbps"]
+
+
+def _tainted(pools, address):
+    return any(entry.device.get("taints") for entry in pools.on(NODE) if entry.address == address)
+
+
+class _Engine:
+    """Selectors by what they compare, for tests that run without a CEL engine: name == value, joined by &&."""
+
+    def matches(self, expression, device, driver):
+        for part in expression.split(" && "):
+            left, _equals, right = part.partition(" == ")
+            if part.startswith("has("):
+                continue
+            if left == "device.driver":
+                if right.strip('"') != driver:
+                    return False
+                continue
+            name = right.split('attributes["')[1].replace('"].', "/")
+            value = (device["attributes"].get(name) or device["attributes"].get(name.partition("/")[2]) or {}).values()
+            wanted = {"true": True, "false": False}.get(left, left.strip('"'))
+            if wanted not in list(value):
+                return False
+        return True
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "mi300x"])
+def test_claims_for_both_get_just_these_devices(name):
+    machine, pools = Machine(facts(name)), pools_of(name)
+    gpu = next(iter(machine.gpus))
+    plan = placements(NODE, machine, pools.on(NODE), gpu)
+    objects, reason = comparison_claims(plan, machine, "bench", DRIVERS)
+    assert not reason
+    for item in objects:
+        assert not [str(problem) for problem in validate(item)]
+    classes = {item["metadata"]["name"]: item for item in objects if item["kind"] == "DeviceClass"}
+    claims = [item for item in objects if item["kind"] == "ResourceClaim"]
+    assert len(claims) == 2 and {item["metadata"]["namespace"] for item in claims} == {"bench"}
+    for claim, part in zip(claims, ("nearest", "farthest")):
+        found = allocate([claim["spec"]], classes, offers(NODE, facts(name), DRIVERS), _Engine())
+        assert isinstance(found, Allocation), found
+        assert {result.offer.address for result in found.results} == {gpu, plan[part]["address"]}
+
+
+def test_what_is_held_or_tainted_is_not_planned_with():
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    pools = Pools(world.slices)
+    held = {tuple(world.devices()[nic][key] for key in ("driver", "pool", "device"))}
+    plan = placements(NODE, world.machine, pools.on(NODE), gpu, held)
+    assert plan["nearest"]["address"] != nic
+    world.published(plan["nearest"]["address"])["taints"] = [{"key": "x", "effect": "NoSchedule"}]
+    other = placements(NODE, world.machine, Pools(world.slices).on(NODE), gpu, held)
+    assert other["nearest"]["address"] not in (nic, plan["nearest"]["address"])
+    busy = {tuple(world.devices()[gpu][key] for key in ("driver", "pool", "device"))}
+    assert "in use" in placements(NODE, world.machine, pools.on(NODE), gpu, busy)["reason"]
+    assert "no driver publishes" in placements(NODE, world.machine, [], gpu)["reason"]
+
+
+def test_claims_send_by_their_nearest_nics():
+    world = World("hgx-h100")
+    known = world.devices()
+    gpus = [gpu for gpu in world.machine.gpus if gpu in known]
+    nics = [next(nic for nic in world.machine.nics if world.machine.level(gpu, nic)[0] == "PIX") for gpu in gpus]
+    assert len(set(nics)) == len(gpus) == H100_GPUS
+    given = {f"gpu-{index}": gpu for index, gpu in enumerate(gpus)}
+    world.claim({**given, **{f"nic-{index}": nic for index, nic in enumerate(nics)}})
+    reports = world.check()["claims"]
+    [(claim, found)] = of_claims(reports, {NODE: world.machine}).items()
+    assert claim == "ml/claim" and {(entry["gpu_address"], entry["nic_address"]) for entry in found} == set(
+        zip(gpus, nics)
+    )
+    assert all(entry["gb_per_s"]["likely"] > 40 for entry in found)
+    assert alignment_plan.NIC_SHARE == 0.93

@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.modules import alignment_check
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import NODE, World, match
+
+RETURN = yaml.safe_load(alignment_check.RETURN)
+
+
+@pytest.fixture
+def world():
+    made = World("hgx-h100")
+    gpu, nic = made.pair("PIX")
+    made.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    return made
+
+
+@pytest.fixture
+def run(world, capsys):
+    """Run the module on the world and give its answer."""
+
+    def call(**arguments):
+        given = {"claims": world.claims, "slices": world.slices, "pods": world.pods, "topologies": {NODE: world.facts}}
+        with patch_module_args({**given, **arguments}), pytest.raises(SystemExit) as stop:
+            alignment_check.main()
+        answer = json.loads(capsys.readouterr().out)
+        assert bool(stop.value.code) == bool(answer.get("failed"))
+        return answer
+
+    return call
+
+
+def test_an_aligned_claim(run):
+    answer = run()
+    assert (answer["changed"], answer["ok"], answer["failures"]) == (False, True, [])
+    assert answer["summary"]["kept"] == 1 and answer["summary"]["unproven"] == 0
+    assert answer["lines"] == ["ml/claim on node-1: aligned as promised"]
+    [prediction] = answer["claims"][0]["predictions"]
+    assert prediction["prediction"] is True and prediction["gb_per_s"]["low"] > 40
+    assert run(_ansible_check_mode=True)["claims"] == answer["claims"]
+
+
+def test_what_comes_is_what_is_documented(run):
+    answer = run(compare=[{"node": NODE, "gpu": "0000:18:00.0"}])
+    assert set(answer) - {"invocation", "warnings", "deprecations"} == {*RETURN, "changed"}
+    assert set(answer["claims"][0]) == set(RETURN["claims"]["contains"])
+
+
+def test_a_broken_promise_fails_unless_told_not_to(run, world):
+    gpu, nic = world.pair("PIX")
+    for place in (world.published(nic)["attributes"], world.facts["functions"][nic]["kubernetes"]):
+        place.update({PCIE_ROOT: {"string": "pci0000:ff"}, "pcieRoot": "pci0000:ff"})
+    answer = run()
+    assert answer["failed"] and "ml/claim is broken" in answer["msg"] and "pci0000:ff" in answer["msg"]
+    told = run(fail=False)
+    assert not told.get("failed") and not told["ok"] and told["claims"] == answer["claims"]
+    assert gpu
+
+
+def test_what_cannot_be_told_fails_only_where_proof_is_required(run, world):
+    without = run(topologies={})
+    assert without["ok"] and "nobody has probed node-1" in " ".join(without["notes"])
+    answer = run(topologies={}, require_proof=True)
+    assert answer["failed"] and "not proven" in answer["msg"]
+    world.pods.clear()
+    assert run()["ok"] and run()["summary"]["unknown"] == 1
+    assert "is gone" in run(require_proof=True)["msg"]
+
+
+def test_selection_keeps_in_mind_what_others_hold(run, world):
+    gpu, nic = world.pair("SYS")
+    far = world.claim({"gpu": gpu, "nic": nic}, name="far")
+    far["metadata"]["labels"] = {"app": "far"}
+    assert [one["claim"] for one in run(labels={"app": "far"})["claims"]] == ["ml/far"]
+    assert run(namespaces=["other"])["claims"] == []
+    told = " ".join(run(namespaces=["ml"], labels={"app": "far"})["lines"])
+    assert "which ml/claim has" in told and "which is free" not in told
+
+
+def test_a_stored_report_and_names_of_nodes(run, world, tmp_path):
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "site.json").write_text("{}")
+    (tmp_path / "nodes" / "a.json").write_text(json.dumps({"host": "inventory-name", "facts": world.facts}))
+    assert run(topologies={}, report=str(tmp_path))["summary"]["unproven"] == 1
+    named = run(topologies={}, report=str(tmp_path), node_names={"inventory-name": NODE})
+    assert named["summary"]["unproven"] == 0 and named["claims"][0]["proven"]
+    assert "no site report" in run(report=str(tmp_path / "nothing"))["msg"]
+
+
+def test_comparisons(run, world):
+    gpu = next(iter(world.machine.gpus))
+    free = next(one for one in world.machine.gpus if one not in json.dumps(run()["claims"]))
+    taken, planned, nowhere = run(
+        compare=[
+            {"node": NODE, "gpu": gpu},
+            {"node": NODE, "gpu": free, "namespace": "bench"},
+            {"node": "node-2", "gpu": gpu},
+        ]
+    )["comparisons"]
+    assert "in use" in taken["reason"] and taken["objects"] == []
+    assert planned["nearest"]["level"] == "PIX" and planned["farthest"]["level"] == "SYS"
+    assert [one["kind"] for one in planned["objects"]].count("ResourceClaim") == 2
+    near, far = (planned["predictions"][part]["gb_per_s"]["likely"] for part in ("nearest", "farthest"))
+    assert near > far
+    assert "nobody has probed" in nowhere["reason"]
+
+
+def test_measurements_stand_beside_predictions(run):
+    table = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n1048576 100 0.00 368.0 0.1\n"
+    measured = [
+        {"claim": "ml/claim", "peer": "other", "tool": "ib_write_bw", "output": table},
+        {"claim": "ml/claim", "tool": "iperf3", "output": "iperf3: command not found"},
+    ]
+    [claim] = run(measurements=measured)["claims"]
+    assert [one["gb_per_s"] for one in claim["measured"]] == [46.0, None]
+    assert claim["measured"][1]["problem"] == "iperf3: command not found"
+    assert all(one["measured"] is True and "prediction" not in one for one in claim["measured"])
+
+
+def test_objects_that_are_none(run):
+    assert "cannot be read" in run(slices=[{"kind": "Pod"}])["msg"]
+    assert "no field" in run(slices=[{"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1"}])["msg"]
