@@ -85,7 +85,15 @@ class Site:
             **variables,
         }
         self.inventory.write_text(json.dumps({"all": {"hosts": {self.node.name: host}}}))
-        command = [str(PROGRAM), "-i", str(self.inventory), playbook, "-e", "driver_become=false", *arguments]
+        command = [str(PROGRAM), "-i", str(self.inventory), playbook, *arguments]
+        command += [
+            "-e",
+            "driver_become=false",
+            "-e",
+            "site_become=false",
+            "-e",
+            f"site_report_dest={self.folder}/report",
+        ]
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
         kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
@@ -305,14 +313,31 @@ def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
 
 
-def test_an_upgrade_keeps_pods_and_some_releases(site: Site) -> None:
+def test_an_upgrade_and_the_way_back_keep_pods_and_some_releases(site: Site) -> None:
     first = Path(os.readlink(CURRENT)).name
-    site.play(dra_driver_wheel=str(other_wheel(site, "1.0.2")), dra_driver_keep_releases=2)
+    newer: Object = {"dra_driver_wheel": str(other_wheel(site, "1.0.2")), "dra_driver_keep_releases": 2}
+    assert site.play(playbook="lanewise.dra.drift") == 0
+    site.play(playbook="lanewise.dra.drift", rc=1, **newer)
+    assert re.search(f"driver: {first} to 1.0.2-", site.output)
+
+    site.play(playbook="lanewise.dra.upgrade", **newer)
+    assert "batch 1: 1 node, the canary" in site.output and "done: 1 node" in site.output
     second = Path(os.readlink(CURRENT)).name
     assert second.startswith("1.0.2-")
     # the one that was not well is gone, the one before is kept
     assert {path.name for path in (CURRENT.parent / "releases").iterdir()} == {first, second}
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
+    assert site.play(playbook="lanewise.dra.upgrade", **newer) == 0 and "nothing to do: 1 node" in site.output
+
+    site.play("--check", playbook="lanewise.dra.rollback")
+    assert Path(os.readlink(CURRENT)).name == second
+    site.play(playbook="lanewise.dra.rollback")
+    assert Path(os.readlink(CURRENT)).name == first and site.info()["service"]["release"] == first
+    assert "net1" in site.node.execute("one", "ip", "-brief", "link")
+    site.play(playbook="lanewise.dra.rollback", rc=2)
+    assert "has none that is older" in site.output
+    site.play(playbook="lanewise.dra.rollback", dra_driver_release=second)
+    assert Path(os.readlink(CURRENT)).name == second
 
 
 def test_the_wheel_is_the_same_each_time(site: Site) -> None:
@@ -334,7 +359,9 @@ def test_uninstall(site: Site) -> None:
     assert site.slices()
     assert site.play("--check", dra_driver_state="absent", dra_driver_remove_manifests=True) > 0
     assert site.systemctl("is-active", UNIT) == "active" and site.slices()
-    site.play(dra_driver_state="absent", dra_driver_remove_manifests=True)
+    site.play(playbook="lanewise.dra.remove", rc=2)
+    assert "-e remove_confirm=default" in site.output and site.systemctl("is-active", UNIT) == "active"
+    site.play(playbook="lanewise.dra.remove", remove_confirm="default")
     assert not site.slices() and site.plane.request("GET", ACCOUNT)[0] == 404
     assert site.property("LoadState") == "not-found"
     left = ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", f"/var/lib/kubelet/plugins/{NAME}")
