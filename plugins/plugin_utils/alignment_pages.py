@@ -27,7 +27,7 @@ VERDICTS = {
     "none": ("no promise", "none"),
 }
 _SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}
-_ROW, _LABEL, _PLOT, _GAP = 24, 230, 560, 8
+_ROW, _LABEL, _PLOT, _TEXT, _GAP = 24, 230, 430, 350, 8
 #: What is drawn and told at length at most; the JSON beside the page has everything.
 MOST = 400
 _MOST_ROWS = 40
@@ -97,9 +97,9 @@ def _by_level(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]
                 best[pair["gpu"]] = pair
         for pair in best.values():
             row = counts.setdefault(pair["level"], {})
-            word = "promised" if pair["promised"] else "by chance"
+            word = "promised" if pair["promised"] else "not by promise"
             row[word] = row.get(word, 0) + 1
-    shades = {"promised": "kept", "by chance": "none"}
+    shades = {"promised": "kept", "not by promise": "none"}
     return [
         (level, [(word, shade, counts[level][word]) for word, shade in shades.items() if word in counts[level]])
         for level in LEVELS
@@ -126,14 +126,18 @@ def _compared(comparisons: list[Object]) -> list[tuple[str, Object | None, list[
     return rows
 
 
-def _label(text: str, y: float) -> str:
-    while len_px(text) > _LABEL - 12:
+def _clip(text: str, width: float) -> str:
+    while len_px(text) > width - 12:
         text = text[:-2].rstrip("…") + "…"
-    return f'<text class="s" x="0" y="{y + 16}">{escape(text)}</text>'
+    return text
+
+
+def _label(text: str, y: float) -> str:
+    return f'<text class="s" x="0" y="{y + 16}">{escape(_clip(text, _LABEL))}</text>'
 
 
 def _frame(name: str, rows: int, body: list[str], told: str) -> str:
-    width, height = _LABEL + _PLOT + 150, rows * _ROW + _GAP
+    width, height = _LABEL + _PLOT + _TEXT, rows * _ROW + _GAP
     return (
         f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
         f"<title>{escape(name)}</title><desc>{escape(told)}</desc>{''.join(body)}</svg>"
@@ -158,7 +162,7 @@ def bars(rows: list[tuple[str, list[tuple[str, str, int]]]], name: str, unit: st
             )
             x += width
         text = ", ".join(f"{number} {word}" for word, _shade, number in parts)
-        body.append(f'<text class="s" x="{x + 6:.1f}" y="{y + 16}">{escape(text)}</text>')
+        body.append(f'<text class="s" x="{x + 6:.1f}" y="{y + 16}">{escape(_clip(text, _TEXT))}</text>')
     told = f"{len(rows)} rows of {unit}" + (f", the first {len(drawn)} are drawn" if len(rows) > len(drawn) else "")
     return _frame(name, len(drawn), body, told)
 
@@ -187,8 +191,5 @@ def ranges(rows: list[tuple[str, Object | None, list[tuple[str, float]]]], name:
             body.append(f'<path class="mark" d="M{x:.1f} {y + 3}l6 9l-6 9l-6 -9z"><title>{escape(tool)}</title></path>')
             end = max(end, x + 6)
             said.append(f"measured {rate} ({tool})")
-        text = "; ".join(said)
-        at, anchor = (end + 8, "start") if end + 8 + len_px(text) < _LABEL + _PLOT + 150 else (_LABEL - 12, "end")
-        if anchor == "start":
-            body.append(f'<text class="s" x="{at:.1f}" y="{y + 16}">{escape(text)}</text>')
+        body.append(f'<text class="s" x="{end + 8:.1f}" y="{y + 16}">{escape(_clip("; ".join(said), _TEXT))}</text>')
     return _frame(name, len(drawn), body, "GB/s; the table below has the same numbers")

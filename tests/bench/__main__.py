@@ -36,6 +36,7 @@ from environment import Missing  # the line above has put its folder on the path
 
 from tests.bench.driver import driver
 from tests.bench.fabric import fabric
+from tests.bench.site import site_of_many_hosts
 from tests.machines import description
 from tests.machines.builder import build, synthetic
 
@@ -306,6 +307,7 @@ BENCHMARKS = (
     report_of_a_large_site,
     driver,
     fabric,
+    site_of_many_hosts,
 )
 
 

@@ -4,27 +4,40 @@
 
 """Run virtual nodes in the foreground until Ctrl-C: C(make lab).
 
-    python -m tests.lab [--nodes 2] [--boot] [--iommu] [--nvme] [--memory 1024]
+    python -m tests.lab [--nodes 2] [--boot] [--iommu] [--nvme] [--memory 1024] [--cluster]
 
-Makes what they are made of if need be. The inventory for Ansible is .cache/lab/inventory.json.
+Makes what they are made of if need be. The inventory for Ansible is .cache/lab/inventory.json. With --cluster they are
+members of a Kubernetes cluster, and .cache/lab/kubectl asks its API server.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
+import shlex
 import shutil
 import signal
 import sys
 import time
 import typing as t
+from pathlib import Path
 
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed as NoCluster
+from ansible_collections.lanewise.dra.tests.lab.cluster import SHAPE, Member
 from ansible_collections.lanewise.dra.tests.lab.node import Failed, Lab, Shape
 from ansible_collections.lanewise.dra.tools import lab as made
 from environment import WORK, Missing, say
 
 
-def serve(count: int, snapshot: bool, nvme: bool, shape: Shape) -> None:
+def script(path: Path, command: str) -> Path:
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    path.chmod(0o700)
+    return path
+
+
+def serve(count: int, snapshot: bool, nvme: bool, shape: Shape, cluster: bool) -> None:
     folder = WORK / "lab"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as guard:
@@ -34,7 +47,9 @@ def serve(count: int, snapshot: bool, nvme: bool, shape: Shape) -> None:
             raise Failed(f"another 'make lab' of this checkout runs, with its files in {folder}") from None
         if folder.exists():  # left by a machine that went down
             shutil.rmtree(folder)
-        with Lab() as lab:
+        with contextlib.ExitStack() as stack:
+            plane = stack.enter_context(ControlPlane()) if cluster else None  # it ends last, nodes hold on to it
+            lab = stack.enter_context(Lab())
             say(f"starting {count} nodes" if count > 1 else "starting a node")
             for node in lab.start(count, snapshot, shape):
                 more = node.plug_nvme() if nvme else []
@@ -45,10 +60,15 @@ def serve(count: int, snapshot: bool, nvme: bool, shape: Shape) -> None:
             inventory = lab.write_inventory(folder / "inventory.json")
             try:
                 for node in lab.nodes:
-                    script = folder / node.name
-                    script.write_text(f'#!/bin/sh\nexec {node.ssh_command} "$@"\n', encoding="utf-8")
-                    script.chmod(0o700)
-                    print(f"{script}  # ssh to {node.name}, port {node.port}")
+                    print(f"{script(folder / node.name, node.ssh_command)}  # ssh to {node.name}, port {node.port}")
+                if plane:
+                    kubeconfig = plane.write_kubeconfig(*ADMIN, path=folder / "kubeconfig")
+                    kubectl = shlex.join([str(plane.programs["kubectl"]), f"--kubeconfig={kubeconfig}"])
+                    print(f"{script(folder / 'kubectl', kubectl)}  # to Kubernetes {plane.version}", flush=True)
+                    for node in lab.nodes:
+                        member = Member(plane, node)
+                        member.stay_connected()
+                        say(f"{node.name}: a member of the cluster after {member.seconds:.0f} s")
                 print(f"ansible-playbook -i {inventory} lanewise.dra.probe")
                 print(f"consoles: {lab.folder}/*/console; Ctrl-C stops it and removes all of it", flush=True)
                 while True:
@@ -66,13 +86,18 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     parser.add_argument("--boot", action="store_true", help="boot, rather than go on from where a boot was kept")
     parser.add_argument("--iommu", action="store_true", help="with an IOMMU, for vfio")
     parser.add_argument("--nvme", action="store_true", help="with an NVMe disk below each switch")
-    parser.add_argument("--memory", metavar="MIB", type=int, default=Shape.memory, help=f"{Shape.memory} by default")
+    parser.add_argument(
+        "--memory", metavar="MIB", type=int, help=f"{Shape.memory} by default, {SHAPE.memory} in a cluster"
+    )
+    parser.add_argument("--cluster", action="store_true", help="as members of a Kubernetes cluster")
     options = parser.parse_args(arguments)
+    memory = options.memory or (SHAPE if options.cluster else Shape()).memory
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        serve(options.nodes, not options.boot, options.nvme, Shape(memory=options.memory, iommu=options.iommu))
-    except (Failed, Missing, made.Broken) as error:
+        shape = Shape(memory=memory, iommu=options.iommu)
+        serve(options.nodes, not options.boot, options.nvme, shape, options.cluster)
+    except (Failed, Missing, NoCluster, made.Broken) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

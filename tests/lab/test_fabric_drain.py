@@ -12,6 +12,7 @@ import threading
 import time
 import typing as t
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, ControlPlane
@@ -164,7 +165,10 @@ def test_a_change_that_fails_gives_the_node_back(site: Site) -> None:
         assert site.vfs == 2 and not site.cordoned
         assert site.pod()["metadata"]["uid"] != before  # it was away
     finally:
-        site.node.machine.ssh("kill $(cat /run/other.pid); ip netns delete other; udevadm settle")
+        site.node.machine.ssh(
+            "kill $(cat /run/other.pid); ip netns delete other; "
+            f"until [ $(ls /sys/bus/pci/devices/{CARD}/virtfn0/net) ]; do sleep 0.5; done; udevadm settle"
+        )
 
 
 def test_a_cordon_of_somebody_else_stays(site: Site) -> None:
@@ -173,18 +177,30 @@ def test_a_cordon_of_somebody_else_stays(site: Site) -> None:
     assert site.vfs == 4 and site.cordoned
 
 
-def test_a_budget_is_waited_for(site: Site) -> None:
+def test_a_budget_is_waited_for(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = site.pod()["metadata"]["uid"]
+    log = tmp_path / "log"
+    monkeypatch.setenv("ANSIBLE_LOG_PATH", str(log))
+    client = site.plane.client(*ADMIN)
+    ended = threading.Event()
+
+    def allow() -> None:
+        """End the budget once it has refused."""
+        while not ended.wait(0.2):
+            if log.exists() and "RETRYING" in log.read_text():
+                client.request("DELETE", f"{BUDGETS}/trainer")
+                return
+
     with site.budget():
-        client = site.plane.client(*ADMIN)
-        timer = threading.Timer(40, client.request, ("DELETE", f"{BUDGETS}/trainer"))
-        timer.start()
+        thread = threading.Thread(target=allow)
+        thread.start()
         try:
             text = site.play(4)
         finally:
-            timer.cancel()
+            ended.set()
+            thread.join()
             client.close()
-    assert "FAILED - RETRYING" in text and site.vfs == 4 and not site.cordoned
+    assert "RETRYING" in text and site.vfs == 4 and not site.cordoned
     assert site.pod()["metadata"]["uid"] != before
 
 

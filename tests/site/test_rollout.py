@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import types
 import typing as t
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
     problems = output[output.index("as this is in the way:") :]
     assert "other: rails: chooses 0 NICs of this node, not 8" in problems
     assert "two: rails: the profile 'none' is not known" in problems
-    assert re.search("gone: .*Connection refused", problems)
+    assert re.search("gone: .*reached over (ssh|SSH)", problems)
     assert "good: " not in problems and "silent: " not in problems
     assert "Roll out" not in output
     # what is planned is told all the same
@@ -176,3 +177,21 @@ def test_drift_is_told_by_the_exit_status(machines, tmp_path):
     assert states == {"other": "drifted", "<b>untold": "unknown", "gone": "unknown"}
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;untold" in page and "<b>" not in page
+
+
+def test_a_support_bundle_names_no_address(machines, tmp_path):
+    tree = machines / "hgx-h100"
+    hosts = {"node": {"topology_root": str(tree), "fabric_nics": RAILS}, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
+    output = play(tmp_path, hosts, "-e", f"support_dest={tmp_path}", playbook="support_bundle")
+    (bundle,) = tmp_path.glob("support-*.tar.gz")
+    assert str(bundle) in output and bundle.stat().st_mode & 0o077 == 0
+    with tarfile.open(bundle) as archive:
+        held = {Path(one.name).name: archive.extractfile(one).read().decode() for one in archive if one.isfile()}
+    assert set(held) == {f"{host}.{kind}" for host in hosts for kind in ("topology.json", "plan.json", "log.txt")}
+    assert "over ssh" in held["gone.topology.json"].lower()
+    facts = json.loads(held["node.topology.json"])["topology"]
+    addresses = [path.read_text().strip() for path in tree.glob("sys/class/net/*/address")]
+    assert len(addresses) >= 8 and not [one for one in addresses if one in held["node.topology.json"]]
+    named = {one["address"] for one in facts["interfaces"] if one["address"]}
+    assert len(named) == len(set(addresses)) and all(name.startswith("<") for name in named)
+    assert len(json.loads(held["node.plan.json"])["fabric"]["changes"]) == 12

@@ -418,7 +418,8 @@ class _Claim:
         if not said:
             promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {told}"
             promise.fix = "delete the pod and the claim, so that they are scheduled anew with what is published now"
-        if name in LOCALITY and not distinct and len({published.node for _one, published in known}) > 1:
+        nodes = {published.node for _one, published in known if published.node}
+        if name in LOCALITY and not distinct and len(nodes) > 1:
             promise.verdict, promise.reason = BROKEN, f"equal values of {name} on several nodes are no common place"
             return promise
         self._ask_kernel(promise, name, distinct, known)
@@ -478,7 +479,11 @@ class _Claim:
                         promise.verdict, promise.proven = BROKEN, False
                         promise.reason = f"{device.shown} no longer matches"
                         promise.fix = "delete the pod and the claim for another device, or change what is asked for"
-                except (EvaluationError, Uncheckable) as error:
+                except Uncheckable as error:
+                    # our engine's limit says nothing of the device
+                    self._find("note", "selector-not-checked", f"{text} of {device.request}: {error}")
+                    continue
+                except EvaluationError as error:
                     promise.verdict, promise.proven = UNKNOWN, False
                     promise.reason, promise.fix = f"{device.shown}: {error}", "guard the selector with has()"
                 found.append(promise)
@@ -506,8 +511,10 @@ class _Claim:
 
     def _pairs(self, promises: list[Promise]) -> list[Object]:
         """The affinity of each GPU with each NIC of the claim, and what could be nearer."""
-        gpus = [one for one in self.devices if one.kind == GPU and one.published]
-        nics = [one for one in self.devices if one.kind == NIC and one.published]
+        # who has admin access watches devices, and sends nothing
+        own = [one for one in self.devices if one.published and not one.admin]
+        gpus = [one for one in own if one.kind == GPU]
+        nics = [one for one in own if one.kind == NIC]
         tied = [one for one in promises if one.rule == "match" and one.verdict == KEPT and one.subject in LOCALITY]
         found: list[Object] = []
         for gpu in gpus:
@@ -530,7 +537,8 @@ class _Claim:
         own = {one.address for one in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
-            if other.address in own or kind_of(other.driver, other.address, machine) != NIC:
+            # a nearer NIC of another rate is no better one
+            if other.address in own or not machine.alike(nic.address, other.address):
                 continue
             near = machine.level(gpu.address, other.address)[0]
             if nearer(near, best[0]):
@@ -539,9 +547,13 @@ class _Claim:
                 best[1].append(other)
         if not best[1]:
             return
-        free = [one for one in best[1] if (one.driver, one.pool, one.name) not in self.check.holders]
-        other = (free or best[1])[0]
-        holder = self.check.holders.get((other.driver, other.pool, other.name))
+        holders = {
+            one.name: self.check.holders.get((one.driver, one.pool, one.name))
+            for one in best[1]
+            if not one.device.get("allowMultipleAllocations")
+        }
+        other = next((one for one in best[1] if not holders.get(one.name)), best[1][0])
+        holder = holders.get(other.name)
         state = f"which {holder} has" if holder else "which is free"
         told = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
         if promised:

@@ -201,6 +201,14 @@ class Machine:
         """The function by which a NIC reaches a GPU: its own, or its data-direct one."""
         return self.functions[self._proximity.gpu_to_nic(gpu, nic)[1]]
 
+    def alike(self, one: str | None, other: str | None) -> bool:
+        """Whether two NICs differ in nothing but their place: rate, link layer, RDMA, both PFs or both VFs."""
+        ours, theirs = self.nics.get(one or ""), self.nics.get(other or "")
+        if ours is None or theirs is None:
+            return False
+        same = all(ours.get(key) == theirs.get(key) for key in ("speed_mbps", "link_layer"))
+        return same and all(bool(ours.get(key)) == bool(theirs.get(key)) for key in ("physfn", "rdma_devices"))
+
     def kernel_value(self, published: Published, name: str) -> t.Any:
         """The kernel's reading of an attribute; None where it has none, or the facts are not the kernel's."""
         key = KERNEL.get(name)

@@ -43,8 +43,9 @@ def pairs(
     pools: Pools,
     seconds: int,
 ) -> list[Object]:
-    """For each claim whose pod runs and has a NIC, a pod of another node to measure with, and the commands for it.
+    """For each claim whose pod runs and has a NIC, a pod to measure with, and the commands for it.
 
+    It is one of another node where there is any: what two NICs of one node send may not leave the card.
     C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. C(commands) has a C(server) and
     a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
     ends have an RDMA device, C(iperf3) where both drivers tell the NICs' addresses, so that it measures these NICs and
@@ -61,7 +62,8 @@ def pairs(
     found = []
     for index, client in enumerate(ends):
         others = ends[index + 1 :] + ends[:index]
-        server = next((end for end in others if end["node"] != client["node"]), None)
+        apart = [end for end in others if end["node"] != client["node"]]
+        server = next(iter(apart or others), None)
         commands = _commands(server, client, seconds) if server else {}
         if commands:
             found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})

@@ -194,24 +194,19 @@ def placements(
         return {**answer, "reason": f"the GPU at {gpu} is in use"}
     free = []
     for one in published:
-        fact = machine.nics.get(one.address or "")
         identity = (one.driver, one.pool, one.name)
-        if fact is None or kind_of(one.driver, one.address, machine) != NIC or identity in held:
+        if one.address not in machine.nics or kind_of(one.driver, one.address, machine) != NIC or identity in held:
             continue
         level = machine.level(gpu, one.address)[0]
         if not one.device.get("taints") and level != "UNKNOWN":
-            free.append((level, sort_key(one.address or ""), one, fact))
+            free.append((level, sort_key(one.address or ""), one))
     free.sort(key=lambda entry: (RANK[entry[0]], entry[1]))
     if not free:
         return {**answer, "reason": f"no NIC of {node} is free, well, and of a place that is known"}
-    level, _key, nearest, fact = free[0]
+    level, _key, nearest = free[0]
     answer["nearest"] = {**_named(nearest), "level": level}
-    alike = [
-        entry for entry in free
-        if all(bool(entry[3].get(key)) == bool(fact.get(key)) for key in ("physfn", "rdma_devices"))
-        and all(entry[3].get(key) == fact.get(key) for key in ("speed_mbps", "link_layer"))
-    ]  # fmt: skip
-    far, _key, farthest, _fact = alike[-1]
+    alike = [entry for entry in free if machine.alike(nearest.address, entry[2].address)]
+    far, _key, farthest = alike[-1]
     if not nearer(level, far):
         return {**answer, "reason": f"every free NIC like {nearest.address} is at {level}: there is nothing to compare"}
     answer["farthest"] = {**_named(farthest), "level": far}

@@ -335,5 +335,7 @@ def test_who_can_measure_with_whom():
         claim["status"]["devices"] = []
     assert list(pairs(reports, claims, pods, pools, 5)[0]["commands"]) == ["ib_write_bw"]
     assert pairs(reports[:1], claims, pods, pools, 5) == []
+    here = [{**report, "node": "node-1"} for report in reports]
+    assert len(pairs(here, claims, pods, pools, 5)) == 2, "on one node where there is no other"
     pods[0]["metadata"]["uid"] = "another"
     assert pairs(reports, claims, pods, pools, 5) == []

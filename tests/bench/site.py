@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Measure a run of the site playbook that finds nothing to change, on many hosts, against ping."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+import yaml
+
+from tests.machines.builder import build
+
+MACHINE = "hgx-h100"
+HOSTS = (50, 200)
+FORKS = 10
+REPOSITORY = Path(__file__).absolute().parents[2]
+CLAIMS = REPOSITORY / "inventories/example/group_vars/all/claims.yml"
+
+Figures = t.Iterator[dict[str, t.Any]]
+
+
+def site_of_many_hosts(trees: Path) -> Figures:
+    playbook = shutil.which("ansible-playbook")
+    if playbook is None:
+        print("site_noop left out: no ansible-playbook on the path", file=sys.stderr)
+        return
+    root = build(MACHINE, trees / f"site-{MACHINE}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ping = folder / "ping.yml"
+        ping.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.ping": {}}]}]))
+        variables = {
+            **yaml.safe_load(CLAIMS.read_text(encoding="utf-8")),
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "topology_root": str(root),
+            "fabric_nics": [{"name": "rails", "select": {"near_gpu": "PIX"}, "count": 8, "num_vfs": 0}],
+            "fabric_persist": False,
+            "site_become": False,
+            "dra_claims_allow_unreachable": True,
+        }
+        environment = {**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": str(FORKS), "ANSIBLE_NOCOLOR": "1"}
+
+        def run(hosts: int, play: str, *more: str) -> tuple[float, float, str]:
+            """Seconds, the controller's largest memory in MiB, and the output."""
+            inventory = folder / f"{hosts}.json"
+            names = {f"node-{number:03}": {} for number in range(hosts)}
+            inventory.write_text(json.dumps({"all": {"hosts": names, "vars": variables}}))
+            output = folder / "output"
+            start = time.perf_counter()
+            with open(output, "wb") as stream:
+                command = [str(playbook), "-i", str(inventory), play, *more]
+                process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream)
+                _pid, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            text = output.read_text(encoding="utf-8")
+            if process.returncode:
+                raise RuntimeError(f"{play} ended with {process.returncode}:\n{text[-3000:]}")
+            return time.perf_counter() - start, usage.ru_maxrss / 1024, text
+
+        places = ("-e", f"site_report_dest={folder}/report", "-e", f"site_claims_dest={folder}/kubernetes")
+        whole = ("playbooks/site.yml", *places)
+        seconds: dict[tuple[str, int], float] = {}
+        memory: dict[tuple[str, int], float] = {}
+        for hosts in HOSTS:
+            shutil.rmtree(folder / "report", ignore_errors=True)
+            run(hosts, *whole)  # writes the report and the manifests
+            seconds["ping", hosts], memory["ping", hosts], _text = run(hosts, str(ping))
+            seconds["site", hosts], memory["site", hosts], text = run(hosts, *whole, "--check")
+            changed = sum(int(found) for found in re.findall(r"changed=(\d+)", text))
+            if changed:
+                raise RuntimeError(f"the second run was to change nothing, and {changed} tasks did")
+        _seconds, _memory, text = run(1, *whole, "--check", "-vvv")
+        trips = len(re.findall(r"^<node-000> EXEC ", text, re.MULTILINE))
+        few, many = HOSTS
+        load = f"{FORKS} forks; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs at the end"
+        yield {
+            "name": f"site_noop_{many}_hosts_vs_ping",
+            "value": round(seconds["site", many] / seconds["ping", many], 2),
+            "unit": "ratio",
+            "against": f"ansible.builtin.ping on the same hosts, {seconds['ping', many]:.0f} s "
+            f"(the site {seconds['site', many]:.0f} s)",
+            "method": f"site.yml --check on {many} hosts on the local connection, trees of an HGX H100: probe, report, "
+            f"plan of the configuration, claims of the example site; {load}",
+        }
+        yield {
+            "name": "site_noop_commands_a_host",
+            "value": trips,
+            "unit": "commands",
+            "against": "ansible.builtin.ping, 1",
+            "method": "commands that the connection plugin runs on one host for the same run, pipelining on",
+        }
+        for play in ("site", "ping"):
+            growth = (memory[play, many] - memory[play, few]) / (many - few)
+            yield {
+                "name": f"{play}_controller_mib_a_host",
+                "value": round(growth, 3),
+                "unit": "MiB",
+                "against": f"{memory[play, few]:.0f} MiB for {few} hosts, {memory[play, many]:.0f} MiB for {many}",
+                "method": "the largest resident memory of ansible-playbook itself, what each host more adds",
+            }

@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods measure what they get from each other: the role alignment with real pods and the driver's devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+
+from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+
+Object = dict[str, t.Any]
+
+pytestmark = [
+    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not shutil.which("iperf3"), reason="iperf3 is not installed"),
+]
+
+
+@pytest.fixture(name="pods", scope="module")
+def _pods(node: Node) -> t.Iterator[Node]:
+    """Two pods, each with a NIC of its own and a way to the other one's."""
+    for number in (0, 1):
+        add_rail(number)
+    ip("netns exec switch sysctl -w net.ipv4.ip_forward=1")
+    driver = Driver(node)
+    driver.wait_ready()
+    selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}}
+    node.plane.expect("POST", f"{API}/deviceclasses", device_class)
+    for number, name in enumerate(("one", "two")):
+        own, other = number * 16, (1 - number) * 16
+        config = {
+            "name": "net1",
+            "addresses": [f"203.0.113.{own + 2}/28"],
+            "routes": [{"destination": f"203.0.113.{other}/28", "gateway": f"203.0.113.{own + 1}"}],
+        }
+        expression = f'device.attributes["{NAME}"].ifName == "rail{number}"'
+        request = {"deviceClassName": "nic", "selectors": [{"cel": {"expression": expression}}]}
+        devices = {
+            "requests": [{"name": "nic", "exactly": request}],
+            "config": [{"opaque": {"driver": NAME, "parameters": parameters(config)}}],
+        }
+        claim = {"metadata": {"name": name}, "spec": {"devices": devices}}
+        node.plane.expect("POST", f"{API}/namespaces/default/resourceclaims", claim)
+        node.run_pod(node.pod(name, resourceClaims=[{"name": "net", "resourceClaimName": name}]))
+        path = f"{API}/namespaces/default/resourceclaims/{name}"
+        node.plane.wait_for(
+            lambda path=path: node.plane.expect("GET", path)["status"].get("devices", [{}])[0].get("networkData"),
+            "the address in the claim's status",
+        )
+    yield node
+    driver.stop()
+
+
+def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
+    """Run the playbook on the node; what it wrote for programs."""
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {node.name: host}}}))
+    given = {"alignment_kubeconfig": str(node.plane.kubeconfig), "verify_become": False, **variables}
+    (folder / "variables.json").write_text(json.dumps(given))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+    paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+    kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+    kept["ANSIBLE_HOME"], kept["PWD"] = str(folder / "home"), str(folder)
+    command = [str(PROGRAM), "-i", "hosts.json", "lanewise.dra.verify", "-e", "@variables.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=kept)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return t.cast(Object, json.loads((folder / "report" / "alignment.json").read_text()))
+
+
+def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
+    """Between the two NICs, by the program that both pods have. Nothing is measured unless it is asked for."""
+    assert all(one["measured"] == [] for one in verify(pods, tmp_path)["claims"])
+    answer = verify(pods, tmp_path, alignment_measure=True, alignment_measure_seconds=2)
+    found = {one["claim"]: one["measured"] for one in answer["claims"]}
+    assert set(found) == {"default/one", "default/two"}
+    for claim, peer in (("default/one", "default/two"), ("default/two", "default/one")):
+        [measured] = found[claim]
+        assert (measured["tool"], measured["peer"], measured["problem"]) == ("iperf3", peer, "")
+        assert measured["gb_per_s"] > 0.001 and measured["details"]["streams"] == 4
+    page = (tmp_path / "report" / "alignment.html").read_text()
+    assert "(iperf3)" in page
+
+
+def test_a_program_that_is_in_no_pod_is_told(pods: Node, tmp_path: Path) -> None:
+    answer = verify(
+        pods, tmp_path, alignment_measure=True, alignment_measure_most=1, alignment_measure_nccl="all_gather_perf -b 8"
+    )
+    [measured] = [one for claim in answer["claims"] for one in claim["measured"]]
+    assert measured["tool"] == "all_gather_perf" and measured["gb_per_s"] is None and measured["problem"]
