@@ -38,7 +38,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
 PURE = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "host"))  # typed strictly
-SCENARIOS = ("default", "fabric")  # below molecule/
+SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
 SEPARATE = ("cluster", "driver", "host", "lab")  # folders of tests that have a session, not C(tests), of their own
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 STAGE = WORK / "stage"
@@ -439,11 +439,13 @@ def site(session: nox.Session, controller: str) -> None:
 @nox.parametrize("scenario", SCENARIOS, ids=SCENARIOS)
 @check
 def molecule(session: nox.Session, scenario: str) -> None:
-    """Scenarios, with check mode, idempotence, verify: the example site; the role fabric on virtual nodes, rebooted."""
-    if scenario == "fabric":
+    """Scenarios: the example site; on virtual nodes, the role fabric and the whole life of a cluster's site."""
+    if scenario != "default":
         if not os.environ.get("LANEWISE_SLOW"):
             raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=molecule' runs it")
         virtual.ensure()
+    if scenario == "cluster":
+        kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     venv = prepare()
     other_collections()  # it asks Galaxy for those that the collection depends on, where they are not there
     run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")

@@ -63,6 +63,7 @@ _SERIAL = re.compile(
     r"(?i)(\bserial(?:[_ -]?(?:number|no))?\\?[\"']?\s*[:=]\s*\\?[\"']?)(?!(?:null|none|unknown)\b)([\w-]{4,})"
 )
 _MAC = re.compile(r"(?<![0-9A-Fa-f:.-])(?:[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2})(?![0-9A-Fa-f:-])")
+_INFINIBAND = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){19}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
 _GUID = re.compile(
     r"(?<![0-9A-Fa-f:])(?:(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}|(?:[0-9A-Fa-f]{2}:){7}[0-9A-Fa-f]{2}"
     r"|0x[0-9A-Fa-f]{16})(?![0-9A-Fa-f:])"
@@ -92,6 +93,7 @@ def redact(text: str, salt: str) -> str:
     text = _BEARER.sub(rf"\1\2{GONE}", text)
     text = _NAMED.sub(rf"\1{GONE}", text)
     text = _SERIAL.sub(lambda found: found[1] + name("serial", found[2]), text)
+    text = _INFINIBAND.sub(lambda found: name("mac", found[0]), text)
     text = _GUID.sub(lambda found: name("guid", re.sub("[:x]", "", found[0]).lower()[-16:]), text)
     text = _MAC.sub(lambda found: name("mac", found[0].replace("-", ":")), text)
     return _IPV6.sub(address, _IPV4.sub(address, text))

@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Exchange data with the other pod of a job over each interface that is named, for as long as it runs.
+
+The pod with number 1 finds number 0 by multicast, makes one connection and keeps it. What was exchanged stands in
+/tmp/INTERFACE. A connection that breaks ends the pod with status 1.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+
+NUMBER = int(os.environ["JOB_COMPLETION_INDEX"])
+ASK, SERVE, SIZE = 7001, 7002, 100_000
+
+
+def listen(interface):
+    """Tell who asks that this is number 0, and take its connection."""
+    server = socket.socket(socket.AF_INET6)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    server.bind(("::", SERVE))
+    server.listen()
+    asked = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    asked.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    asked.bind(("::", ASK))
+
+    def answer():
+        while True:
+            _question, address = asked.recvfrom(100)
+            asked.sendto(b"here", address)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return server.accept()
+
+
+def find(interface):
+    """Ask all on the link until number 0 answers, and connect to it."""
+    question = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    question.settimeout(2)
+    while True:
+        try:
+            question.sendto(b"who", ("ff02::1", ASK, 0, socket.if_nametoindex(interface)))
+            _answer, address = question.recvfrom(100)
+            break
+        except OSError as error:  # as long as the other one is not there
+            print(interface, error, flush=True)
+            time.sleep(1)
+    connection = socket.socket(socket.AF_INET6)
+    connection.connect((address[0], SERVE, 0, socket.if_nametoindex(interface)))
+    return connection, address
+
+
+def take(connection, size):
+    taken = b""
+    while len(taken) < size:
+        part = connection.recv(size - len(taken))
+        if not part:
+            raise OSError("the other side has gone")
+        taken += part
+    return taken
+
+
+def exchange(interface):
+    connection, address = find(interface) if NUMBER else listen(interface)
+    connection.settimeout(600)
+    for count in range(1, sys.maxsize):
+        if NUMBER:
+            data = os.urandom(SIZE)
+            connection.sendall(data)
+            if take(connection, 32) != hashlib.sha256(data).digest():
+                raise OSError("other data came than was sent")
+            time.sleep(1)
+        else:
+            connection.sendall(hashlib.sha256(take(connection, SIZE)).digest())
+        with open(f"/tmp/{interface}.new", "w") as file:
+            json.dump({"peer": address[0], "port": connection.getsockname()[1], "exchanged": count}, file)
+        os.rename(f"/tmp/{interface}.new", f"/tmp/{interface}")
+
+
+def run(interface):
+    try:
+        exchange(interface)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+for name in sys.argv[1:]:
+    threading.Thread(target=run, args=(name,)).start()

@@ -1,0 +1,45 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The cluster by its API server, and what runs inside of a pod by its node's runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"], ".cache/lab")
+CTR = "/opt/lab/bin/ctr --address /run/containerd/containerd.sock --namespace k8s.io"
+
+
+@pytest.fixture(name="get", scope="session")
+def _get():
+    """Objects of the cluster, by the words that kubectl takes."""
+
+    def get(*words):
+        command = [str(FOLDER / "kubectl"), "get", "--output=json", *words]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["items"]
+
+    return get
+
+
+@pytest.fixture(name="name")
+def _name(host):
+    return host.ansible.get_variables()["inventory_hostname"]
+
+
+@pytest.fixture(name="inside")
+def _inside(host):
+    """What a command says in the container of the pod that the node has in a namespace."""
+
+    def run(command, namespace="exchange"):
+        chosen = f'labels."io.kubernetes.pod.namespace"=={namespace},labels."io.cri-containerd.kind"==container'
+        (one,) = host.check_output("%s containers ls -q %s", CTR, chosen).split()
+        return host.check_output(f"{CTR} tasks exec --exec-id look-$$ {one} {command}")
+
+    return run

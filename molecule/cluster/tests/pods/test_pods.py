@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node of the site with a pod of the job: what the driver has given it, and what it does with it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+SHARED, WHOLE = "0000:23:00.0", "0000:43:00.0"
+
+
+def test_the_node_is_configured(host):
+    assert host.file(f"/sys/bus/pci/devices/{SHARED}/sriov_numvfs").content_string.strip() == "2"
+    assert host.file(f"/sys/bus/pci/devices/{WHOLE}/sriov_numvfs").content_string.strip() == "0"
+    card = host.check_output("ls /sys/bus/pci/devices/%s/net", SHARED)
+    (link,) = json.loads(host.check_output("ip -json -details link show %s", card))
+    assert [one["trust"] for one in link["vfinfo_list"]] == [True, True]
+    assert "netns exclusive" in host.check_output("rdma system show")
+
+
+def test_the_driver_runs_as_a_service(host):
+    service = host.service("lanewise-driver")
+    assert service.is_running and service.is_enabled
+    token = host.file("/etc/lanewise/token")
+    assert (token.user, token.mode) == ("root", 0o600)
+    assert host.file("/opt/lanewise/current").linked_to.startswith("/opt/lanewise/releases/1.0.0-")
+    assert host.run("/opt/lanewise/current/bin/lanewise-driver status").rc == 0
+
+
+def test_the_cluster_knows_its_devices(name, get):
+    published = [one["spec"] for one in get("resourceslices") if one["spec"]["driver"] == "lanewise.dev"]
+    devices = [device for one in published if one.get("nodeName") == name for device in one.get("devices", [])]
+    kinds = [next(iter(device["attributes"]["type"].values())) for device in devices]
+    assert sorted(kinds) == ["pf", "pf", "vf", "vf"]
+
+
+def test_its_pod_runs_with_devices_of_the_claim(name, get):
+    (pod,) = [one for one in get("pods", "--namespace=exchange") if one["spec"]["nodeName"] == name]
+    assert pod["status"]["phase"] == "Running" and pod["status"]["containerStatuses"][0]["restartCount"] == 0
+    (used,) = pod["status"]["resourceClaimStatuses"]
+    (claim,) = [
+        one for one in get("resourceclaims", "--namespace=exchange")
+        if one["metadata"]["name"] == used["resourceClaimName"]
+    ]  # fmt: skip
+    given = {one["request"]: one for one in claim["status"]["allocation"]["devices"]["results"]}
+    assert {one["pool"] for one in given.values()} == {name}
+    assert given["whole"]["device"] == "pci-0000-43-00-0" and given["shared"]["device"].startswith("pci-0000-23-1")
+    told = {one["device"]: one for one in claim["status"]["devices"]}
+    for request, interface in (("shared", "net1"), ("whole", "net2")):
+        status = told[given[request]["device"]]
+        assert {"Ready": "True"}.items() <= {one["type"]: one["status"] for one in status["conditions"]}.items()
+        assert status["networkData"]["interfaceName"] == interface
+
+
+def test_the_pod_has_its_cards_inside(host, inside):
+    links = {one["ifname"]: one for one in json.loads(inside("ip -json -details link"))}
+    assert links["net1"]["operstate"] == links["net2"]["operstate"] == "UP"
+    assert links["net1"]["parentdev"].startswith("0000:23:1") and links["net2"]["parentdev"] == WHOLE
+    assert links["net2"]["mtu"] == 1400
+    assert not host.file(f"/sys/bus/pci/devices/{WHOLE}/net").exists or not host.check_output(
+        "ls /sys/bus/pci/devices/%s/net", WHOLE
+    )
+
+
+def test_the_pod_has_its_rdma_device_inside(host, inside):
+    (link,) = json.loads(inside("rdma -json link"))
+    assert (link["ifname"], link["netdev"], link["state"]) == ("rxe0", "net2", "ACTIVE")
+    told = inside("ibv_devinfo --verbose")  # opens it
+    assert "rxe0" in told and "PORT_ACTIVE" in told
+    assert json.loads(host.check_output("rdma -json link")) == []
+
+
+def test_the_pods_exchange_data_over_both(inside):
+    """Over the connection that each has made once: it did not break whatever was done to the driver meanwhile."""
+    before = {name: json.loads(inside(f"cat /tmp/{name}")) for name in ("net1", "net2")}
+    deadline = time.monotonic() + 120
+    for name, earlier in before.items():
+        assert earlier["peer"].startswith("fe80::")
+        while json.loads(inside(f"cat /tmp/{name}"))["exchanged"] < earlier["exchanged"] + 2:
+            assert time.monotonic() < deadline, f"nothing is exchanged over {name} any more"
+            time.sleep(1)
+        assert json.loads(inside(f"cat /tmp/{name}"))["port"] == earlier["port"]

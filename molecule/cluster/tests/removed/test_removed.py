@@ -1,0 +1,37 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node and a cluster after all was taken away."""
+
+from __future__ import annotations
+
+import json
+
+CARDS = ("0000:23:00.0", "0000:43:00.0")
+
+
+def test_the_node_has_nothing_left(host):
+    for path in ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", "/var/lib/kubelet/plugins/lanewise.dev"):
+        assert not host.file(path).exists
+    for unit in ("lanewise-driver", "lanewise-fabric"):
+        assert not host.file(f"/etc/systemd/system/{unit}.service").exists
+        assert not host.service(unit).is_running
+    assert host.check_output("find /var/run/cdi -name '*lanewise*'") == ""
+
+
+def test_the_cards_are_back_as_they_were(host):
+    for card in CARDS:
+        assert host.file(f"/sys/bus/pci/devices/{card}/sriov_numvfs").content_string.strip() == "0"
+        interface = host.check_output("ls /sys/bus/pci/devices/%s/net", card)
+        (link,) = json.loads(host.check_output("ip -json link show %s", interface))
+        assert (link["mtu"], link["operstate"]) == (1500, "UP")
+    (link,) = json.loads(host.check_output("rdma -json link"))
+    assert link["netdev"] == host.check_output("ls /sys/bus/pci/devices/%s/net", CARDS[1])
+
+
+def test_the_cluster_has_nothing_left(get):
+    assert not [one for one in get("resourceslices") if one["spec"]["driver"] == "lanewise.dev"]
+    assert get("resourceclaims,resourceclaimtemplates", "--all-namespaces") == get("deviceclasses") == []
+    kinds = "namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies"
+    assert not [one["metadata"]["name"] for one in get(kinds) if "lanewise" in one["metadata"]["name"]]
