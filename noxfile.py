@@ -380,10 +380,11 @@ def node(session: nox.Session) -> None:
     venv = prepare()
     other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
-    ensure_useful(session, "dnsmasq-base", "dnsmasq")
+    for name, program in {"dnsmasq-base": "dnsmasq", "iperf3": "iperf3"}.items():
+        ensure_useful(session, name, program)
     asked = os.environ.get("K8S", "")
     newest, oldest = kubernetes.minors()[0], kubernetes.minors()[-1]
-    files = ("test_node.py", "test_node_driver.py", "test_node_chaos.py", "test_node_daemonset.py")
+    files = [f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment")]
     turns: list[tuple[str, ...]] = [(asked or newest, file) for file in files]
     if not asked:
         turns.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
@@ -401,7 +402,9 @@ def lab(session: nox.Session) -> None:
     if not os.environ.get("LANEWISE_SLOW"):
         raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=lab' runs it")
     virtual.ensure()
-    run(session, prepare(), "python", "-m", "pytest", "tests/lab")
+    venv = prepare()
+    other_collections()
+    run(session, venv, "python", "-m", "pytest", "tests/lab", PYTHONPATH=driver_package(venv))
 
 
 @nox.session

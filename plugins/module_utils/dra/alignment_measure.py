@@ -6,8 +6,8 @@
 """Which pods can measure with each other and how, and what measuring programs print, read into one shape.
 
 A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
-and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests from its
-documentation and source.
+and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
+tables are commonly shown, and was tried on no GPU.
 """
 
 from __future__ import annotations

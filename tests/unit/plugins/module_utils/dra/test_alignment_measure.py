@@ -5,7 +5,7 @@
 """What measuring programs printed: iperf3 3.12 on loopback, perftest 6.24 over soft-RoCE on a virtual machine, less
 their addresses.
 
-The table of nccl-tests is written after its documentation and source, and was printed by no GPU.
+The table of nccl-tests is written as such tables are commonly shown, and was printed by no GPU.
 """
 
 from __future__ import annotations
