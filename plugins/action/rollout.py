@@ -131,6 +131,7 @@ def _node(variables: dict[str, t.Any], host: str, alive: bool) -> Node | None:
         node.reboot = plan.get("reboot_reasons") or []
         node.reboot_ok = variables["hostvars"][host].get("fabric_reboot_ok") in (True, "true", "yes")
     node.recorded = str(variables["hostvars"][host].get("topology_root") or "/") != "/"
+    node.cordoned = _of(variables, host, "fabric_left_cordoned") is True
     driver = _of(variables, host, "dra_driver_plan")
     node.driver = [str(one) for one in driver or ()]
     asked = _of(variables, host, "site_asked")

@@ -28,8 +28,8 @@ class Node:
     """One node of the plan.
 
     C(changes) are of the role fabric, as the module of that name returns them; C(driver) are what the role dra_driver
-    will do, in words. A node that is C(recorded) is a folder, and never changed. C(problems) keep the rollout from
-    starting.
+    will do, in words. A node that is C(recorded) is a folder, and never changed; one that is C(cordoned) was left so by
+    a run that was cut off. C(problems) keep the rollout from starting.
     """
 
     name: str
@@ -39,11 +39,12 @@ class Node:
     reboot: list[str] = field(default_factory=list)
     reboot_ok: bool = False
     recorded: bool = False
+    cordoned: bool = False
     problems: list[str] = field(default_factory=list)
 
     @property
     def to_do(self) -> bool:
-        wanted = self.changes or self.driver or (self.reboot and self.reboot_ok)
+        wanted = self.changes or self.driver or self.cordoned or (self.reboot and self.reboot_ok)
         return bool(wanted) and not self.recorded and not self.problems
 
     def lines(self) -> list[str]:
@@ -54,6 +55,8 @@ class Node:
             found.append(f"{_count(len(self.changes), 'change')} ({kinds})")
         if self.driver:
             found.append("driver: " + ", ".join(self.driver))
+        if self.cordoned:
+            found.append("goes back to the scheduler, from which a run that was cut off has kept it")
         if self.drain:
             found.append(f"its pods leave first: {_some(self.drain)}")
         if self.reboot:
