@@ -42,7 +42,7 @@ BUILD = ("make", "gcc", "binutils", "bash", "coreutils", "cpio", "dash", "diffut
 BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
 IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
 IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest")
-IMAGE += ("python3", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables")
+IMAGE += ("python3", "python3-venv", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables", "libstdc++6")
 #: What the first run of each took on two cores, downloads included.
 SECONDS = {"tools": 15, "kernel": 100, "image": 90}
 
