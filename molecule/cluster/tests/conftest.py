@@ -39,7 +39,7 @@ def _inside(host):
 
     def run(command, namespace="exchange"):
         chosen = f'labels."io.kubernetes.pod.namespace"=={namespace},labels."io.cri-containerd.kind"==container'
-        (one,) = host.check_output("%s containers ls -q %s", CTR, chosen).split()
+        (one,) = host.check_output(f"{CTR} containers ls -q %s", chosen).split()
         return host.check_output(f"{CTR} tasks exec --exec-id look-$$ {one} {command}")
 
     return run
