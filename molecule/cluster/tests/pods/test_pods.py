@@ -66,15 +66,15 @@ def test_the_pod_has_its_cards_inside(host, inside):
 
 
 def test_the_pod_has_its_rdma_device_inside(host, inside):
-    (link,) = json.loads(inside("rdma -json link"))
+    (link,) = json.loads(inside("rdma -j link"))
     assert (link["ifname"], link["netdev"], link["state"]) == ("rxe0", "net2", "ACTIVE")
     told = inside("ibv_devinfo --verbose")  # opens it
     assert "rxe0" in told and "PORT_ACTIVE" in told
-    assert json.loads(host.check_output("rdma -json link")) == []
+    assert json.loads(host.check_output("rdma -j link")) == []
 
 
 def test_the_pods_exchange_data_over_both(inside):
-    """Over the connection that each has made once: it did not break whatever was done to the driver meanwhile."""
+    """Each over one connection; a pod whose connection breaks ends."""
     before = {name: json.loads(inside(f"cat /tmp/{name}")) for name in ("net1", "net2")}
     deadline = time.monotonic() + 120
     for name, earlier in before.items():

@@ -26,7 +26,7 @@ def test_the_cards_are_back_as_they_were(host):
         interface = host.check_output("ls /sys/bus/pci/devices/%s/net", card)
         (link,) = json.loads(host.check_output("ip -json link show %s", interface))
         assert (link["mtu"], link["operstate"]) == (1500, "UP")
-    (link,) = json.loads(host.check_output("rdma -json link"))
+    (link,) = json.loads(host.check_output("rdma -j link"))
     assert link["netdev"] == host.check_output("ls /sys/bus/pci/devices/%s/net", CARDS[1])
 
 
