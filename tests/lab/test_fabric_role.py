@@ -127,7 +127,7 @@ def test_a_killed_run_is_finished_by_the_next(site: Site) -> None:
     site.node.restore()
     site.node.ssh(
         "nohup sh -c 'until [ $(cat /sys/bus/pci/devices/0000:23:00.0/sriov_numvfs) = 2 ]; do :; done; "
-        "pkill -9 -f AnsiballZ_fabric' >/dev/null 2>&1 &"
+        "kill -9 $(cat /run/lanewise/fabric.lock)' >/dev/null 2>&1 &"
     )
     site.play(SITE, fails=True)
     assert site.vfs() != ["0", "0"]
