@@ -12,12 +12,9 @@ import pathlib
 import typing as t
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.alignment_pages import render
-from jinja2 import TemplateError
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_action import ReportAction
 
-_ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
-_TEMPLATES = [str(_ROLES / role / "templates" / "report") for role in ("alignment", "topology")]
 _SECTIONS = ("summary", "claims", "comparisons", "notes")
 
 _SPEC: dict[str, dict[str, t.Any]] = {
@@ -28,13 +25,8 @@ _SPEC: dict[str, dict[str, t.Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ReportAction):
     """Renders and writes two files. Never connects to a target."""
-
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
@@ -43,23 +35,13 @@ class ActionModule(ActionBase):
         if not isinstance(checked["claims"], list) or not isinstance(checked["summary"], dict):
             raise AnsibleActionFail("checked is not what lanewise.dra.alignment_check returns")
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
-        folders = list(_TEMPLATES)
-        if options["template_dir"]:
-            folders.insert(0, self._loader.path_dwim(options["template_dir"]))
-            if not pathlib.Path(folders[0]).is_dir():
-                raise AnsibleActionFail(f"template_dir {folders[0]!r} is not a folder")
-        try:
+        folders = self._templates(options["template_dir"], "alignment", "topology")
+        with self._faults_told():
             files = {
                 "alignment.json": (json.dumps(checked, indent=1, sort_keys=True) + "\n").encode(),
                 "alignment.html": render(folders, options["title"], checked),
             }
-        except TemplateError as error:
-            place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
-            raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
-        try:
             written = [name for name, content in files.items() if self._write(dest / name, content)]
-        except OSError as error:
-            raise AnsibleActionFail(f"Cannot write the report: {error}") from error
         result.update(changed=bool(written), path=str(dest / "alignment.html"), json=str(dest / "alignment.json"))
         if self._task.diff and written:
             result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}

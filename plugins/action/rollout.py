@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     AS_WANTED,
@@ -32,7 +33,6 @@ _SPEC: dict[str, dict[str, t.Any]] = {
     "tell": {"type": "str", "choices": ["plan", "state", "drift"], "required": True},
     "serial": {"type": "list", "elements": "raw", "default": [1, "25%"]},
     "max_fail_percentage": {"type": "float", "default": 0},
-    "nodes": {"type": "list", "elements": "str"},
 }
 
 
@@ -48,7 +48,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
-        names = options["nodes"] or variables.get("ansible_play_hosts_all") or []
+        names = variables.get("ansible_play_hosts_all") or []
         alive = set(variables.get("ansible_play_hosts") or [])
         if options["tell"] == "plan":
             result.update(self._plan(_nodes(variables, names, alive), options["serial"]))
@@ -94,7 +94,7 @@ class ActionModule(ActionBase):
             left = sum(state == WAITING for state, _reason in states.values())
             lines.append(
                 "The rollout stops here"
-                + (f", and {left} nodes were not touched" if left else "")
+                + (f", and {left} {'node was' if left == 1 else 'nodes were'} not touched" if left else "")
                 + ". Mend what failed, and run it again: it goes on where it stopped."
             )
             found.update(failed=True, msg="\n".join(lines))
@@ -129,8 +129,9 @@ def _node(variables: dict[str, t.Any], host: str, alive: bool) -> Node | None:
         node.changes = plan["changes"]
         node.drain = plan.get("drain_reasons") or []
         node.reboot = plan.get("reboot_reasons") or []
-        node.reboot_ok = variables["hostvars"][host].get("fabric_reboot_ok") in (True, "true", "yes")
-    node.recorded = str(variables["hostvars"][host].get("topology_root") or "/") != "/"
+        node.reboot_ok = boolean(variables["hostvars"][host].get("fabric_reboot_ok") or False)
+    own = variables["hostvars"][host]
+    node.recorded = str(own.get("fabric_root") or own.get("topology_root") or "/") != "/"
     node.cordoned = _of(variables, host, "fabric_left_cordoned") is True
     driver = _of(variables, host, "dra_driver_plan")
     node.driver = [str(one) for one in driver or ()]

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import pathlib
 import typing as t
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, probe_of
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
-from jinja2 import TemplateError
 
-_TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "topology" / "templates" / "report"
 #: What the facts must hold for a page that is true.
 _SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
 
@@ -34,13 +30,9 @@ _SPEC: dict[str, dict[str, t.Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ReportAction):
     """Merges the facts of this run's hosts into the report folder. Never connects to a target."""
 
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
     _incomplete: list[str]
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
@@ -49,19 +41,10 @@ class ActionModule(ActionBase):
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
 
         dest = self._loader.path_dwim(options["dest"])
-        folders = [str(_TEMPLATES)]
-        if options["template_dir"]:
-            folders.insert(0, self._loader.path_dwim(options["template_dir"]))
-            if not pathlib.Path(folders[0]).is_dir():
-                raise AnsibleActionFail(f"template_dir {folders[0]!r} is not a folder")
-        try:
+        folders = self._templates(options["template_dir"], "topology")
+        with self._faults_told():
             site = Site(dest, Pages(folders, options["title"]), options["title"], dry=self._task.check_mode)
             result.update(site.update(self._request(options, variables)))
-        except TemplateError as error:
-            place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
-            raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
-        except OSError as error:
-            raise AnsibleActionFail(f"Cannot write the report: {error}") from error
         result.update(changed=site.changed, path=f"{dest}/index.html")
         if site.warnings or self._incomplete:
             result["warnings"] = site.warnings + self._incomplete

@@ -51,6 +51,17 @@ attributes:
     support: none
 """
 
+    # For modules that write a folder on the controller.
+    FILES = r"""
+options: {}
+attributes:
+  safe_file_operations:
+    description: Uses Ansible's strict file operation functions to ensure proper permissions and avoid data corruption.
+    support: partial
+    details:
+      - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
+"""
+
     # The group lanewise.dra.all takes module defaults for all modules of the collection.
     ACTIONGROUP_LANEWISE = r"""
 options: {}

@@ -27,14 +27,10 @@ attributes:
       - Lists the files that change, not their content.
   idempotent:
     support: full
-  safe_file_operations:
-    description: Uses Ansible's strict file operation functions to ensure proper permissions and avoid data corruption.
-    support: partial
-    details:
-      - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes.files
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   dest:

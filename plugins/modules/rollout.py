@@ -41,10 +41,6 @@ options:
     description: How many of the nodes may fail or be lost before the rollout stops.
     type: float
     default: 0
-  nodes:
-    description: The hosts of the rollout. By default those of the play.
-    type: list
-    elements: str
 seealso:
   - module: lanewise.dra.site_report
 """

@@ -39,14 +39,10 @@ attributes:
       - The diff says in a few lines which nodes changed and how. It does not show the pages.
   idempotent:
     support: full
-  safe_file_operations:
-    description: Uses Ansible's strict file operation functions to ensure proper permissions and avoid data corruption.
-    support: partial
-    details:
-      - Files are replaced atomically by a rename within the folder, with the permissions of the umask.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes.files
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   dest:

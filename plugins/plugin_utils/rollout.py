@@ -152,7 +152,9 @@ def _value(value: t.Any) -> str:
     if value is None:
         return "not there"
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _LONG and "\n" not in text else "a text" if "\n" in text else f"{text[:12]}..."
+    if "\n" in text:
+        return "a text"
+    return text if len(text) <= _LONG else f"{text[:12]}..."
 
 
 def _alike(nodes: t.Sequence[Node]) -> list[str]:

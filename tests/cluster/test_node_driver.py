@@ -84,6 +84,20 @@ def claim_of(driver: Driver, pod: str) -> Object:
     return found
 
 
+def attached(driver: Driver, pod: str) -> Object:
+    """What the driver says of the one device of a pod's claim, once it is in the pod.
+
+    Where attaching takes longer, as with DHCP, the driver says first that the device is prepared.
+    """
+
+    def device() -> Object | None:
+        found: list[Object] = claim_of(driver, pod)["status"].get("devices") or [{}]
+        return found[0] if found[0].get("networkData") else None
+
+    told: Object = driver.plane.wait_for(device, "the status of the attached device", 10)
+    return told
+
+
 @pytest.mark.each_kubernetes
 def test_devices_are_published_and_the_uplink_is_not(driver: Driver) -> None:
     names = {device["attributes"]["ifName"]["string"] for device in driver.devices().values()}
@@ -106,8 +120,7 @@ def test_pod_has_its_interface_while_it_lives(node: Node, driver: Driver) -> Non
     ]
     assert "rail1" not in ip("-brief link")
     assert "rail1" in {device["attributes"]["ifName"]["string"] for device in driver.devices().values()}
-    node.plane.wait_for(lambda: claim_of(driver, "one")["status"].get("devices"), "the claim's status", 10)
-    said = claim_of(driver, "one")["status"]["devices"][0]
+    said = attached(driver, "one")
     assert {entry["type"]: entry["status"] for entry in said["conditions"]}["Ready"] == "True"
     assert said["networkData"]["interfaceName"] == "net1" and said["networkData"]["ips"] == ["203.0.113.18/28"]
     end(node, driver, "one")
@@ -224,8 +237,7 @@ def test_leases_of_both_families(node: Node, driver: Driver) -> None:
         assert "default" not in [route["dst"] for route in routes]  # that of the server is not taken
         assert answers(four["local"])
         wanted = {f"{four['local']}/28", f"{six['local']}/128"}
-        node.plane.wait_for(lambda: claim_of(driver, "leased")["status"].get("devices"), "the claim's status", 10)
-        assert set(claim_of(driver, "leased")["status"]["devices"][0]["networkData"]["ips"]) == wanted
+        assert set(attached(driver, "leased")["networkData"]["ips"]) == wanted
         metadata = node.execute("leased", "sh", "-c", "cat /var/run/kubernetes.io/dra-device-attributes/*/*/*/*.json")
         assert four["local"] in metadata and six["local"] in metadata
         assert "DHCPRELEASE" not in log.read_text()

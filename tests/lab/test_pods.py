@@ -89,13 +89,16 @@ class Site:
         return {link["ifname"]: link for link in json.loads(said)}
 
     def status(self, pod: str) -> Object:
-        """What the driver says of the one device of a pod's claim."""
+        """What the driver says of the one device of a pod's claim, once it is in the pod or has failed."""
         status = self.plane.expect("GET", f"{PODS}/{pod}")["status"]
         path = f"{API}/namespaces/default/resourceclaims/{status['resourceClaimStatuses'][0]['resourceClaimName']}"
-        found = self.plane.wait_for(
-            lambda: self.plane.expect("GET", path)["status"].get("devices"), "the claim's status", PATIENCE
-        )
-        return t.cast(Object, found[0])
+
+        def device() -> Object | None:
+            found: list[Object] = self.plane.expect("GET", path)["status"].get("devices") or [{}]
+            said = found[0].get("conditions") or [{}]
+            return found[0] if said[0].get("reason", "Prepared") != "Prepared" else None
+
+        return t.cast(Object, self.plane.wait_for(device, "the claim's status", PATIENCE))
 
 
 @pytest.fixture(name="site", scope="module")

@@ -100,7 +100,7 @@ def test_a_canary_that_fails_ends_it_and_the_next_run_goes_on(site: Site) -> Non
     assert status == 2
     stands = told(output)
     assert any(line.startswith(f"{canary}: Change") and "rmem_max" in line for line in stands), stands
-    assert "waiting: 1 node" in stands and "1 nodes were not touched" in output
+    assert "waiting: 1 node" in stands and "1 node was not touched" in output
     assert site.vfs() == [NONE, NONE]  # what the step before the failed one made is taken back
 
     status, output = site.play({other: IMPOSSIBLE})

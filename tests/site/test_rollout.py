@@ -108,7 +108,7 @@ def play(
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     done = subprocess.run(
-        [program, "-i", str(inventory), f"playbooks/{playbook}.yml", *options],
+        [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *options],
         cwd=COLLECTION,
         env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"},
         capture_output=True,
@@ -150,6 +150,37 @@ def test_limit_looks_at_no_other_node(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
     output = play(tmp_path, {"one": tree, "two": tree, "gone": UNREACHABLE}, "--limit", "two", "--check")
     assert "[one]" not in output and "gone" not in output and "    - '    two'" in output
+
+
+BATCHES = """
+- hosts: d,b,a,c
+  gather_facts: false
+  serial: [1, 2]
+  max_fail_percentage: 100
+  tasks:
+    - block:
+        - set_fact: {site_begun: true}
+        - fail: {msg: no room}
+          when: inventory_hostname == 'b'
+        - set_fact: {site_state: {state: done}}
+      rescue:
+        - set_fact: {site_state: {state: failed, reason: "{{ ansible_failed_result.msg }}"}}
+    - lanewise.dra.rollout: {tell: state, max_fail_percentage: "{{ bearable }}"}
+      run_once: true
+"""
+
+
+def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
+    (tmp_path / "batches.yml").write_text(BATCHES, encoding="utf-8")
+    hosts: dict[str, dict[str, t.Any]] = {name: {} for name in "abcd"}
+    playbook = str(tmp_path / "batches")
+    output = play(tmp_path, hosts, "-e", "bearable=0", playbook=playbook, rc=2)
+    assert "ok: [a]" in output and "[c]" not in output
+    told = output[output.index("failed: 1 node") :]
+    assert "b: no room" in told and "waiting: 1 node" in told and "done: 2 nodes" in told
+    assert "The rollout stops here, and 1 node was not touched" in told
+    output = play(tmp_path, hosts, "-e", "bearable=25", playbook=playbook)
+    assert "ok: [c]" in output and "stops here" not in output
 
 
 def test_drift_is_told_by_the_exit_status(machines, tmp_path):

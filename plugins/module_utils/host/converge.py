@@ -132,11 +132,13 @@ def converge(
     if ready:
         ready(outcome.changes)
     by_name = {resource.name: resource for resource in resources}
+    failed = outcome.changes[0]
     try:
         for name in outcome.before:
             resource = by_name[name]
             changes = [change for change in outcome.changes if change.resource == name]
             for change in changes:
+                failed = change
                 # before it is made: half of it may have happened
                 done.append(_Done(resource, change, resource.keep(node, change)))
                 resource.apply(node, change)
@@ -146,7 +148,7 @@ def converge(
     except (HostError, Unfit) as error:
         if isinstance(error, Unfit):  # the NICs are others than before the change
             error = HostError("find the NICs again", str(error))
-        raise _undo(node, error, done[-1].change if done else outcome.changes[0], done) from None
+        raise _undo(node, error, failed, done) from None
     return outcome
 
 

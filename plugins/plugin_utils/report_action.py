@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What action plugins that write a report on the controller share."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from jinja2 import TemplateError
+
+_ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
+
+
+class ReportAction(ActionBase):
+    """Never connects to a target. Templates of the site come before those of the collection."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+    TRANSFERS_FILES = False
+
+    def _templates(self, own: str | None, *roles: str) -> list[str]:
+        """The folders of templates in the order in which they are searched: the site's, then those of roles.
+
+        Raises AnsibleActionFail where the site's is no folder.
+        """
+        folders = [str(_ROLES / role / "templates" / "report") for role in roles]
+        if own:
+            folders.insert(0, self._loader.path_dwim(own))
+            if not pathlib.Path(folders[0]).is_dir():
+                raise AnsibleActionFail(f"template_dir {folders[0]!r} is not a folder")
+        return folders
+
+    @contextlib.contextmanager
+    def _faults_told(self) -> t.Iterator[None]:
+        """Raises AnsibleActionFail for a faulty template, with its place, and for a file that cannot be written."""
+        try:
+            yield
+        except TemplateError as error:
+            place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
+            raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
+        except OSError as error:
+            raise AnsibleActionFail(f"Cannot write the report: {error}") from error
