@@ -129,6 +129,7 @@ def _node(variables: dict[str, t.Any], host: str, alive: bool) -> Node | None:
         node.changes = plan["changes"]
         node.drain = plan.get("drain_reasons") or []
         node.reboot = plan.get("reboot_reasons") or []
+        node.left_alone = plan.get("left_alone") or []
         node.reboot_ok = boolean(variables["hostvars"][host].get("fabric_reboot_ok") or False)
     own = variables["hostvars"][host]
     node.recorded = str(own.get("fabric_root") or own.get("topology_root") or "/") != "/"

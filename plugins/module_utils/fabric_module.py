@@ -101,7 +101,7 @@ def run(
         )
     except (HostError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), settings=node.settings)
+    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **told(node))
 
 
 def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
@@ -132,6 +132,11 @@ def desired(system: System, wanted: t.Sequence[Rule], general: Settings) -> Sett
         for rule in wanted
     ]
     return t.cast(Settings, json.loads(json.dumps({"nics": nics, "node": general})))
+
+
+def told(node: Node) -> dict[str, t.Any]:
+    """What a module returns of the NICs that rules choose."""
+    return {"settings": node.settings, "left_alone": [f"{key}: {why}" for key, why in node.left_alone.items()]}
 
 
 def result(outcome: Outcome) -> dict[str, t.Any]:

@@ -534,6 +534,11 @@ rollback:
       description: How long the timer runs.
       type: int
       returned: always
+left_alone:
+  description: The NICs that were chosen and have no settings, as a pod has them, each with who that is.
+  returned: success
+  type: list
+  elements: str
 settings:
   description: The settings of each NIC that a rule chooses, by PCI address or interface.
   returned: success

@@ -62,6 +62,11 @@ rollback:
   description: The timer that takes the changes back, with C(id) and C(seconds).
   returned: where a NIC was changed that the node is reached by
   type: dict
+left_alone:
+  description: The NICs that were chosen and have no settings, as a pod has them, each with who that is.
+  returned: success
+  type: list
+  elements: str
 settings:
   description: The settings of each NIC that was chosen.
   returned: success

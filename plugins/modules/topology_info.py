@@ -293,8 +293,9 @@ topology:
           nearest_nics: {level: PIX, devices: ["0000:18:00.0"], via: {}}
     nics:
       description:
-        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), whether
-          they carry the C(default_route), C(rail), C(data_direct), C(physfn), C(representors) and C(nearest_gpus).
+        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), what of
+          these is C(elsewhere) as in the network namespace of a pod, whether they carry the C(default_route), C(rail),
+          C(data_direct), C(physfn), C(representors) and C(nearest_gpus).
       type: list
       elements: dict
     nvme:

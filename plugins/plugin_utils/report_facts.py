@@ -333,6 +333,8 @@ class View:
             notes.append("down")
         if nic.default_route:
             notes.append("uplink")
+        if nic.elsewhere:
+            notes.append("in a container")
         return self.device(
             nic.address,
             "nic",

@@ -29,7 +29,8 @@ class Node:
 
     C(changes) are of the role fabric, as the module of that name returns them; C(driver) are what the role dra_driver
     will do, in words. A node that is C(recorded) is a folder, and never changed; one that is C(cordoned) was left so by
-    a run that was cut off. C(problems) keep the rollout from starting.
+    a run that was cut off. C(left_alone) are cards that pods have, of which nobody can tell whether they are as wanted.
+    C(problems) keep the rollout from starting.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Node:
     drain: list[str] = field(default_factory=list)
     reboot: list[str] = field(default_factory=list)
     reboot_ok: bool = False
+    left_alone: list[str] = field(default_factory=list)
     recorded: bool = False
     cordoned: bool = False
     problems: list[str] = field(default_factory=list)
@@ -99,7 +101,7 @@ def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[s
         found += _alike(waiting)
     if len(others) > len(waiting):
         found.append(f"as wanted, nothing to do: {_count(len(others) - len(waiting), 'node')}")
-    return found
+    return found + _left_alone({node.name: node.left_alone for node in nodes})
 
 
 def problem_lines(nodes: t.Sequence[Node]) -> list[str]:
@@ -119,6 +121,7 @@ def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t
             "changes": node.changes,
             "driver": node.driver,
             "reboot": node.reboot,
+            "left_alone": node.left_alone,
             "problems": [line for problem in node.problems for line in _lines(problem)],
         }
         for node in nodes
@@ -138,8 +141,15 @@ def drift_lines(told: t.Mapping[str, t.Any]) -> list[str]:
     if told["claims"]["state"] != AS_WANTED:
         found.append(f"claims: {told['claims']['state']}")
         found += [f"    {line}" for line in told["claims"]["lines"]]
+    found += _left_alone({name: node["left_alone"] for name, node in told["nodes"].items()})
     same = sum(node["state"] == AS_WANTED for node in told["nodes"].values())
     return [*found, f"{_count(same, 'node')} as wanted"]
+
+
+def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
+    names = [name for name, own in nics.items() if own]
+    count = sum(map(len, nics.values()))
+    return [f"left alone while pods have them: {_count(count, 'NIC')} of {_some(names)}"] if names else []
 
 
 def _shown(change: t.Mapping[str, t.Any]) -> str:

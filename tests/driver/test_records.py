@@ -15,11 +15,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import usage
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver import files, records
 from lanewise_driver.errors import DriverError
+from lanewise_driver.inventory import Device
 from lanewise_driver.records import DeviceRecord, Pod, Record, Store, Unreadable
 
 UID = "5f0c1b9e-0000-4000-8000-000000000001"
@@ -105,6 +108,22 @@ def test_a_uid_is_no_path(tmp_path: Path, uid: str) -> None:
     wrong.uid = uid
     with pytest.raises(DriverError):
         store.save(wrong)
+
+
+def test_whoever_configures_the_node_reads_them(tmp_path: Path) -> None:
+    """The role fabric leaves cards alone that pods have, and takes from here what they are."""
+    attributes = {"linkLayer": {"string": "ethernet"}, "linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
+    known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0").as_json()
+    held = Record(UID, "ns", "claim", Pod("ns", "pod", "1"), "boot", [DeviceRecord("pci", "node", "nic", known)])
+    Store(tmp_path / usage._CLAIMS.lstrip("/")).save(held)
+    system = System(str(tmp_path))
+    assert usage.users(system, "0000:19:00.0").endswith(UID)
+    assert usage.as_published(system, "0000:19:00.0") == {
+        "interface": ["eth7"],
+        "link_layer": "ethernet",
+        "speed_mbps": 400000,
+    }
+    assert usage.as_published(system, "0000:1a:00.0") == {}
 
 
 def test_only_root_reads_them(tmp_path: Path) -> None:

@@ -75,6 +75,18 @@ def build(description: dict | str | Path, out: Path) -> Path:
     return out
 
 
+def hand_over(root: Path, address: str) -> None:
+    """Take a NIC's interfaces and RDMA devices out of a tree as the kernel does where a container gets them.
+
+    The folders of their classes below the function stay, and are empty; lab tests see that on a real kernel.
+    """
+    function = (root / "sys/bus/pci/devices" / address).resolve()
+    for name in ("net", "infiniband"):
+        for device in (function / name).iterdir() if (function / name).is_dir() else ():
+            shutil.rmtree(device)
+            (root / "sys/class" / name / device.name).unlink()
+
+
 def compose(machine: dict[str, t.Any]) -> tuple[dict[str, bytes], dict[str, str]]:
     """All files (path -> content) and all symbolic links (path -> target) of a machine, relative to its root."""
     tree = _Tree(plan(machine))

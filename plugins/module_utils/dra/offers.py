@@ -415,6 +415,7 @@ def _sriov(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> l
 def _lanewise(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> list[Offer]:
     publication = publish.publication(facts, options["counters"])
     sets = {entry["name"]: entry for entry in publication.counter_sets}
+    away = frozenset(known.qualified(name) for name in publish.TOLD_BY_INTERFACE)
     return [
         Offer(
             known.name,
@@ -423,9 +424,8 @@ def _lanewise(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -
             device,
             address=publication.addresses[device["name"]],
             counter_sets=tuple(sets[used["counterSet"]] for used in device.get("consumesCounters", ())),
-            unknown=frozenset(
-                _unpublished(facts["functions"][publication.addresses[device["name"]]], facts),
-            ),
+            unknown=frozenset(_unpublished(facts["functions"][publication.addresses[device["name"]]], facts))
+            | (away if device["name"] in publication.away else frozenset()),
         )
         for device in publication.devices
     ]

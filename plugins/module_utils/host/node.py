@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..topology.model import as_dict
 from ..topology.probe import probe
@@ -16,6 +16,7 @@ from ..topology.selector import NEAR, NUMBERS, TEXTS, Selector, values_of, value
 from .management import management_interfaces
 from .resource import NODE, Change, Refusal
 from .system import HostError, System
+from .usage import as_published, users
 
 Settings = dict[str, t.Any]
 
@@ -93,7 +94,8 @@ class Node:
     """One node: its C(devices) by key, and the merged C(settings) of those that rules choose.
 
     C(general) are the settings of the node itself. Where several rules choose a device, a later one replaces what an
-    earlier one says, mapping by mapping. Raises Unfit where a rule finds fewer or more NICs than it says.
+    earlier one says, mapping by mapping. A NIC whose interface is in another network namespace counts for a rule, and
+    has no settings: C(left_alone) tells who has it. Raises Unfit where a rule finds fewer or more NICs than it says.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Node:
         self.allow_management = allow_management
         self._connection = connection
         self._management: dict[str, str] | None = None
+        self.left_alone: dict[str, str] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -124,10 +127,17 @@ class Node:
         for entry in self.facts["interfaces"]:
             if entry["address"] is None:
                 values[entry["name"]] = values_of_interface(entry)
+        elsewhere = {nic["address"] for nic in self.facts["nics"] if nic["elsewhere"]}
+        published = {key: as_published(self.system, key) for key in elsewhere} if self.rules else {}
+        for key, more in published.items():
+            values[key].update(more)
+        unseen = {key for key, more in published.items() if not more}
         chosen: dict[str, Settings] = {}
         problems = []
         for rule in self.rules:
-            found = [key for key, one in values.items() if _chooses(rule.select, one)]
+            # what nobody can tell of a NIC while a container has it does not make the NIC a missing one
+            blind = replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
+            found = [key for key, one in values.items() if _chooses(blind if key in unseen else rule.select, one)]
             wrong = rule.count is not None and len(found) != rule.count
             if wrong or len(found) < (rule.at_least or 0):
                 wanted = rule.count if wrong else f"at least {rule.at_least}"
@@ -137,7 +147,8 @@ class Node:
                 chosen[key] = merged(chosen.get(key, {}), rule.settings)
         if problems:
             raise Unfit(problems)
-        return chosen
+        self.left_alone = {key: users(self.system, key) for key in sorted(chosen.keys() & elsewhere)}
+        return {key: settings for key, settings in chosen.items() if key not in elsewhere}
 
     @property
     def management(self) -> dict[str, str]:

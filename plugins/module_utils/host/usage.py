@@ -3,11 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Who uses a VF at this moment."""
+"""Who uses a NIC or a VF at this moment."""
 
 from __future__ import annotations
 
+import json
 import os
+import typing as t
 
 from .system import System
 
@@ -17,24 +19,47 @@ _CLAIMS = "/var/lib/kubelet/plugins/lanewise.dev/state"
 _USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
-def users(system: System, vf: str) -> str:
-    """Who uses the VF at the PCI address C(vf), as the end of a sentence; empty for nobody.
+def users(system: System, function: str) -> str:
+    """Who uses the VF or PF at the PCI address C(function), as the end of a sentence; empty for nobody.
 
     A pod has it where a claim's record names it or its interface is in another network namespace, a guest or a program
     has it where it is open through VFIO. What the node itself uses is not told here, but by
     :func:`management.management_interfaces`.
     """
     for name in system.names(_CLAIMS):
-        if name.endswith(".json") and f'"{vf}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
+        if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
             return f"a pod has it by the resource claim with UID {name[:-5]}"
-    driver = system.link(f"{_DEVICES}/{vf}/driver")
+    driver = system.link(f"{_DEVICES}/{function}/driver")
     if driver in _USER_SPACE:
-        group = system.link(f"{_DEVICES}/{vf}/iommu_group")
+        group = system.link(f"{_DEVICES}/{function}/iommu_group")
         process = _opened_by(f"/dev/vfio/{group}") if group and system.live else ""
         return f"process {process} has it open through {driver}" if process else ""
-    if driver and system.exists(f"{_DEVICES}/{vf}/net") and not system.names(f"{_DEVICES}/{vf}/net"):
+    if driver and system.exists(f"{_DEVICES}/{function}/net") and not system.names(f"{_DEVICES}/{function}/net"):
         return "its interface is in another network namespace, as of a container"
     return ""
+
+
+def as_published(system: System, function: str) -> dict[str, t.Any]:
+    """What a selector compares of a function that a pod has, as the DRA driver published it before the pod had it.
+
+    C(interface), C(link_layer) and C(speed_mbps), of the driver's record of the claim; empty where no record tells.
+    """
+    for name in system.names(_CLAIMS):
+        text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
+        if not text or f'"{function}"' not in text:
+            continue
+        try:
+            known = [device["known"] for device in json.loads(text)["devices"]]
+            (attributes,) = [one["device"]["attributes"] for one in known if one["address"] == function]
+        except (ValueError, KeyError, TypeError):
+            continue  # the driver tells of a record that it cannot read
+        found = {
+            "interface": [value["string"] for key, value in attributes.items() if key == "ifName"],
+            "link_layer": attributes.get("linkLayer", {}).get("string"),
+            "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
+        }
+        return {key: value for key, value in found.items() if value}
+    return {}
 
 
 def _opened_by(path: str) -> str:

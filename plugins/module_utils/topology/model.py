@@ -217,6 +217,8 @@ class Nic:
     interfaces: list[str] = field(default_factory=list)
     representors: list[str] = field(default_factory=list)
     rdma_devices: list[str] = field(default_factory=list)
+    # interface, rdma_device: what it has in another network namespace, where a probe cannot look
+    elsewhere: list[str] = field(default_factory=list)
     link_layer: str | None = None
     speed_mbps: int | None = None
     up: bool | None = None

@@ -171,6 +171,25 @@ def _route_is_up(flags: str) -> bool:
     return bool(value & _RTF_UP) and not value & _RTF_REJECT
 
 
+def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: list[Interface]) -> dict[str, list[str]]:
+    """What NICs without an interface here have in another network namespace: C(interface), C(rdma_device), by address.
+
+    The kernel keeps the folder of a class below a function as long as the function has a device of that class, and
+    shows in it what belongs to the reader's namespace (get_device_parent in drivers/base/core.c, namespaces of sysfs).
+    """
+    classes = {"net": "interface", "infiniband": "rdma_device"}
+    visible = {interface.address for interface in interfaces}
+    found = {}
+    for address, function in functions.items():
+        if function.kind == "nic" and function.driver and address not in visible:
+            folder = f"/sys/bus/pci/devices/{address}"
+            here = set(reader.names(folder))
+            what = [what for name, what in classes.items() if name in here and not reader.names(f"{folder}/{name}")]
+            if what:
+                found[address] = what
+    return found
+
+
 def below(interfaces: list[Interface], names: set[str]) -> set[str]:
     """The interfaces in C(names) and all that they stand on: the ports of a bond or bridge, a VLAN's parent."""
     lower = {interface.name: set(interface.lower) for interface in interfaces}

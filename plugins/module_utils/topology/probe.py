@@ -49,18 +49,24 @@ def probe(
     models = _gpu_models(reader, topology.functions)
     topology.source.unreadable = reader.unreadable
     topology.source.unreadable_count = reader.unreadable_count
-    complete(topology, stated, models)
+    complete(topology, stated, models, net.elsewhere(reader, topology.functions, topology.interfaces))
     return topology
 
 
 def complete(
-    topology: Topology, stated: list[dict[str, t.Any]] | None = None, gpu_models: dict[str, str] | None = None
+    topology: Topology,
+    stated: list[dict[str, t.Any]] | None = None,
+    gpu_models: dict[str, str] | None = None,
+    elsewhere: dict[str, list[str]] | None = None,
 ) -> None:
-    """Derive from functions, interfaces and RDMA devices all that follows from them, the findings last."""
+    """Derive from functions, interfaces and RDMA devices all that follows from them, the findings last.
+
+    C(elsewhere) is what functions have in other network namespaces, by address (see :func:`net.elsewhere`).
+    """
     stated = stated or []
     applied = overrides.apply_locality(stated, topology.functions)
     topology.gpus = _gpus(topology.functions, gpu_models or {})
-    topology.nics = _nics(topology.functions, topology.interfaces, topology.rdma_devices)
+    topology.nics = _nics(topology, elsewhere or {})
     overrides.apply_rails(stated, topology.functions, topology.nics)
     proximity = affinity.Proximity(topology)
     affinity.find_nearest(proximity, topology.gpus, topology.nics)
@@ -139,7 +145,8 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
     return list(found.values())
 
 
-def _nics(functions: dict[str, PciFunction], interfaces: list[Interface], rdma_devices: list[RdmaDevice]) -> list[Nic]:
+def _nics(topology: Topology, elsewhere: dict[str, list[str]]) -> list[Nic]:
+    functions, interfaces, rdma_devices = topology.functions, topology.interfaces, topology.rdma_devices
     carrying = net.below(interfaces, {interface.name for interface in interfaces if interface.default_route})
     partners = _data_direct(functions)
     interfaces_of: dict[str | None, list[Interface]] = {}
@@ -166,6 +173,7 @@ def _nics(functions: dict[str, PciFunction], interfaces: list[Interface], rdma_d
             interfaces=[interface.name for interface in own],
             representors=[i.name for i in here if i.kind == "representor"],
             rdma_devices=[device.name for device in rdma_own],
+            elsewhere=elsewhere.get(function.address, []),
             default_route=any(interface.name in carrying for interface in own),
             data_direct=partners.get(function.address),
         )

@@ -31,6 +31,11 @@ LINK_DOWN = f"{DRIVER}/link-down"
 #: The taint of a device that a pod has and the node no longer shows: nobody else shall get it.
 MISSING = f"{DRIVER}/missing"
 COUNTER = "functions"
+#: Attributes and capacities that a probe cannot tell of a function while its interface is in another namespace.
+TOLD_BY_INTERFACE = (
+    *("alias", "bandwidth", "firmware", "ifName", "linkLayer", "linkSpeedMbps"),
+    *("mac", "mtu", "nodeGUID", "rdmaDevice", "up"),
+)
 
 Facts = t.Mapping[str, t.Any]
 
@@ -41,7 +46,8 @@ class Publication:
 
     C(devices) and C(counter_sets) are v1 Device and CounterSet objects in the order of PCI addresses; C(addresses) maps
     device names to PCI addresses, and C(interfaces) names the interfaces of devices that have none; C(withheld) tells
-    by address, or by name of an interface without one, why something is not published.
+    by address, or by name of an interface without one, why something is not published. C(away) are the devices whose
+    interface the probe did not see, as those that pods have: C(TOLD_BY_INTERFACE) is unknown of them.
     """
 
     devices: list[dict[str, t.Any]] = field(default_factory=list)
@@ -49,6 +55,7 @@ class Publication:
     addresses: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -93,9 +100,10 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     C(counters) False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. What the probe
     does not know is left out, and so is a string too long for an attribute: cut short it would equal another's.
 
-    With a C(policy) the node is the running one: a RoCE function without its interface, which is then in some other
-    namespace, and one with several interfaces, of which a claim could name none, are withheld too. Devices that pods
-    have keep their attributes, and are never withheld.
+    Without a C(policy) a function whose interface is in a pod is published all the same, as C(away): the driver
+    that gave it to the pod would say more of it. With one the node is the running one: a RoCE function without its
+    interface, which is then in some other namespace, and one with several interfaces, of which a claim could name none,
+    are withheld too. Devices that pods have keep their attributes, and are never withheld.
     """
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     rdma = {entry["name"]: entry for entry in facts["rdma_devices"]}
@@ -115,7 +123,9 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     for address, nic in nics.items():
         if device_name(address) in held:
             continue
-        reason = _needed(nic, interfaces, lower) or _needed_for_vfs(nic, virtual.get(address, []), interfaces, lower)
+        away = not policy and bool(nic.get("elsewhere"))  # facts that an earlier release stored do not have it
+        reason = "" if away else _needed(nic, interfaces, lower)
+        reason = reason or _needed_for_vfs(nic, virtual.get(address, []), interfaces, lower)
         if policy and not reason:
             reason = _unfit(nic, facts, interfaces, policy) or _uplink_vf(virtual.get(address, []), policy)
         if not reason and not counters and virtual.get(address):
@@ -124,6 +134,8 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
             reason = f"a pod has its PF {nic['physfn']}"
         if reason:
             result.withheld[address] = reason
+        elif away:
+            result.away.add(device_name(address))
     published = [nic for address, nic in nics.items() if address not in result.withheld]
 
     shared: dict[str, int] = {}  # PF -> its published VFs
@@ -134,6 +146,8 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     for nic in published:
         name = device_name(nic["address"])
         device = _kept(held[name]) if name in held else _device(nic, facts, interfaces, rdma, policy)
+        if name in result.away:
+            device = _without_interface(device)
         pf = nic["address"] if nic["address"] in shared else nic["physfn"] if nic["physfn"] in shared else None
         if pf:
             amount = shared[pf] if pf == nic["address"] else 1
@@ -186,6 +200,12 @@ def _is_virtual(entry: Facts, policy: Policy) -> bool:
 def _kept(device: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """A device as it was published, without what follows from its neighbours or is for those who do not have it."""
     return {key: value for key, value in device.items() if key not in ("consumesCounters", "taints")}
+
+
+def _without_interface(device: dict[str, t.Any]) -> dict[str, t.Any]:
+    """A device with what is sure of it while its interface is away."""
+    known = {key: value for key, value in device["attributes"].items() if key not in TOLD_BY_INTERFACE}
+    return {"name": device["name"], "attributes": known}
 
 
 def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
@@ -294,7 +314,7 @@ def _device(
             "rail": nic["rail"],
             "vfIndex": function["vf_number"] if nic["physfn"] else None,
             "totalVFs": None if nic["physfn"] else sriov.get("total_vfs"),
-            "rdma": bool(rdma),
+            "rdma": bool(rdma) or "rdma_device" in nic.get("elsewhere", ()),
             "up": nic["up"],
         }
     )

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import typing as t
 from pathlib import Path
 
@@ -406,6 +407,22 @@ def test_claim_that_no_node_satisfies_is_refused(machines: t.Callable[[str], Val
         "9 devices",
         nodes=nodes,
     )
+
+
+def test_a_node_whose_pods_have_the_cards_may_do(machines: t.Callable[[str], Values]) -> None:
+    busy = copy.deepcopy(machines("hgx-h100"))
+    for nic in busy["nics"]:
+        if nic["rdma_devices"]:
+            nic.update(interfaces=[], rdma_devices=[], link_layer=None, speed_mbps=None, up=None)
+            nic["elsewhere"] = ["interface", "rdma_device"]
+    pairs = {"groups": [{"count": 8, "align": "pcie_root", "devices": [GPU, NIC]}]}
+    fast = {"devices": [{**NIC, "where": {"rail": 3, "min_speed": "400G"}}]}
+    made = compile_site(site(pairs, fast), {"busy": busy})
+    assert made.reach[0].nodes == ["busy"]
+    assert made.reach[1].nodes == [] and "linkSpeedMbps is not seen by a probe" in made.reach[1].unknown["busy"]
+    for nic in busy["nics"]:
+        nic["elsewhere"] = []
+    assert refused(site(pairs), nodes={"busy": busy})[0].rule == "unreachable"
 
 
 def test_facts_of_something_else_are_told() -> None:

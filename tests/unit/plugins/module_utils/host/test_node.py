@@ -6,8 +6,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Device, Node, Rule, Unfit, merged, selector
+from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 
@@ -46,6 +50,34 @@ def test_a_rule_says_how_many(make_node: MakeNode) -> None:
     assert "rails: chooses 8 NICs of this node, not 9: 0000:" in first
     assert "more: chooses 8 NICs of this node, not at least 10" in second
     Node(node.system, [Rule("rails", rails, {}, count=8, at_least=8)])
+
+
+CLAIM = "5f0c1b9e-0000-4000-8000-000000000001"
+
+
+def test_a_card_that_a_pod_has_is_counted_and_left_alone(make_node: MakeNode) -> None:
+    fast = {"near_gpu": "PIX", "min_speed_mbps": 400000, "interface": "ib*"}
+    free = make_node("hgx-h100", fast, {"mtu": 4200})
+    first, second, *others = free.settings
+    root = Path(free.system.reader.root)
+    attributes = {"ifName": {"string": "ibp25s0"}, "linkSpeedMbps": {"int": 400000}}
+    for address in (first, second):
+        hand_over(root, address)
+    records = root / "var/lib/kubelet/plugins/lanewise.dev/state"
+    records.mkdir(parents=True)
+    known = {"address": first, "device": {"name": "pci", "attributes": attributes}}
+    (records / f"{CLAIM}.json").write_text(json.dumps({"devices": [{"known": known}]}))
+
+    node = Node(free.system, [Rule("rails", selector(fast), {"mtu": 4200}, count=8)])
+    assert list(node.settings) == others
+    assert node.left_alone == {
+        first: f"a pod has it by the resource claim with UID {CLAIM}",
+        second: "its interface is in another network namespace, as of a container",
+    }
+    # the driver's record tells of the first what a probe cannot
+    assert Node(free.system, [Rule("slow", selector({**fast, "interface": "eth*"}), {})]).left_alone.keys() == {second}
+    (records / f"{CLAIM}.json").write_text(json.dumps({"devices": first}))
+    assert Node(free.system, [Rule("slow", selector({"interface": "eth*"}), {})]).left_alone.keys() == {first, second}
 
 
 def test_a_later_rule_replaces_what_it_names() -> None:

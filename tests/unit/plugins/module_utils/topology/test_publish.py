@@ -13,6 +13,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
     COUNTER,
     LINK_DOWN,
+    TOLD_BY_INTERFACE,
     Policy,
     Selector,
     device_name,
@@ -137,6 +138,25 @@ def test_a_vf_that_carries_the_default_route_keeps_its_pf() -> None:
     withheld = publication(facts).withheld
     assert withheld[vf["address"]] == "it carries the node's default route"
     assert vf["address"] in withheld["0000:c9:00.1"]
+
+
+def test_a_function_whose_interface_is_in_a_pod_is_there_with_what_is_sure() -> None:
+    facts = probed.facts("hgx-h100")
+    whole = {device["name"]: device for device in publication(facts).devices}
+    nic = next(nic for nic in facts["nics"] if nic["address"] == "0000:19:00.0")
+    nic.update(interfaces=[], rdma_devices=[], link_layer=None, speed_mbps=None, up=None)
+    reason = "it has neither a network interface nor an RDMA device"
+    assert publication(facts).withheld["0000:19:00.0"] == reason
+    nic["elsewhere"] = ["interface", "rdma_device"]
+    result = publication(facts)
+    (name,) = result.away
+    assert name == "pci-0000-19-00-0"
+    (device,) = [device for device in result.devices if device["name"] == name]
+    left_out = set(whole[name]["attributes"]) - set(device["attributes"])
+    assert left_out and left_out <= set(TOLD_BY_INTERFACE) and "capacity" not in device
+    assert all(value == whole[name]["attributes"][key] for key, value in device["attributes"].items())
+    # to the running driver, which knows what its pods have, it is a function that has nothing to give
+    assert publication(facts, policy=Policy()).withheld["0000:19:00.0"] == reason
 
 
 def test_long_and_unknown_values_are_left_out() -> None:
