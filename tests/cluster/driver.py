@@ -56,7 +56,13 @@ class Driver:
             **(settings or {}),
         }
         self.write_settings()
-        cluster = {"server": self.plane.url, "certificate-authority": str(self.plane.authority.certificate)}
+        (FOLDER / "kubeconfig").write_text(self._kubeconfig(str(self.plane.authority.certificate)))
+        (FOLDER / "token").write_text(self._token())
+        self.start()
+
+    def _kubeconfig(self, authority: str) -> str:
+        """The driver's, with the path of the authority's certificate on the node; its token comes from a file."""
+        cluster = {"server": self.plane.url, "certificate-authority": authority}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -65,9 +71,7 @@ class Driver:
             "current-context": "site",
             "users": [],
         }
-        (FOLDER / "kubeconfig").write_text(json.dumps(config))
-        (FOLDER / "token").write_text(self._token())
-        self.start()
+        return json.dumps(config)
 
     def _permit(self) -> None:
         """Apply the manifests that the driver is shipped with."""

@@ -167,15 +167,17 @@ cdi_spec_dirs = ["/etc/cdi"]
 """
 
 
-def test_a_runtime_that_would_not_hand_devices_over(site: Site, tmp_path: Path) -> None:
+def test_a_runtime_that_would_not_hand_devices_over(site: Site) -> None:
     """A second containerd, where the module sees no other."""
-    config = tmp_path / "containerd.toml"
-    config.write_text(OTHER_FOLDER.format(folder=tmp_path))
+    folder = Path("/run/second")  # paths of sockets are short
+    folder.mkdir()
+    config = folder / "containerd.toml"
+    config.write_text(OTHER_FOLDER.format(folder=folder))
     asked = {"kubelet_version": "v1.33.9", "runtime_version": "containerd://2.4.2", "python": PYTHON}
-    arguments = tmp_path / "arguments.json"
+    arguments = folder / "arguments.json"
     arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": asked}))
     program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
-    log = tmp_path / "log"
+    log = folder / "log"
     ended = f"kill -0 $! || {{ cat {log} >&2; exit 1; }}"
     until = f"until grep -q 'successfully booted' {log}; do {ended}; sleep 0.1; done"
     script = f"{site.node.programs['containerd']} --config {config} >{log} 2>&1 & {until}; exec $0 -m $1 $2"

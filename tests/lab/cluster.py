@@ -5,9 +5,7 @@
 """A node of the lab in a cluster: kubelet and containerd as services of its systemd, the driver as the role does it,
 a control plane here that they reach through SSH.
 
-    with ControlPlane() as plane, Lab() as lab:
-        [machine] = lab.start(1, shape=SHAPE)
-        node = Member(plane, machine)
+    with one_member() as (lab, node):
         driver = Service(node)
 
 Its pods run from an image without files, with the node's programs below /usr.
@@ -15,6 +13,7 @@ Its pods run from an image without files, with the node's programs below /usr.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -30,10 +29,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.tests.cluster import driver as installed
 from ansible_collections.lanewise.dra.tests.cluster import node as sandboxed
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.lab.node import Lab, Shape
 from ansible_collections.lanewise.dra.tests.lab.node import Node as Machine
-from ansible_collections.lanewise.dra.tests.lab.node import Shape
 from ansible_collections.lanewise.dra.tools import lab as made
-from ansible_collections.lanewise.dra.tools.cluster import NODE, programs
+from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
 from environment import Missing  # tools/lab.py has put its folder on the path
 
 COLLECTION = Path(model.__file__).absolute().parents[3]
@@ -272,6 +271,15 @@ echo 'no container of {pod} runs' >&2; exit 1"""
         )
 
 
+@contextlib.contextmanager
+def one_member() -> t.Iterator[tuple[Lab, Member]]:
+    """A lab with one node that is a cluster's. Raises Missing where this machine cannot have one."""
+    programs(minors()[0], *CONTROL_PLANE, *NODE)
+    with ControlPlane() as plane, Lab() as lab:
+        [machine] = lab.start(1, shape=SHAPE)
+        yield lab, Member(plane, machine)
+
+
 class Service(installed.Driver):
     """The driver as a service of C(node): the role's unit, with its restrictions."""
 
@@ -286,16 +294,7 @@ class Service(installed.Driver):
             "token_file": str(installed.FOLDER / "token"),
             **(settings or {}),
         }
-        cluster = {"server": self.plane.url, "certificate-authority": f"{FOLDER}/ca.pem"}
-        kubeconfig = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "site", "cluster": cluster}],
-            "contexts": [{"name": "site", "context": {"cluster": "site", "user": "driver"}}],
-            "current-context": "site",
-            "users": [],
-        }
-        self._put(installed.FOLDER / "kubeconfig", json.dumps(kubeconfig))
+        self._put(installed.FOLDER / "kubeconfig", self._kubeconfig(f"{FOLDER}/ca.pem"))
         self._put(installed.FOLDER / "token", self._token())
         self.write_settings()
         self.machine.copy(packages(), _SITE)

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, ControlPlane
-from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, SHAPE, Member
+from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import Lab
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import ansible
-from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
 from environment import Missing  # tools/lab.py has put its folder on the path
 
 Object = dict[str, t.Any]
@@ -118,15 +117,12 @@ class Site:
 
 @pytest.fixture(name="site", scope="module")
 def _site() -> t.Iterator[Site]:
-    try:
-        programs(minors()[0], *CONTROL_PLANE, *NODE)
-        lab = Lab()
-        plane = ControlPlane()
-    except Missing as missing:
-        pytest.skip(str(missing))
-    with plane, lab:
-        [machine] = lab.start(1, shape=SHAPE)
-        yield Site(lab, Member(plane, machine))
+    with contextlib.ExitStack() as until:
+        try:
+            lab, node = until.enter_context(one_member())
+        except Missing as missing:
+            pytest.skip(str(missing))
+        yield Site(lab, node)
 
 
 @pytest.fixture(autouse=True)

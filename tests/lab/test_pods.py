@@ -7,6 +7,7 @@ scheduler, seen from inside the pod."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import time
@@ -17,9 +18,8 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
-from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, SHAPE, Member, Service, host_state
-from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Lab, Node
-from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
+from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, host_state, one_member
+from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
 
 Object = dict[str, t.Any]
@@ -103,18 +103,15 @@ class Site:
 
 @pytest.fixture(name="site", scope="module")
 def _site() -> t.Iterator[Site]:
-    try:
-        programs(minors()[0], *CONTROL_PLANE, *NODE)
-        lab = Lab()
-        plane = ControlPlane()
-    except Missing as missing:
-        pytest.skip(str(missing))
-    with plane, lab:
-        [machine] = lab.start(1, shape=SHAPE)
+    with contextlib.ExitStack() as until:
+        try:
+            _lab, node = until.enter_context(one_member())
+        except Missing as missing:
+            pytest.skip(str(missing))
+        machine, plane = node.machine, node.plane
         machine.ssh(
             f"printf '%s\\n' {' '.join(MODULES)} > /etc/modules-load.d/pods.conf; modprobe -a {' '.join(MODULES)}"
         )
-        node = Member(plane, machine)
         site = Site(machine, node, Service(node))
         site.make_vfs()
         site.driver.wait_ready()

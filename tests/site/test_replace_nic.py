@@ -1,0 +1,306 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Replacing a card, on machines from folders: what is told before it is pulled, and what the new one must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+SLOT, STORAGE, RAIL, OTHER_RAIL = "9", "0000:59:00.0", "0000:49:00.0", "0000:da:00.0"
+#: A card of the same model by its own serial number; its MAC addresses and GUIDs have another maker's prefix.
+NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
+RULES = [
+    {"name": "rails", "select": {"near_gpu": "PIX"}, "num_vfs": 4},
+    {"name": "storage", "select": {"slot": [SLOT]}, "mtu": 9000},
+]
+
+
+class Site:
+    """One node, whose tree is exchanged, with the report of the site."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        self.folder = folder
+        self.machine = machine
+        self.variables: dict[str, t.Any] = {"fabric_nics": RULES}
+        self.tree = self.become({})
+
+    def become(self, override: dict[str, t.Any], machine: str | dict[str, t.Any] = "") -> Path:
+        """The node's tree from now on: the machine with other options by PCI address."""
+        base = machine if isinstance(machine, dict) else {"like": machine or self.machine}
+        number = len(list(self.folder.glob("tree*")))
+        # what a description makes up follows from its name, so that all else stays as it was
+        self.tree = build({**base, "name": self.machine, "override": override}, self.folder / f"tree{number}")
+        return self.tree
+
+    def play(self, *options: str, rc: int = 0, playbook: str = "replace_nic") -> str:
+        node = {"topology_root": str(self.tree), **self.variables}
+        shared = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "site_become": False,
+            "site_report_dest": str(self.folder / "report"),
+        }
+        inventory = self.folder / "inventory.json"
+        hosts = {"gpu-01": node, "other": {**node, "topology_root": "/nowhere"}}
+        inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        limit = [] if "--limit" in options or "all" in options else ["--limit", "gpu-01"]
+        chosen = [option for option in options if option != "all"]
+        done = subprocess.run(
+            [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *limit, *chosen],
+            cwd=COLLECTION,
+            env={
+                **os.environ,
+                "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+                "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # a line is a line
+                "ANSIBLE_NOCOLOR": "1",
+            },
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def before(self, *options: str, rc: int = 0, slot: str = f"slot={SLOT}") -> str:
+        return self.play("-e", f"replace_nic_{slot}", *options, rc=rc)
+
+    def after(self, *options: str, rc: int = 0) -> str:
+        return self.play("-e", "replace_nic_phase=after", *options, rc=rc)
+
+    def record(self) -> dict[str, t.Any]:
+        return json.loads((self.folder / "report" / "replaced" / "gpu-01.json").read_text(encoding="utf-8"))
+
+    def stored(self) -> dict[str, t.Any]:
+        return json.loads((self.folder / "report" / "nodes" / "gpu-01.json").read_text(encoding="utf-8"))["facts"]
+
+    def files(self) -> dict[str, bytes]:
+        report = self.folder / "report"
+        return {str(path.relative_to(report)): path.read_bytes() for path in report.rglob("*") if path.is_file()}
+
+    def serials(self, facts: dict[str, t.Any]) -> dict[str, str]:
+        return {
+            address: function["vpd"]["serial_number"]
+            for address, function in facts["functions"].items()
+            if function["vpd"]
+        }
+
+
+@pytest.fixture(name="site")
+def _site(tmp_path: Path) -> Site:
+    return Site(tmp_path, "hgx-h100")
+
+
+def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
+    site.play(playbook="probe")
+    first = site.stored()
+    old = site.serials(first)[STORAGE]
+    mac = (site.tree / "sys/class/net/enp89s0f0np0/address").read_text().strip()
+    guid = (site.tree / "sys/class/infiniband/mlx5_4/node_guid").read_text().strip()
+    site.variables["dhcp"] = {
+        "leases": [{"mac": mac.upper().replace(":", "-")}, {"guid": f"0x{guid.replace(':', '')}"}]
+    }
+    site.variables["dra_driver_settings"] = {
+        "exclude": [{"model": "*ConnectX-7*", "slot": SLOT}, {"driver": "ice"}],
+        "aliases": {STORAGE: "storage"},
+    }
+
+    output = site.before("--check")
+    assert f"serial {old}" in output and "Check mode" not in output  # there is no cluster to be left alone
+    assert not (site.folder / "report" / "replaced").exists()
+
+    output = site.before()
+    assert f"slot 9: {STORAGE}, 0000:59:00.1: NVIDIA ConnectX-7, MCX755106AS-HEAT, serial {old}" in output
+    assert f"{STORAGE}: enp89s0f0np0 {mac}, mlx5_4 GUID {guid}, 200G, up" in output
+    assert f"fabric_nics: storage chooses {STORAGE}, 0000:59:00.1 by slot" in output
+    assert "fabric_nics: rails" not in output  # its NICs are those beside GPUs
+    assert f"dra_driver_settings.exclude[0] chooses {STORAGE}, 0000:59:00.1 by model, slot" in output
+    assert "dra_driver_settings.exclude[1]" not in output
+    assert "dhcp.leases[0].mac names its MAC address" in output
+    assert "dhcp.leases[1].guid names its GUID" in output
+    assert f"dra_driver_settings.aliases.{STORAGE} names its PCI address" in output
+    assert "No kubeconfig is given (fabric_kubeconfig), so the cluster was left alone" in output
+    assert "--limit gpu-01 -e replace_nic_phase=after" in output
+    assert site.record()["state"] == "out" and site.record()["card"]["serial"] == old
+    kept = site.files()
+    assert "changed=0" in site.before() and site.files() == kept
+
+    site.become({STORAGE: NEW, "0000:59:00.1": NEW})
+    kept = site.files()
+    output = site.after("--check")
+    assert "Check mode: nothing was changed." in output and site.files() == kept
+
+    output = site.after()
+    assert f"serial number {old} -> MT2646X00001" in output
+    new_mac, new_guid = mac.replace("a0:88:c2", "a0:88:c3"), guid.replace("a088:c2", "a088:c3")
+    assert f"enp89s0f0np0: MAC address {mac} -> {new_mac}" in output
+    assert f"mlx5_4: GUID {guid} -> {new_guid}" in output
+    assert "planned only, as they are recorded: 1 node" in output  # what the rules want of it
+    assert "give gpu-01 back to the scheduler yourself" in output
+    now = site.serials(site.stored())
+    assert now.pop(STORAGE) == now.pop("0000:59:00.1") == "MT2646X00001"
+    assert {**now, STORAGE: old, "0000:59:00.1": old} == site.serials(first)
+    assert site.record()["state"] == "done" and site.record()["old"]["serial"] == old
+
+    kept = site.files()
+    output = site.after()
+    assert "changed=0" in output and "It was replaced already" in output and site.files() == kept
+
+
+def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
+    site.before(slot=f"address={RAIL}")
+    serial = site.record()["card"]["serial"]
+    assert [one["address"] for one in site.record()["card"]["functions"]] == [RAIL]
+    assert "fabric_nics: rails chooses" in site.before(slot=f"serial={serial.lower()}")
+    output = site.before(slot=f"serial={serial}x", rc=2)
+    assert f"no NIC has serial {serial}x" in output and f"serial {serial}" in output
+    site.become({RAIL: NEW})
+    # neither slot nor address is needed any more
+    assert "MT2646X00001" in site.after()
+
+
+def test_what_is_no_card_is_refused_with_the_cards_there_are(site):
+    output = site.before(slot="slot=7", rc=2)
+    assert "no NIC has slot 7; the NICs of this node are:" in output and f"slot 9: {STORAGE}" in output
+    output = site.before(slot="address=0000:ff:00.0", rc=2)
+    assert "no NIC has address 0000:ff:00.0" in output and RAIL in output
+    output = site.before("-e", f"replace_nic_address={RAIL}", rc=2)
+    assert f"no NIC has slot {SLOT} and address {RAIL}" in output
+    assert "Say which card" in site.play(rc=2)
+    assert "choose it with --limit NODE" in site.before("all", rc=2)
+    assert "must be 'before' (the swap) or 'after'" in site.before("-e", "replace_nic_phase=during", rc=2)
+    assert not (site.folder / "report").exists()
+
+
+def test_a_machine_without_slots_says_so(tmp_path):
+    site = Site(tmp_path, "epyc-nps4")
+    assert "this machine names no slots of NICs (give replace_nic_address)" in site.before(slot="slot=1", rc=2)
+
+
+def test_the_card_that_the_node_is_reached_by_is_refused(site):
+    output = site.before(slot="address=0000:0b:00.1", rc=2)
+    assert "the node is reached by this card" in output and "enp11s0f1" in output
+    assert "give the node another way first" in output
+    assert not (site.folder / "report").exists()
+
+
+def test_vfs_and_who_has_them_are_told(tmp_path):
+    site = Site(tmp_path, "sriov")
+    state = site.tree / "var/lib/kubelet/plugins/lanewise.dev/state"
+    state.mkdir(parents=True)
+    (state / "7d0c.json").write_text(json.dumps({"devices": [{"address": "0000:16:00.3"}]}), encoding="utf-8")
+    output = site.before(slot="address=0000:16:00.5")  # one of its VFs
+    assert "its VFs: 0000:16:00.2, 0000:16:00.3," in output
+    assert "in use: 0000:16:00.3: a pod has it by the resource claim with UID 7d0c" in output
+    assert "Before it is pulled, end what is still in use: 0000:16:00.3" in output
+    assert site.record()["card"]["slots"] == ["2"]
+
+
+def test_another_model_is_refused_unless_it_is_allowed(site):
+    site.before()
+    other = {**NEW, "subsystem": "15b3:0042", "vpd": {**NEW["vpd"], "PN": "MCX755106AC-HEAT"}}
+    site.become({STORAGE: other, "0000:59:00.1": other})
+    kept = site.files()
+    output = site.after(rc=2)
+    assert "the new card is NVIDIA ConnectX-7 (MCX755106AC-HEAT)" in output and "replace_nic_other_model=true" in output
+    assert "the node was not given back" in output and site.files() == kept
+    site.after("-e", "replace_nic_other_model=true")
+    assert site.record()["card"]["part_number"] == "MCX755106AC-HEAT"
+    site.after()  # it is the node's card now
+
+
+def test_the_new_card_must_be_there_and_as_fast(site):
+    site.before(slot=f"address={RAIL}")
+    for override, told in (
+        ({**NEW, "trained": "16.0 x16"}, "its PCIe link is 16.0 GT/s x16, the old one's was 32.0 GT/s x16"),
+        ({**NEW, "trained": "32.0 x8"}, "its PCIe link is 32.0 GT/s x8, the old one's was 32.0 GT/s x16"),
+        ({**NEW, "state": "nolink"}, "(ibp73s0): the port is down, the old one's was up (put the cable in"),
+        ({**NEW, "net": {"speed": 200000}}, "the port runs at 200G, the old one's ran at 400G"),
+        ({**NEW, "driver": "none", "net": False, "rdma": False}, "the port is down, the old one's was up"),
+        ({}, "still has the old card, serial"),
+    ):
+        site.become({RAIL: override})
+        output = site.after(rc=2)
+        assert told in output, output
+        assert site.record()["state"] == "out"
+    empty = {
+        "use": [],
+        "01.0 spr-root-port": {"00.0 pex-usp": {"00.0 pex-dsp": {"00.0 h100-sxm": {}}, "01.0 pex-dsp": {}}},
+    }
+    site.become({}, {"like": "hgx-h100", "roots": {"0000:45": empty}})
+    output = site.after(rc=2)
+    assert f"no NIC is in {RAIL}, where NVIDIA ConnectX-7 was (seat it" in output
+    assert "more than this card has changed" not in output
+
+
+def test_a_reseated_card_is_accepted_where_that_is_said(site):
+    site.before(slot=f"address={RAIL}")
+    site.after("-e", "replace_nic_same_card=true")
+    assert site.record()["state"] == "done"
+
+
+def test_nothing_else_may_have_changed(site):
+    site.before(slot=f"address={RAIL}")
+    wrong = {**NEW, "vpd": {"SN": "MT2646X00002"}}
+    site.become({RAIL: NEW, OTHER_RAIL: wrong})
+    output = site.after(rc=2)
+    assert (
+        f"more than this card has changed: {OTHER_RAIL}: another card than before, too: serial MT2646X00002" in output
+    )
+    site.become({RAIL: NEW, OTHER_RAIL: {"state": "nolink"}})
+    output = site.after(rc=2)
+    assert "more than this card has changed: NIC mlx5_9 (0000:da:00.0): state IB down instead of 400G IB" in output
+    # VFs are configuration, which is made anew, and no reason to stop
+    site.become({RAIL: NEW, OTHER_RAIL: {"vfs": 2}})
+    site.after()
+    site = Site(site.folder / "twice", "hgx-h100")
+    site.before(slot=f"address={RAIL}")
+    site.become({RAIL: NEW, OTHER_RAIL: wrong})
+    assert "another card than before, too" in site.after("-e", "replace_nic_other_changes=true")
+
+
+def test_a_dead_card_is_known_from_the_report(site):
+    site.play(playbook="probe")
+    old = site.serials(site.stored())[RAIL]
+    empty = {
+        "use": [],
+        "01.0 spr-root-port": {"00.0 pex-usp": {"00.0 pex-dsp": {"00.0 h100-sxm": {}}, "01.0 pex-dsp": {}}},
+    }
+    site.become({}, {"like": "hgx-h100", "roots": {"0000:45": empty}})
+    output = site.before(slot=f"address={RAIL}")
+    assert "The node does not show it any more" in output and f"serial {old}" in output
+    site.play(playbook="probe")  # now the report does not know it either
+    kept = site.files()
+    assert "changed=0" in site.before(slot=f"address={RAIL}", rc=2) or site.files() == kept
+    site.become({RAIL: NEW})
+    assert f"serial number {old} -> MT2646X00001" in site.after()
+
+
+def test_without_the_first_phase_the_report_is_compared_with(site):
+    output = site.after("-e", f"replace_nic_slot={SLOT}", rc=2)
+    assert "there is nothing to compare the new card with" in output
+    site.play(playbook="probe")
+    site.become({STORAGE: NEW, "0000:59:00.1": NEW})
+    site.after("-e", f"replace_nic_slot={SLOT}")
+    assert site.record()["state"] == "done"
+
+
+def test_one_replacement_is_ended_before_the_next(site):
+    site.before()
+    output = site.before(slot=f"address={RAIL}", rc=2)
+    assert "slot 9:" in output and "End that first (replace_nic_phase=after)" in output
+    output = site.after("-e", f"replace_nic_address={RAIL}", rc=2)
+    assert "the card that is being replaced is another one: slot 9" in output
