@@ -15,12 +15,25 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
+from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 COLLECTION = Path(model.__file__).absolute().parents[3]
 SLOT, STORAGE, RAIL, OTHER_RAIL = "9", "0000:59:00.0", "0000:49:00.0", "0000:da:00.0"
 #: A card of the same model by its own serial number; its MAC addresses and GUIDs have another maker's prefix.
 NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
+#: The machine with an empty port in the place of that card.
+WITHOUT_RAIL: dict[str, t.Any] = {
+    "like": "hgx-h100",
+    "roots": {
+        "0000:45": {
+            "use": [],
+            "01.0 spr-root-port": {"00.0 pex-usp": {"00.0 pex-dsp": {"00.0 h100-sxm": {}}, "01.0 pex-dsp": {}}},
+        }
+    },
+}
 RULES = [
     {"name": "rails", "select": {"near_gpu": "PIX"}, "num_vfs": 4},
     {"name": "storage", "select": {"slot": [SLOT]}, "mtu": 9000},
@@ -182,6 +195,8 @@ def test_what_is_no_card_is_refused_with_the_cards_there_are(site):
     assert "Say which card" in site.play(rc=2)
     assert "choose it with --limit NODE" in site.before("all", rc=2)
     assert "must be 'before' (the swap) or 'after'" in site.before("-e", "replace_nic_phase=during", rc=2)
+    site.variables["topology_subset"] = ["functions", "devices"]
+    assert "lack affinity, findings, groups" in site.before(rc=2)
     assert not (site.folder / "report").exists()
 
 
@@ -205,7 +220,7 @@ def test_vfs_and_who_has_them_are_told(tmp_path):
     output = site.before(slot="address=0000:16:00.5")  # one of its VFs
     assert "its VFs: 0000:16:00.2, 0000:16:00.3," in output
     assert "in use: 0000:16:00.3: a pod has it by the resource claim with UID 7d0c" in output
-    assert "Before it is pulled, end what is still in use: 0000:16:00.3" in output
+    assert "Before it is pulled, end what has it: 0000:16:00.3: a pod has it" in output
     assert site.record()["card"]["slots"] == ["2"]
 
 
@@ -222,69 +237,89 @@ def test_another_model_is_refused_unless_it_is_allowed(site):
     site.after()  # it is the node's card now
 
 
-def test_the_new_card_must_be_there_and_as_fast(site):
+def facts(tree: Path) -> dict[str, t.Any]:
+    return model.as_dict(probe(str(tree)))
+
+
+@pytest.mark.parametrize(
+    ("override", "told", "allowed"),
+    [
+        (
+            {"trained": "16.0 x16"},
+            "its PCIe link is 16.0 GT/s x16, the old one's was 32.0 GT/s x16",
+            "lost speed: Gen4",
+        ),
+        ({"trained": "32.0 x8"}, "its PCIe link is 32.0 GT/s x8, the old one's was 32.0 GT/s x16", "lost speed: x8"),
+        ({"link": "16.0 x16"}, "its PCIe link is 16.0 GT/s x16, the old one's was 32.0 GT/s x16", ""),
+        (
+            {"state": "nolink"},
+            "(ibp73s0): the port is down, the old one's was up (put the cable in",
+            "the port is down",
+        ),
+        ({"net": {"speed": 200000}}, "the port runs at 200G, the old one's ran at 400G", ""),
+        ({"id": "15b3:101b"}, "the new card is 15b3:101b, the old one was 15b3:1021", ""),
+        ({}, "", ""),
+    ],
+)
+def test_the_new_card_must_be_as_good(site, override, told, allowed):
+    def card(tree: Path) -> dict[str, t.Any]:
+        return replacement.find(replacement.cards(facts(tree)), address=RAIL)
+
+    old, new = card(site.tree), card(site.become({RAIL: {**NEW, **override}}))
+    assert replacement.same(old, new) is False and replacement.same(new, new) is True
+    found = replacement.unlike(old, new)
+    assert len(found) == bool(told) and told in " ".join(found)
+    # another model may be slower, but not less than it can be in this slot
+    found = replacement.unlike(old, new, other_model=True)
+    assert len(found) == bool(allowed) and allowed in " ".join(found)
+
+
+def test_a_card_that_is_not_swapped_or_not_there_is_refused(site):
     site.before(slot=f"address={RAIL}")
-    for override, told in (
-        ({**NEW, "trained": "16.0 x16"}, "its PCIe link is 16.0 GT/s x16, the old one's was 32.0 GT/s x16"),
-        ({**NEW, "trained": "32.0 x8"}, "its PCIe link is 32.0 GT/s x8, the old one's was 32.0 GT/s x16"),
-        ({**NEW, "state": "nolink"}, "(ibp73s0): the port is down, the old one's was up (put the cable in"),
-        ({**NEW, "net": {"speed": 200000}}, "the port runs at 200G, the old one's ran at 400G"),
-        ({**NEW, "driver": "none", "net": False, "rdma": False}, "the port is down, the old one's was up"),
-        ({}, "still has the old card, serial"),
-    ):
-        site.become({RAIL: override})
-        output = site.after(rc=2)
-        assert told in output, output
-        assert site.record()["state"] == "out"
-    empty = {
-        "use": [],
-        "01.0 spr-root-port": {"00.0 pex-usp": {"00.0 pex-dsp": {"00.0 h100-sxm": {}}, "01.0 pex-dsp": {}}},
-    }
-    site.become({}, {"like": "hgx-h100", "roots": {"0000:45": empty}})
+    assert "still has the old card, serial" in site.after(rc=2)
+    site.become({}, WITHOUT_RAIL)
     output = site.after(rc=2)
     assert f"no NIC is in {RAIL}, where NVIDIA ConnectX-7 was (seat it" in output
-    assert "more than this card has changed" not in output
-
-
-def test_a_reseated_card_is_accepted_where_that_is_said(site):
-    site.before(slot=f"address={RAIL}")
+    assert "more than this card has changed" not in output and site.record()["state"] == "out"
+    site.become({RAIL: {**NEW, "state": "nolink"}})
+    assert "the port is down" in site.after(rc=2)
+    site.tree = site.folder / "tree0"  # it was only reseated
     site.after("-e", "replace_nic_same_card=true")
     assert site.record()["state"] == "done"
 
 
 def test_nothing_else_may_have_changed(site):
     site.before(slot=f"address={RAIL}")
-    wrong = {**NEW, "vpd": {"SN": "MT2646X00002"}}
-    site.become({RAIL: NEW, OTHER_RAIL: wrong})
-    output = site.after(rc=2)
-    assert (
-        f"more than this card has changed: {OTHER_RAIL}: another card than before, too: serial MT2646X00002" in output
-    )
-    site.become({RAIL: NEW, OTHER_RAIL: {"state": "nolink"}})
-    output = site.after(rc=2)
-    assert "more than this card has changed: NIC mlx5_9 (0000:da:00.0): state IB down instead of 400G IB" in output
+    before, old = site.record()["facts"], site.record()["card"]
+
+    def others(override: dict[str, t.Any]) -> list[str]:
+        now = facts(site.become({RAIL: NEW, **override}))
+        return replacement.elsewhere(before, now, old, replacement.find(replacement.cards(now), address=RAIL))
+
+    assert others({}) == []
+    down = others({OTHER_RAIL: {"state": "nolink"}})
+    assert down == ["NIC mlx5_9 (0000:da:00.0): state IB down instead of 400G IB"]
+    assert others({OTHER_RAIL: {"trained": "32.0 x8"}}) == [
+        "NIC mlx5_9 (0000:da:00.0): link Gen5 x8 instead of Gen5 x16"
+    ]
     # VFs are configuration, which is made anew, and no reason to stop
-    site.become({RAIL: NEW, OTHER_RAIL: {"vfs": 2}})
-    site.after()
-    site = Site(site.folder / "twice", "hgx-h100")
-    site.before(slot=f"address={RAIL}")
-    site.become({RAIL: NEW, OTHER_RAIL: wrong})
-    assert "another card than before, too" in site.after("-e", "replace_nic_other_changes=true")
+    assert others({OTHER_RAIL: {"vfs": 2}}) == []
+    wrong = others({OTHER_RAIL: {**NEW, "vpd": {"SN": "MT2646X00002"}}})
+    assert len(wrong) == 1 and "another card than before, too: serial MT2646X00002 instead of" in wrong[0]
+    output = site.after(rc=2)
+    assert f"more than this card has changed: {wrong[0]}" in output
+    assert wrong[0] in site.after("-e", "replace_nic_other_changes=true")
 
 
 def test_a_dead_card_is_known_from_the_report(site):
     site.play(playbook="probe")
     old = site.serials(site.stored())[RAIL]
-    empty = {
-        "use": [],
-        "01.0 spr-root-port": {"00.0 pex-usp": {"00.0 pex-dsp": {"00.0 h100-sxm": {}}, "01.0 pex-dsp": {}}},
-    }
-    site.become({}, {"like": "hgx-h100", "roots": {"0000:45": empty}})
+    site.become({}, WITHOUT_RAIL)
     output = site.before(slot=f"address={RAIL}")
     assert "The node does not show it any more" in output and f"serial {old}" in output
     site.play(playbook="probe")  # now the report does not know it either
     kept = site.files()
-    assert "changed=0" in site.before(slot=f"address={RAIL}", rc=2) or site.files() == kept
+    assert "no NIC has address" in site.before(slot=f"address={RAIL}", rc=2) and site.files() == kept
     site.become({RAIL: NEW})
     assert f"serial number {old} -> MT2646X00001" in site.after()
 
@@ -304,3 +339,46 @@ def test_one_replacement_is_ended_before_the_next(site):
     assert "slot 9:" in output and "End that first (replace_nic_phase=after)" in output
     output = site.after("-e", f"replace_nic_address={RAIL}", rc=2)
     assert "the card that is being replaced is another one: slot 9" in output
+
+
+def cluster(now: dict[str, t.Any], *claims: tuple[str, str]) -> dict[str, t.Any]:
+    """A cluster's objects with what the driver publishes of a node, and claims by namespace that have devices."""
+    pool = {"name": "gpu-01", "generation": 1, "resourceSliceCount": 1}
+    spec = {"nodeName": "gpu-01", "driver": DRIVER, "pool": pool, "devices": publication(now).devices}
+    found = []
+    for namespace, device in claims:
+        results = [{"request": "nic", "driver": DRIVER, "pool": "gpu-01", "device": device}]
+        pods = [{"resource": "pods", "name": f"{namespace}-0", "uid": "1"}]
+        status = {"allocation": {"devices": {"results": results}}, "reservedFor": pods}
+        found.append({"metadata": {"name": "net", "namespace": namespace}, "status": status})
+    return {
+        "nodes": [{"metadata": {"name": "gpu-01"}}],
+        "slices": [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "spec": spec}],
+        "claims": found,
+    }
+
+
+def test_devices_and_claims_of_the_card_are_told(tmp_path):
+    now = facts(build("sriov", tmp_path / "machine"))
+    found = cluster(now, ("training", "pci-0000-16-00-4"), ("other", "pci-0000-26-00-0"))
+    card = replacement.find(replacement.cards(now), slot="2")
+    devices = replacement.published(card, "gpu-01", found)
+    addresses = [one["address"] for one in devices]
+    assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= replacement.owned(card)
+    assert len(addresses) == len(set(addresses)) < len(publication(now).devices)
+    lines = replacement.cluster_lines(devices, found["claims"])
+    assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): claim training/net has it, for pod training-0" in lines
+    assert not [line for line in lines if "other" in line]
+
+
+def test_what_is_published_of_the_old_card_is_told_from_the_new(site):
+    before, after = facts(site.tree), facts(site.become({RAIL: NEW}))
+    old = replacement.find(replacement.cards(before), address=RAIL)
+    new = replacement.there(replacement.cards(after), old)
+    (device,) = replacement.published(old, "gpu-01", cluster(before))
+    assert device["address"] == RAIL
+    assert replacement.counterparts(old, new, [RAIL, "0000:ff:00.0"]) == [RAIL]
+    left = replacement.gone(old, new)
+    assert old["functions"][0]["rdma"][0]["guid"] in left
+    assert [one for one in left if one in json.dumps(cluster(before)["slices"])]
+    assert not [one for one in left if one in json.dumps(cluster(after)["slices"])]

@@ -1,0 +1,81 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nic_users_info
+short_description: Tell who would notice if a NIC went away
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Tells which interfaces the node itself is reached by, and which NICs and VFs pods, guests and programs have.
+  - It is the same reading that keeps M(lanewise.dra.fabric) from changing them.
+notes:
+  - Needs root (C(become)) and pyroute2 on the node.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  root:
+    description:
+      - The folder below which the node's C(sys) and C(proc) are. Of a recorded tree only the default route is known,
+        and what claims' records and drivers tell.
+    type: path
+    default: /
+seealso:
+  - module: lanewise.dra.fabric
+  - module: lanewise.dra.nic_replacement
+"""
+
+EXAMPLES = r"""
+- name: Look who uses the node's NICs
+  lanewise.dra.nic_users_info:
+  become: true
+  register: told
+
+- name: Show the interfaces that the node must not lose
+  ansible.builtin.debug:
+    var: told.management
+"""
+
+RETURN = r"""
+management:
+  description: Why the node must not lose them, by name of the interface.
+  returned: success
+  type: dict
+  sample: {bond0: it carries the default route, "eno1": "it is below bond0: it carries the default route"}
+users:
+  description: Who has a NIC or a VF, by its PCI address. What nobody has is left out.
+  returned: success
+  type: dict
+  sample: {"0000:3b:00.2": a pod has it by the resource claim with UID 3f0c2f4e-6a58-4b1c-9d9e-7f3f3f0d7b11}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.lanewise.dra.plugins.module_utils.host.management import ssh_connection
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.usage import users
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
+    try:
+        system = System(module.params["root"])
+        node = Node(system, connection=ssh_connection())
+        addresses = [device.address for device in node.devices.values() if device.address]
+        told = {address: users(system, address) for address in addresses}
+        management = node.management
+    except (HostError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, management=management, users={key: who for key, who in told.items() if who})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The execution environment as ansible-builder reads it. No image is built here: only what it would be built from."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+DEFINITION = "execution-environment.yml"
+BUILDER = Path(sys.executable).with_name("ansible-builder")
+
+pytestmark = pytest.mark.skipif(not BUILDER.exists(), reason="ansible-builder is not installed beside this Python")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(str(command[0]))), *map(str, command[1:])],
+        cwd=cwd,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(name="context", scope="module")
+def _context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that an image would be built from, made as docs/execution-environment.md says."""
+    folder = tmp_path_factory.mktemp("image")
+    shutil.copytree(COLLECTION / "execution-environment", folder / "definition", ignore=shutil.ignore_patterns("dist"))
+    run("ansible-galaxy", "collection", "build", COLLECTION, "--output-path", folder / "definition/dist", cwd=folder)
+    said = run("ansible-builder", "create", "-f", folder / "definition" / DEFINITION, "-c", folder / "made", cwd=folder)
+    assert "No matches" not in said, said  # it goes on without a file that is named and not there
+    return folder / "made"
+
+
+@pytest.fixture(name="installed", scope="module")
+def _installed(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collection as the image's galaxy stage installs it, but for what comes from a server."""
+    folder = tmp_path_factory.mktemp("installed")
+    # the stage runs in the copy of _build
+    install = ("ansible-galaxy", "collection", "install", "-r", "requirements.yml", "--no-deps", "--offline", "--force")
+    run(*install, "--collections-path", folder, cwd=context / "_build")
+    return folder
+
+
+def written(context: Path) -> str:
+    return next(path for name in ("Containerfile", "Dockerfile") if (path := context / name).exists()).read_text()
+
+
+def test_the_base_image_is_a_public_one_that_can_be_replaced(context):
+    text = written(context)
+    assert 'ARG EE_BASE_IMAGE="docker.io/redhat/ubi9:latest"' in text and "FROM $EE_BASE_IMAGE AS base" in text
+    assert len(re.findall(r"(?m)^FROM (?!\$EE_BASE_IMAGE|base\b)", text)) == 0
+
+
+def test_ansible_core_and_python_are_new_enough(context):
+    text = written(context)
+    oldest = yaml.safe_load((COLLECTION / "meta/runtime.yml").read_text(encoding="utf-8"))["requires_ansible"]
+    assert f"ansible-core{oldest}" in text
+    python = re.search(r'ARG PYCMD="/usr/bin/python3\.(\d+)"', text)
+    assert python and 11 <= int(python[1]) <= 14  # ansible-core 2.19 needs 3.11; cel-expr-python has wheels up to 3.14
+
+
+def test_the_image_gets_this_collection_and_a_way_to_the_nodes(context):
+    galaxy = yaml.safe_load((COLLECTION / "galaxy.yml").read_text(encoding="utf-8"))
+    (asked,) = yaml.safe_load((context / "_build/requirements.yml").read_text(encoding="utf-8"))["collections"]
+    assert asked["name"] == f"dist/lanewise-dra-{galaxy['version']}.tar.gz"
+    built = context.parent / "definition" / asked["name"]
+    copied = (context / "_build" / asked["name"]).read_bytes()
+    assert hashlib.sha256(copied).digest() == hashlib.sha256(built.read_bytes()).digest()
+    assert "openssh-clients" in (context / "_build/bindep.txt").read_text(encoding="utf-8")
+
+
+def test_the_metadata_names_what_the_collection_needs(installed, context):
+    told = run("ansible-builder", "introspect", installed, cwd=context)
+    found = yaml.safe_load(told[told.index("---") :])
+    assert [line.split("#")[0].strip() for line in found["python"]] == ["cel-expr-python>=0.1.3"]
+    assert {line.split()[0] for line in found["system"]} == {"gzip", "tar"}
+    assert all("from collection lanewise.dra" in line for line in found["python"] + found["system"])
+    # the Python client of Kubernetes comes with the collection that speaks to clusters
+    assert "kubernetes.core" in yaml.safe_load((COLLECTION / "galaxy.yml").read_text(encoding="utf-8"))["dependencies"]
+
+
+def test_every_package_that_plugins_import_comes_with_the_image(installed):
+    """All that runs on the controller: what an image lacks would be told by the first run only."""
+    plugins = installed / "ansible_collections/lanewise/dra/plugins"
+    on_nodes = ("module_utils/host", "module_utils/topology")
+    imported: set[str] = set()
+    for path in plugins.rglob("*.py"):
+        if not str(path.relative_to(plugins)).startswith(on_nodes):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    imported.add((node.module or "").partition(".")[0])
+    with_core = {"ansible", "ansible_collections", "jinja2", "markupsafe", "yaml"}
+    with_kubernetes = {"kubernetes", "urllib3"}
+    assert "cel_expr_python" in imported
+    assert imported - sys.stdlib_module_names - with_core - with_kubernetes == {"cel_expr_python"}
