@@ -7,36 +7,77 @@
 
 from __future__ import annotations
 
+import typing as t
+
+from . import owner
 from .links import mtu_limits
 from .node import Node
 from .resource import Change, Plan, Refusal, Resource, State
 
 
 class Mtu(Resource):
-    """C(mtu) of a NIC's interface. A PF is raised before its VFs and lowered after them, as drivers want it."""
+    """C(mtu) of a NIC's interface. A PF is raised before its VFs and lowered after them, as drivers want it.
+
+    Where another program has a value of its own for the interface, that is a setting too (see C(owner)).
+    """
 
     name = "mtu"
 
     def wanted(self, node: Node) -> State:
-        return {key: {"mtu": settings["mtu"]} for key, settings in node.settings.items() if "mtu" in settings}
+        found: State = {}
+        for key, settings in node.settings.items():
+            if "mtu" in settings:
+                mtu = settings["mtu"]
+                found[key] = {**owner.mtu_settings(self.system, node.device(key).interface, mtu), "mtu": mtu}
+        return found
 
     def read(self, node: Node, wanted: State) -> State:
-        return {key: {"mtu": self.system.integer(_path(node.device(key).interface))} for key in wanted}
+        found: State = {}
+        for key, settings in wanted.items():
+            found[key] = {one: owner.read(self.system, one) for one in settings if owner.is_native(one)}
+            found[key]["mtu"] = self.system.integer(_path(node.device(key).interface))
+        return found
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        refusals: list[Refusal] = []
+        if wanted is None:
+            refusals = self._refusals(node)
+        else:
+            wanted = {
+                key: {one: value for one, value in settings.items() if not owner.lost(self.system, one)}
+                for key, settings in wanted.items()
+            }
         plan = super().plan(node, wanted)
+        plan.refusals += refusals
+        raised = {one.device: one.after > (one.before or 0) for one in plan.changes if one.setting == "mtu"}
 
         def place(change: Change) -> int:
-            raised = change.after > (change.before or 0)
             of_vf = bool(node.device(change.device).physfn)
-            return int(raised == of_vf)
+            return int(raised.get(change.device) == of_vf)
 
         plan.changes.sort(key=place)
         return plan
 
+    def _refusals(self, node: Node) -> list[Refusal]:
+        asked: dict[int, dict[str, str]] = {}
+        for key, settings in node.settings.items():
+            if "mtu" in settings:
+                asked.setdefault(settings["mtu"], {})[key] = node.device(key).interface
+        return [
+            refusal
+            for mtu, interfaces in asked.items()
+            for key, interface in interfaces.items()
+            for refusal in owner.mtu_refusals(self.system, key, interface, mtu, interfaces.values())
+        ]
+
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
-        if not self.system.reader.live:
+        if owner.starts_anew(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
+            # it takes the addresses away for a moment, and the kernel the routes that are made from them
+            message = f"systemd-networkd would set {device.interface} up anew, which takes its rail routes away"
+            fix = "write it by hand, 'networkctl reload', then run again, which gives it new routes"
+            return Refusal(change.device, change.setting, message, fix)
+        if not self.system.reader.live or change.setting != "mtu":
             return None
         low, high = mtu_limits(self.system, device.interface)
         if (low is None or change.after >= low) and (high is None or change.after <= high):
@@ -47,10 +88,28 @@ class Mtu(Resource):
         return Refusal(change.device, change.setting, f"the driver of {device.interface} takes no {change.after}", fix)
 
     def interrupts(self, node: Node, change: Change) -> str:
+        if owner.is_native(change.setting):
+            anew = owner.starts_anew(change.setting)
+            return f"systemd-networkd sets {node.device(change.device)} up anew" if anew else ""
         return f"traffic of {node.device(change.device)} stops while the driver makes its queues anew"
+
+    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
+        if not owner.is_native(change.setting):
+            return None
+        path = _path(node.device(change.device).interface)
+        before = self.system.integer(path)
+
+        def restore() -> None:  # whose program may have set its own value when it got that back
+            if before is not None and self.system.integer(path) != before:
+                self.system.write(path, str(before), f"set mtu of {node.device(change.device)} to {before} again")
+
+        return restore
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
+        if owner.is_native(change.setting):
+            owner.write(self.system, change.setting, change.after, device.interface)
+            return
         step = f"set mtu of {device} to {change.after}"
         fix = ""
         if device.link_layer == "infiniband":

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 import typing as t
 
+from . import owner
 from .node import Node
-from .resource import Change, Refusal, Resource, State
+from .resource import Change, Plan, Refusal, Resource, State
 from .system import HostError
 from .usage import users
 from .vf_driver import keep
@@ -57,6 +58,14 @@ class Sriov(Resource):
                 "vfs_autoprobe": None if autoprobe is None else bool(autoprobe),
             }
         return found
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        plan = super().plan(node, wanted)
+        for key, settings in (self.wanted(node) if wanted is None else {}).items():
+            if "num_vfs" in settings and not node.settings[key].get("externally_managed"):
+                for interface in node.device(key).interfaces:
+                    plan.refusals += owner.vfs_refusals(self.system, key, interface, settings["num_vfs"])
+        return plan
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:

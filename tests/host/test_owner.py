@@ -1,0 +1,500 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Settings that systemd-networkd, udev, NetworkManager and netplan have too: with the real programs, in namespaces.
+
+They run on a node of the test's own, with /run, /etc, /dev and a system bus that nobody else sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import owner
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Failed, Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes import RailRoutes
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
+from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
+from ansible_collections.lanewise.dra.tests.host.node import node
+
+_SYSTEMD = Path("/usr/lib/systemd")
+_PACKAGES = (
+    *("network-manager", "libnm0", "libbluetooth3", "libmm-glib0", "libndp0", "libnewt0.52", "libslang2"),
+    *("libteamdctl0", "libjansson4", "libpsl5", "libcurl3-gnutls"),
+    *("netplan.io", "libnetplan0", "python3-netifaces", "python3-dbus", "python3-rich", "python3-yaml"),
+    *("python3-markdown-it", "python3-mdurl", "python3-pygments"),
+)
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra" / "network"
+#: A system bus on which all may speak, and that starts nothing by itself.
+_BUS = """\
+<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*"/><allow eavesdrop="true"/>
+</policy></busconfig>
+"""
+_DROP_IN = Path("/etc/systemd/network/10-rail.network.d/lanewise.conf")
+_PROFILE = Path("/etc/NetworkManager/system-connections/rail0.nmconnection")
+_UUID = "11111111-2222-3333-4444-555555555555"
+_NETPLAN = """\
+network:
+  version: 2
+  {}
+  ethernets:
+    rail0:
+      match: {{name: rail0}}
+      mtu: 1500
+      link-local: []
+      accept-ra: false
+      addresses: [10.0.0.1/24]
+      virtual-function-count: 4
+    ens1:
+      match: {{name: ens1}}
+    ens1v0: {{link: ens1}}
+    ens1v1: {{link: ens1}}
+"""
+
+Test = t.Callable[..., None]
+
+
+def _packages() -> Path:
+    """NetworkManager and netplan, unpacked; fetched once, and never installed. Skips where there are none."""
+    done = _CACHE / "done"
+    if not done.exists():
+        if not shutil.which("apt-get") or not shutil.which("dpkg"):
+            pytest.skip("fetching NetworkManager and netplan needs apt-get and dpkg")
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        command = ["apt-get", "download", *_PACKAGES]
+        fetched = subprocess.run(command, cwd=_CACHE, capture_output=True, text=True, check=False)
+        if fetched.returncode:
+            pytest.skip(f"apt-get gives no NetworkManager or netplan: {fetched.stderr.strip()}")
+        for package in _CACHE.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, _CACHE / "root"], check=True)
+        done.touch()
+    return _CACHE / "root"
+
+
+def with_programs(more: bool = False) -> t.Callable[[Test], Test]:
+    """Runs a test on a node with a system bus and udev, and with C(more) with what Debian has of the others."""
+
+    def decorate(function: Test) -> Test:
+        @functools.wraps(function)
+        def test() -> None:
+            for program in ("systemd-udevd", "systemd-networkd"):
+                if not (_SYSTEMD / program).exists():
+                    pytest.skip(f"needs {program}")
+            if not shutil.which("dbus-daemon") or not shutil.which("networkctl"):
+                pytest.skip("needs dbus-daemon and networkctl")
+            root = _packages() if more else None
+            memory = Path("/dev/shm")
+            with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+                os.chmod(folder, 0o755)
+                on_the_node(Path(folder), root)
+
+        @on_a_node
+        def on_the_node(folder: Path, root: Path | None) -> None:
+            _prepare(folder, root)
+            pair("rail0")
+            with contextlib.ExitStack() as running:
+                _start(running, "dbus-daemon", "--config-file", "/run/dbus/bus.conf", "--nofork", "--nopidfile")
+                _start(running, str(_SYSTEMD / "systemd-udevd"))
+                until(lambda: Path("/run/udev/control").exists() and Path("/run/dbus/system_bus_socket").exists())
+                appear()
+                function(running)
+
+        del test.__wrapped__  # type: ignore[attr-defined]  # pytest would look there for fixtures
+        return test
+
+    return decorate
+
+
+def _prepare(folder: Path, root: Path | None) -> None:
+    for name in ("etc", "work", "rules", "state", "dev"):
+        (folder / name).mkdir()
+    etc, usr = (f"{root}/{top}:/{top}" if root else f"/{top}" for top in ("etc", "usr"))
+    run(f"mount -t overlay etc -o lowerdir={etc},upperdir={folder}/etc,workdir={folder}/work /etc")
+    if root:
+        run(f"mount -t overlay usr -o lowerdir={usr} /usr && ldconfig")
+    # of udev's rules only what applies .link files: events of the machine's own devices arrive here too
+    shutil.copy("/usr/lib/udev/rules.d/80-net-setup-link.rules", folder / "rules")
+    for place in ("/usr/lib/udev/rules.d", "/etc/udev/rules.d"):
+        Path(place).mkdir(parents=True, exist_ok=True)
+    run(f"mount --bind {folder}/rules /usr/lib/udev/rules.d && mount --bind {folder}/state /var/lib")
+    run(f"for one in null zero full random urandom; do cp -a /dev/$one {folder}/dev; done")
+    run(f"mount --bind {folder}/dev /dev")
+    for place in ("/etc/udev/rules.d", "/etc/systemd/network", "/etc/netplan"):
+        shutil.rmtree(place, ignore_errors=True)
+        Path(place).mkdir(parents=True)
+    for place in ("/run/dbus", "/etc/NetworkManager/system-connections", "/etc/NetworkManager/conf.d"):
+        Path(place).mkdir(parents=True, exist_ok=True)
+    Path("/run/dbus/bus.conf").write_text(_BUS)
+    Path("/etc/NetworkManager/conf.d/test.conf").write_text(
+        "[main]\nno-auto-default=*\ndns=none\nrc-manager=unmanaged\nhostname-mode=none\n"
+        "[keyfile]\nunmanaged-devices=except:interface-name:rail0\n"
+    )
+
+
+def _start(running: contextlib.ExitStack, *command: str) -> subprocess.Popen[bytes]:
+    """A program that ends with the test. It cannot name the machine."""
+    with open("/run/programs.log", "ab") as log:
+        process = subprocess.Popen(["unshare", "--uts", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    running.callback(process.wait)
+    running.callback(process.terminate)
+    return process
+
+
+def until(condition: t.Callable[[], object], seconds: float = 15) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, Path("/run/programs.log").read_text(errors="replace")[-4000:]
+        time.sleep(0.02)
+
+
+def appear() -> None:
+    """As when the driver makes the interfaces."""
+    run("udevadm trigger --action=add --subsystem-match=net --settle")
+
+
+def start_networkd(running: contextlib.ExitStack) -> None:
+    for name in ("links", "leases"):
+        Path(f"/run/systemd/netif/{name}").mkdir(parents=True)
+    run("chown -R systemd-network:systemd-network /run/systemd/netif")
+    _start(running, str(_SYSTEMD / "systemd-networkd"))
+    until(lambda: owner.NETWORKD in kept())
+    settle()
+
+
+def start_networkmanager(running: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+    process = _start(running, "NetworkManager", "--debug")
+    until(lambda: owner.NETWORK_MANAGER in kept())
+    until(lambda: "activated" in run("nmcli -g GENERAL.STATE device show rail0; echo activated", check=False))
+    until(lambda: "100 (connected)" in run("nmcli -g GENERAL.STATE device show rail0", check=False))
+    return process
+
+
+def kept(interface: str = "rail0") -> dict[str, owner.Keeper]:
+    return {one.program: one for one in owner.keepers(System(), interface)}
+
+
+def settle() -> None:
+    """Until systemd-networkd has done with rail0."""
+    state = Path(f"/run/systemd/netif/links/{Path('/sys/class/net/rail0/ifindex').read_text().strip()}")
+    until(lambda: "ADMIN_STATE=configured" in state.read_text())
+
+
+def reconfigure() -> None:
+    """What a person does, or an update of systemd's; networkd answers before it begins."""
+    run("networkctl reconfigure rail0")
+    time.sleep(0.3)
+    settle()
+
+
+def mtu(interface: str = "rail0") -> int:
+    return int(Path(f"/sys/class/net/{interface}/mtu").read_text())
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def apply(*interfaces: str, system: System | None = None, more: t.Any = None, **wanted: t.Any) -> Outcome:
+    """Bring interfaces to an MTU of 9000, as check mode says, and once."""
+    system = system or System(run=_run)
+    settings = {one: {"mtu": 9000, **(more or {})} for one in interfaces or ("rail0",)}
+    try:
+        predicted = converge(node(system, settings), [Mtu(system)], check_mode=True, **wanted)
+        outcome = converge(node(system, settings), [Mtu(system)], **wanted)
+        assert [str(one) for one in outcome.changes] == [str(one) for one in predicted.changes]
+        assert not converge(node(system, settings), [Mtu(system)], **wanted).changes
+        return outcome
+    finally:
+        system.close()
+
+
+def refused(*interfaces: str) -> list[str]:
+    with pytest.raises(Refused) as failure:
+        apply(*interfaces)
+    assert mtu() == 1500
+    return [str(one) for one in failure.value.refusals]
+
+
+def put_back(outcome: Outcome) -> None:
+    """As state: absent does it."""
+    apply(wanted=outcome.before)
+
+
+def network(text: str = "MTUBytes=1500", name: str = "10-rail", match: str = "rail0") -> None:
+    wanted = f"[Match]\nName={match}\n[Link]\n{text}\n[Network]\nLinkLocalAddressing=no\nAddress=10.0.0.1/24\n"
+    Path(f"/etc/systemd/network/{name}.network").write_text(wanted)
+
+
+@with_programs()
+def test_networkd_keeps_the_mtu_that_its_drop_in_gives(running: contextlib.ExitStack) -> None:
+    network()
+    start_networkd(running)
+    run("ip link set rail0 mtu 9000")
+    reconfigure()
+    assert mtu() == 1500  # without a drop-in it fights
+    outcome = apply()
+    assert [str(one) for one in outcome.changes] == [
+        f"rail0: mtu in {_DROP_IN} unset -> 9000",
+        "rail0: mtu 1500 -> 9000",
+    ]
+    assert outcome.changes[0].interrupts == "systemd-networkd sets rail0 up anew"
+    for _unused in range(2):
+        reconfigure()
+        assert mtu() == 9000
+    run("networkctl reload")
+    run("ip link set rail0-far down; sleep 0.3; ip link set rail0-far up")
+    settle()
+    assert mtu() == 9000
+    put_back(outcome)
+    assert not _DROP_IN.exists() and mtu() == 1500
+    reconfigure()
+    assert mtu() == 1500
+
+
+@with_programs()
+def test_a_drop_in_that_is_not_needed_any_more_goes(running: contextlib.ExitStack) -> None:
+    network()
+    start_networkd(running)
+    apply()
+    network("MTUBytes=9000")
+    run("networkctl reload")
+    assert [str(one) for one in apply().changes] == [f"rail0: mtu in {_DROP_IN} 9000 -> unset"]
+    reconfigure()
+    assert mtu() == 9000
+
+
+@with_programs()
+def test_where_networkd_says_nothing_only_the_interface_changes(running: contextlib.ExitStack) -> None:
+    network("# MTUBytes=1500")
+    start_networkd(running)
+    assert [str(one) for one in apply().changes] == ["rail0: mtu 1500 -> 9000"]
+    reconfigure()
+    assert mtu() == 9000 and not _DROP_IN.exists()
+
+
+@with_programs()
+def test_a_file_of_several_interfaces_is_for_all_of_them_or_none(running: contextlib.ExitStack) -> None:
+    pair("rail10", "rail10-far")
+    appear()
+    network(match="rail0 rail10")
+    start_networkd(running)
+    until(lambda: owner.NETWORKD in kept("rail10"))
+    assert refused() == [
+        "rail0: mtu: systemd-networkd sets 1500 again, as /etc/systemd/network/10-rail.network says, which is for "
+        "rail10 too (give rail0 a file of its own, or ask for 9000 there too)"
+    ]
+    apply("rail0", "rail10")
+    reconfigure()
+    assert mtu() == mtu("rail10") == 9000
+
+
+@with_programs()
+def test_a_drop_in_of_a_later_name_is_not_fought(running: contextlib.ExitStack) -> None:
+    network("")
+    later = Path("/run/systemd/network/10-rail.network.d/mtu.conf")
+    later.parent.mkdir(parents=True)
+    later.write_text("[Link]\nMTUBytes = 1500\n")
+    start_networkd(running)
+    assert refused() == [
+        f"rail0: mtu: systemd-networkd sets 1500 again, as {later} says, which counts more than {_DROP_IN} "
+        "(write MTUBytes=9000 there, or take the line out)"
+    ]
+
+
+@with_programs()
+def test_rail_routes_are_not_lost_by_telling_networkd(running: contextlib.ExitStack) -> None:
+    network()
+    start_networkd(running)
+    routes = {"rail_routes": {"table": 100, "gateway": "10.0.0.254"}}
+    system = System(run=_run)
+    converge(node(system, {"rail0": routes}), [RailRoutes(system)])
+    system.close()
+    before = run("ip rule; ip route show table 100")
+    with pytest.raises(Refused, match="which takes its rail routes away") as failure:
+        apply(more=routes)
+    assert f"mtu in {_DROP_IN}: " in str(failure.value) and mtu() == 1500
+    _DROP_IN.parent.mkdir()
+    _DROP_IN.write_text("[Link]\nMTUBytes=9000\n")
+    run("networkctl reload")
+    until(lambda: mtu() == 9000)
+    settle()
+    until(lambda: run("ip rule; ip route show table 100", check=False) != before)  # as was told
+    assert not apply(more=routes).changes
+
+
+@with_programs()
+def test_a_failure_at_any_step_leaves_networkd_as_it_was(running: contextlib.ExitStack) -> None:
+    network()
+    start_networkd(running)
+    for number in range(3):  # the drop-in, networkctl, the interface
+        for after in (False, True):
+            system = FailingSystem(number, errno.EIO, after)
+            system._run = _run
+            with pytest.raises(Failed) as failure:
+                apply(system=system)
+            assert not failure.value.remaining and "rail0" in str(failure.value)
+            assert mtu() == 1500 and not _DROP_IN.exists()
+            reconfigure()
+            assert mtu() == 1500
+    system = FailingSystem()
+    system._run = _run
+    apply(system=system)
+    assert len(system.steps) == 3
+
+
+@with_programs()
+def test_what_networkd_sets_when_a_drop_in_is_undone_is_undone_too(running: contextlib.ExitStack) -> None:
+    network()
+    start_networkd(running)
+    run("ip link set rail0 mtu 9000")  # as before there were drop-ins
+    system = FailingSystem(1, errno.EIO, after=True)
+    system._run = _run
+    with pytest.raises(Failed, match="networkctl|MTU of rail0") as failure:
+        apply(system=system)
+    time.sleep(0.3)
+    settle()
+    assert not failure.value.remaining and mtu() == 9000 and not _DROP_IN.exists()
+
+
+@with_programs()
+def test_udev_gives_an_interface_that_comes_back_the_mtu_of_our_drop_in(running: contextlib.ExitStack) -> None:
+    Path("/etc/systemd/network/10-rail.link").write_text("[Match]\nOriginalName=rail0\n[Link]\nMTUBytes=1500\n")
+    run("udevadm control --reload; ip link set rail0 mtu 9000")
+    appear()
+    assert mtu() == 1500 and kept()[owner.UDEV].file == "/etc/systemd/network/10-rail.link"
+    outcome = apply()
+    drop_in = Path("/etc/systemd/network/10-rail.link.d/lanewise.conf")
+    assert [one.setting for one in outcome.changes] == [f"mtu in {drop_in}", "mtu"]
+    assert not outcome.changes[0].interrupts
+    run("ip link set rail0 mtu 1400")
+    appear()
+    assert mtu() == 9000
+    put_back(outcome)
+    assert not drop_in.exists()
+    appear()
+    assert mtu() == 1500
+
+
+@with_programs(more=True)
+def test_what_netplan_made_for_networkd_gets_a_drop_in_and_its_vfs_are_told(running: contextlib.ExitStack) -> None:
+    yaml = Path("/etc/netplan/50-rail.yaml")
+    yaml.write_text(_NETPLAN.format(""))
+    yaml.chmod(0o600)
+    run("/usr/libexec/netplan/generate")
+    appear()
+    start_networkd(running)
+    assert kept()[owner.NETWORKD] == owner.Keeper(owner.NETWORKD, "/run/systemd/network/10-netplan-rail0.network")
+    run("ip link set rail0 mtu 9000")
+    reconfigure()
+    assert mtu() == 1500
+    outcome = apply()
+    drop_ins = [f"/etc/systemd/network/10-netplan-rail0.{kind}.d/lanewise.conf" for kind in ("network", "link")]
+    assert [one.setting for one in outcome.changes] == [*(f"mtu in {path}" for path in drop_ins), "mtu"]
+    run("/usr/libexec/netplan/generate && networkctl reload")
+    reconfigure()
+    appear()
+    assert mtu() == 9000
+    system = System(run=_run)
+    assert [str(one) for one in owner.vfs_refusals(system, "rail0", "rail0", 8)] == [
+        f"rail0: num_vfs: {yaml} makes 4 VFs of rail0, not 8 "
+        "(write 8 there or take it out, or leave the VFs to it: externally_managed: true)"
+    ]
+    assert not owner.vfs_refusals(system, "rail0", "rail0", 4)
+    assert owner._vfs_of_netplan(system, "ens1") == 2 and owner._vfs_of_netplan(system, "ens1v0") is None
+    put_back(outcome)
+    reconfigure()
+    assert mtu() == 1500
+
+
+def profile(text: str = "mtu=1500", place: Path = _PROFILE, own: str = f"uuid={_UUID}") -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(
+        f"[connection]\nid=rail0\n{own}\ntype=ethernet\ninterface-name=rail0\n\n[ethernet]\n{text}\n\n"
+        "[ipv4]\nmethod=manual\naddress1=10.0.0.1/24\n\n[ipv6]\nmethod=disabled\n"
+    )
+    place.chmod(0o600)
+
+
+@with_programs(more=True)
+def test_networkmanager_keeps_the_mtu_that_its_profile_was_given(running: contextlib.ExitStack) -> None:
+    profile()
+    start_networkmanager(running)
+    assert kept()[owner.NETWORK_MANAGER] == owner.Keeper(owner.NETWORK_MANAGER, str(_PROFILE), _UUID)
+    for command in ("nmcli device reapply rail0", "nmcli connection up rail0"):
+        run("ip link set rail0 mtu 9000")
+        run(command)
+        assert mtu() == 1500  # without its profile it fights
+    profile("mtu=1500\nwake-on-lan=0")  # by hand, and not yet loaded
+    outcome = apply()
+    assert [str(one) for one in outcome.changes] == [
+        f"rail0: mtu in {_PROFILE} 1500 -> 9000",
+        "rail0: mtu 1500 -> 9000",
+    ]
+    run("nmcli device modify rail0 +ipv4.addresses 10.0.0.2/24")  # it sets all again that it has of the profile in use
+    assert mtu() == 9000
+    assert "wake-on-lan=0" in _PROFILE.read_text() and "10.0.0.1/24" in run("ip address show rail0")
+    run("nmcli device reapply rail0")
+    assert mtu() == 9000
+    run("nmcli connection up rail0")
+    assert mtu() == 9000
+    run("ip link set rail0-far down; sleep 0.3; ip link set rail0-far up; sleep 0.3; nmcli connection up rail0")
+    assert mtu() == 9000
+    put_back(outcome)
+    assert "mtu=1500" in _PROFILE.read_text() and mtu() == 1500
+    run("nmcli connection up rail0")
+    assert mtu() == 1500
+    _PROFILE.unlink()  # nothing is left that could be put back
+    apply(wanted={"mtu": {"rail0": {f"mtu in {_PROFILE}": 1400, "mtu": 1400}}})
+    assert mtu() == 1400
+
+
+@with_programs(more=True)
+def test_where_networkmanager_says_nothing_only_the_interface_changes(running: contextlib.ExitStack) -> None:
+    profile("")
+    start_networkmanager(running)
+    assert [str(one) for one in apply().changes] == ["rail0: mtu 1500 -> 9000"]
+    run("nmcli device reapply rail0")
+    assert mtu() == 9000
+
+
+@with_programs(more=True)
+def test_where_networkmanager_does_not_answer_all_is_as_it_was(running: contextlib.ExitStack) -> None:
+    profile()
+    process = start_networkmanager(running)
+    process.kill()
+    process.wait()
+    with pytest.raises(Failed, match="nmcli connection load .*NetworkManager is not running.*as it was"):
+        apply()
+    assert "mtu=1500" in _PROFILE.read_text() and mtu() == 1500
+
+
+@with_programs(more=True)
+def test_a_profile_of_netplans_is_refused_with_its_yaml(running: contextlib.ExitStack) -> None:
+    yaml = Path("/etc/netplan/50-rail.yaml")
+    yaml.write_text(_NETPLAN.format("renderer: NetworkManager"))
+    yaml.chmod(0o600)
+    run("/usr/libexec/netplan/generate")
+    start_networkmanager(running)
+    made = "/run/NetworkManager/system-connections/netplan-rail0.nmconnection"
+    assert "uuid" not in Path(made).read_text() and kept()[owner.NETWORK_MANAGER].file == made
+    assert refused() == [
+        f"rail0: mtu: NetworkManager sets 1500 again, as {made} says "
+        f"(write mtu: 9000 for rail0 in {yaml}, and 'netplan apply')"
+    ]

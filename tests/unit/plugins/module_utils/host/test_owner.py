@@ -1,0 +1,262 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Files of other programs, as these write them. What the programs then do, tests/host/test_owner.py shows."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import owner
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.sriov import Sriov
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+#: As systemd 252 writes it.
+_NETIF = """\
+# This is private data. Do not parse.
+ADMIN_STATE={}
+OPER_STATE=routable
+NETWORK_FILE={}
+DNS=
+LLMNR=yes
+"""
+_PROFILE = """\
+[connection]
+id=rail
+uuid=0d1f6b0c-6fd4-4e10-8d29-1c5a92f1b7a7
+type={}
+
+[{}]
+mtu={}
+
+[ipv4]
+method=disabled
+"""
+_UUID = "0d1f6b0c-6fd4-4e10-8d29-1c5a92f1b7a7"
+_KEYFILE = "etc/NetworkManager/system-connections/rail.nmconnection"
+
+
+class Site:
+    """One PF of a machine with 8 VFs of 64, and what programs write about it."""
+
+    def __init__(self, make_node: MakeNode) -> None:
+        node = make_node("sriov")
+        self._make = make_node
+        self.pf = next(key for key, one in sorted(node.devices.items()) if len(one.vfs) == 8 and one.total_vfs)
+        self.interface = node.devices[self.pf].interface
+        self.root = Path(node.system.reader.root)
+        self.index = (self.root / "sys/class/net" / self.interface / "ifindex").read_text().strip()
+
+    def write(self, path: str, text: str | bytes) -> None:
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    def networkd(
+        self, text: str, path: str = "/etc/systemd/network/10-rail.network", state: str = "configured"
+    ) -> None:
+        self.write(f"run/systemd/netif/links/{self.index}", _NETIF.format(state, path))
+        self.write(path, text)
+
+    def udev(self, text: str, path: str = "/etc/systemd/network/10-rail.link") -> None:
+        self.write(
+            f"run/udev/data/n{self.index}", f"I:1066\nE:ID_NET_DRIVER=mlx5_core\nE:ID_NET_LINK_FILE={path}\nV:1\n"
+        )
+        self.write(path, text)
+
+    def networkmanager(self, text: str, path: str = _KEYFILE, managed: str = "true") -> None:
+        state = f"[device]\nmanaged={managed}\nconnection-uuid={_UUID}\nnm-owned=false\n"
+        self.write(f"run/NetworkManager/devices/{self.index}", state)
+        self.write(path, text)
+
+    def node(self, **settings: t.Any) -> Node:
+        node = self._make("sriov", allow_management=True)
+        node.settings = {self.pf: settings}
+        return node
+
+    def planned(self, resource: type[Resource], **settings: t.Any) -> list[str]:
+        node = self.node(**settings)
+        changes = converge(node, [resource(node.system)], check_mode=True).changes
+        return [str(change).replace(self.pf, "PF") for change in changes]
+
+    def refused(self, resource: type[Resource], **settings: t.Any) -> str:
+        with pytest.raises(Refused) as failure:
+            self.planned(resource, **settings)
+        return str(failure.value).replace(self.pf, "PF").replace(self.interface, "IF")
+
+
+@pytest.fixture
+def site(make_node: MakeNode) -> Site:
+    return Site(make_node)
+
+
+DROP_IN = "/etc/systemd/network/10-rail.network.d/lanewise.conf"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[Match]\nName=*\n\n[Link]\nMTUBytes=1500\n", 1500),
+        ("[Link]\nMTUBytes = 4K\n", 4096),
+        ("[Link]\nMTUBytes=1500\nMTUBytes=9000\n", 9000),
+        ("[Link]\nMTUBytes=1500\nMTUBytes=\n", None),
+        ("[Link]\n#MTUBytes=1500\n;MTUBytes=1500\n", None),
+        ("[Network]\nMTUBytes=1500\n", None),
+        ("[Match]\nName=a \\\n# a comment inside\n[Link]\nMTUBytes=1500\n", None),
+        ("[Match]\r\nName=*\r\n[Link]\r\nMTUBytes=1500\r\n", 1500),
+        ("[Link]\nMTUBytes=many\n", "many"),
+    ],
+)
+def test_what_a_network_file_says(site: Site, text: str, said: int | str | None) -> None:
+    site.networkd(text)
+    native = [f"PF: mtu in {DROP_IN} unset -> 9000"] if said not in (None, 9000) else []
+    assert site.planned(Mtu, mtu=9000) == [*native, "PF: mtu 1500 -> 9000"]
+    system = System(str(site.root))
+    assert [owner._mtu(system, one) for one in owner.keepers(system, site.interface)] == [
+        (said, "/etc/systemd/network/10-rail.network")
+    ]
+
+
+def test_who_has_no_interface_is_not_asked(site: Site) -> None:
+    site.networkd("[Link]\nMTUBytes=1500\n", state="unmanaged")
+    site.networkmanager(_PROFILE.format("ethernet", "ethernet", 1500), managed="false")
+    assert not owner.keepers(System(str(site.root)), site.interface)
+    assert not owner.keepers(System(str(site.root)), "nothing0")
+    assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
+
+
+def test_drop_ins_count_by_name_and_those_of_etc_before_others(site: Site) -> None:
+    site.networkd("[Link]\nMTUBytes=1500\n", "/run/systemd/network/10 a rail.network")
+    site.write(
+        f"run/systemd/netif/links/{site.index}",
+        _NETIF.format("configuring", '"/run/systemd/network/10 a rail.network"'),
+    )
+    folder = "systemd/network/10 a rail.network.d"
+    site.write(f"usr/lib/{folder}/20.conf", "[Link]\nMTUBytes=1400\n")
+    site.write(f"usr/lib/{folder}/10.conf", "[Link]\nMTUBytes=1300\n")
+    site.write(f"usr/lib/{folder}/30.txt", "[Link]\nMTUBytes=1200\n")
+    site.write(f"etc/{folder}/20.conf", "[Link]\nMTUBytes=9000\n")
+    assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
+    site.write(f"etc/{folder}/20.conf", "")  # masks the other
+    assert site.planned(Mtu, mtu=9000)[0] == f"PF: mtu in /etc/{folder}/lanewise.conf unset -> 9000"
+    site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=1450\n")
+    text = site.refused(Mtu, mtu=9000)
+    assert f"systemd-networkd sets 1450 again, as /etc/{folder}/zz.conf says, which counts more" in text
+    site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=9000\n")
+    assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
+
+
+def test_a_link_file_of_all_interfaces_is_not_changed_for_one(site: Site) -> None:
+    site.udev("[Link]\nMTUBytes=1500\n")
+    assert site.planned(Mtu, mtu=9000)[0] == (
+        "PF: mtu in /etc/systemd/network/10-rail.link.d/lanewise.conf unset -> 9000"
+    )
+    record = (site.root / f"run/udev/data/n{site.index}").read_bytes()
+    others = [
+        one
+        for one in (site.root / "sys/class/net").iterdir()
+        if one.is_dir() and one.name not in (site.interface, "lo")
+    ]
+    for one in others:
+        site.write(f"run/udev/data/n{(one / 'ifindex').read_text().strip()}", record)
+    names = sorted(one.name for one in others)
+    text = site.refused(Mtu, mtu=9000)
+    assert (
+        f"udev sets 1500 again, as /etc/systemd/network/10-rail.link says, which is for {', '.join(names[:3])} and "
+        in text
+    )
+    assert text.endswith(f"{len(names) - 3} more too (give IF a file of its own, or ask for 9000 there too)")
+
+
+@pytest.mark.parametrize(
+    ("section", "said"), [("ethernet", "1500"), ("802-3-ethernet", "1500"), ("infiniband", "2044"), ("bond", None)]
+)
+def test_what_a_profile_says(site: Site, section: str, said: str | None) -> None:
+    site.write("usr/bin/nmcli", "")
+    site.networkmanager(_PROFILE.format(section, section, said or 1500))
+    native = [f"PF: mtu in /{_KEYFILE} {said} -> 9000"] if said else []
+    assert site.planned(Mtu, mtu=9000) == [*native, "PF: mtu 1500 -> 9000"]
+    site.networkmanager(_PROFILE.format(section, section, 9000))
+    assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
+
+
+def test_a_profile_that_must_not_be_edited_is_refused(site: Site) -> None:
+    text = _PROFILE.format("ethernet", "ethernet", 1500)
+    site.networkmanager(text)
+    assert site.refused(Mtu, mtu=9000) == (
+        f"PF: mtu: NetworkManager sets 1500 again, as /{_KEYFILE} says "
+        "(write mtu=9000 there: this node has no nmcli that would do it)"
+    )
+    (site.root / _KEYFILE).unlink()
+    assert site.refused(Mtu, mtu=9000) == (
+        f"PF: mtu: NetworkManager's profile {_UUID} of IF is in no keyfile, so its MTU is unknown "
+        f"('nmcli connection migrate uuid {_UUID}' makes one of an ifcfg file)"
+    )
+    made = "run/NetworkManager/system-connections/rail.nmconnection"
+    site.networkmanager(text, made)
+    assert f"as /{made} says (give the profile {_UUID} the MTU 9000 by nmcli" in site.refused(Mtu, mtu=9000)
+
+
+def test_the_uuid_of_a_profile_without_one_is_known() -> None:
+    # what NetworkManager 1.42 gave a file below /run
+    assert owner._made_up("netplan-rail0.nmconnection") == "da01d0ae-925a-35ae-a96e-31fe7d6563c7"
+
+
+def test_vfs_that_another_program_makes_are_refused(site: Site) -> None:
+    fix = "(write 16 there or take it out, or leave the VFs to it: externally_managed: true)"
+    link = "/etc/systemd/network/10-rail.link"
+    for text, count in (
+        ("[Link]\nSR-IOVVirtualFunctions=4\n", 4),
+        ("[Link]\nSR-IOVVirtualFunctions=\n[SR-IOV]\nVirtualFunction=2\n[SR-IOV]\nVirtualFunction=1\n", 3),
+    ):
+        site.udev(text)
+        assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: {link} makes {count} VFs of IF, not 16 {fix}"
+        assert "makes" in site.refused(Sriov, num_vfs=8)  # which there are now
+        assert site.planned(Sriov, num_vfs=count) == [f"PF: num_vfs 8 -> {count}"]
+        assert site.planned(Sriov, num_vfs=8, externally_managed=True) == []
+    site.udev("[Link]\nMTUBytes=9000\n")
+    for text, count in (("[sriov]\ntotal-vfs=6\n", 6), ("[sriov]\nautoprobe-drivers=1\n", 0), ("[sriov]\n", 0)):
+        site.networkmanager(_PROFILE.format("ethernet", "ethernet", 9000) + text)
+        assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: /{_KEYFILE} makes {count} VFs of IF, not 16 {fix}"
+    site.networkmanager(_PROFILE.format("ethernet", "ethernet", 9000))
+    assert site.planned(Sriov, num_vfs=16) == ["PF: num_vfs 8 -> 16"]
+
+
+def test_a_damaged_file_is_no_traceback(tmp_path: Path) -> None:
+    @given(
+        text=st.binary()
+        | st.lists(st.sampled_from([b"[Link]", b"MTUBytes=", b"=", b"1K", b"\\\n", b"\n", b"#", b"\x00"])).map(b"".join)
+    )
+    @example(text=b"[Link]\nMTUBytes=\xff\\")
+    @example(text="[Link]\nMTUBytes=\u0665".encode())
+    def check(text: bytes) -> None:
+        for path in (*names, "etc/systemd/network/a.network", "etc/NetworkManager/system-connections/a"):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(text)
+        for line in owner.entries(text.decode(errors="replace"), True):
+            assert len(line) == 3 and "\n" not in "".join(line)
+        system = System(str(tmp_path))
+        owner.keepers(system, "rail0")
+        owner.mtu_settings(system, "rail0", 9000)
+        owner.mtu_refusals(system, "0000:00:01.0", "rail0", 9000, ["rail0"])
+        owner.vfs_refusals(system, "0000:00:01.0", "rail0", 8)
+
+    (tmp_path / "sys/class/net/rail0").mkdir(parents=True)
+    (tmp_path / "sys/class/net/rail0/ifindex").write_text("7\n")
+    names = ["run/systemd/netif/links/7", "run/udev/data/n7", "run/NetworkManager/devices/7"]
+    check()
+    pointers = ("NETWORK_FILE=/etc/systemd/network/a.network\n", "E:ID_NET_LINK_FILE=/etc/systemd/network/a.network\n")
+    for path, text in zip(names, (*pointers, f"[device]\nmanaged=true\nconnection-uuid={owner._made_up('a')}\n")):
+        (tmp_path / path).write_text(text)
+    names = []
+    check()  # the same in the files that these name
