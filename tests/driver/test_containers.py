@@ -25,11 +25,13 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
 from ansible_collections.lanewise.dra.tests.oracle.trees import CACHE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import cdi, files, metadata
+from lanewise_driver import cdi, files, inventory, metadata
 from lanewise_driver.calls import ClaimRef
 from lanewise_driver.cdi import Device, DeviceNode, Mount
+from lanewise_driver.claim_files import ClaimFiles
 from lanewise_driver.metadata import DeviceMetadata
 from lanewise_driver.paths import Paths
+from lanewise_driver.records import DeviceRecord, Record
 
 GO = shutil.which("go")
 SOURCE = Path(__file__).resolve().parent / "consumer"
@@ -126,6 +128,18 @@ def test_admin_access_has_no_hook(paths: Paths, consumer: Path) -> None:
     listed, _unused = devices(paths)
     ids = cdi.write(paths, CLAIM.uid, listed, hook=False)
     assert "hooks" not in read(consumer, "cdi", paths.cdi_dir, *ids)
+
+
+def test_admin_access_opens_no_device(paths: Paths, consumer: Path) -> None:
+    known = inventory.Device("pci-0000-8a-00-0", {"name": "pci-0000-8a-00-0"}, address="0000:8a:00.0").as_json()
+    rdma = {"moves": [], "nodes": [dataclasses.asdict(VERBS)]}
+    own = DeviceRecord("pci-0000-8a-00-0", "node", "nic", known, rdma=rdma)
+    seen = {}
+    for device in (own, dataclasses.replace(own, admin=True)):
+        [prepared] = ClaimFiles(paths, None).write(Record(CLAIM.uid, "training", "nics", None, "boot", [device]))
+        spec = read(consumer, "cdi", paths.cdi_dir, *prepared.cdi_ids)
+        seen[device.admin] = [node["path"] for node in spec.get("linux", {}).get("devices", ())]
+    assert seen == {False: [VERBS.path], True: []}
 
 
 LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
