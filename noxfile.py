@@ -426,8 +426,9 @@ def install(session: nox.Session) -> None:
     }
     wheelhouse = ("ansible-playbook", "-i", "localhost,", "lanewise.dra.driver_wheelhouse", "-e", json.dumps(given))
     run(session, venv, *wheelhouse)
-    command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", "tests/cluster/test_node_role.py")
-    run(session, venv, *command, PYTHONPATH=driver_package(venv))
+    for file in ("test_node_role.py", "test_node_kubelet.py"):  # each on a machine of its own
+        command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}")
+        run(session, venv, *command, PYTHONPATH=driver_package(venv))
 
 
 @nox.session

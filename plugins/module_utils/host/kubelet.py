@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import typing as t
 
@@ -26,16 +27,23 @@ _FIELDS = {
     "topology_manager_scope": "topologyManagerScope",
     "topology_manager_policy_options": "topologyManagerPolicyOptions",
 }
-#: kubelet does not start where the state of another policy lies there.
-_STATES = {"cpuManagerPolicy": "cpu_manager_state", "memoryManagerPolicy": "memory_manager_state"}
+#: Its policy and what else a state is made of: kubelet does not start over one that something else has made.
+_STATES = {
+    "cpu_manager_state": ("cpuManagerPolicy", ("cpuManagerPolicyOptions", "reservedSystemCPUs")),
+    "memory_manager_state": ("memoryManagerPolicy", ("reservedMemory",)),
+}
+#: The last that kubelet makes once all its managers have started, wherever C(--root-dir) is.
+_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
+_UNIT = "kubelet.service"
+_ERROR = re.compile(r'^[EF]\d{4} .* err="(.*)"$')
 _SECONDS = 60.0
 
 
 class Kubelet(Resource):
     """C(kubelet) of the node: a drop-in of kubelet's configuration directory (C(--config-dir), Kubernetes 1.30).
 
-    The value is the file. Where the policy of the CPU or memory manager changes, its state is removed while kubelet is
-    stopped, so that the node must be without pods that it placed.
+    The value is the file. Where the policy of the CPU or memory manager or what it reserves changes, its state is
+    removed while kubelet is stopped, so that the node must be without pods that it placed.
     """
 
     name = "kubelet"
@@ -89,7 +97,8 @@ class Kubelet(Resource):
             return Refusal(NODE, "kubelet", "no kubelet runs on this node", "join it to the cluster first")
         if not change.setting.startswith("/"):
             fix = (
-                "add --config-dir=/etc/kubernetes/kubelet.conf.d to KUBELET_EXTRA_ARGS (/etc/default/kubelet or "
+                "make /etc/kubernetes/kubelet.conf.d, without which it does not start then, add "
+                "--config-dir=/etc/kubernetes/kubelet.conf.d to KUBELET_EXTRA_ARGS (/etc/default/kubelet or "
                 "/etc/sysconfig/kubelet), and restart it"
             )
             return Refusal(NODE, "kubelet", "it has no directory for drop-ins of its configuration", fix)
@@ -125,7 +134,14 @@ class Kubelet(Resource):
     def _changed_states(self, change: Change) -> list[str]:
         before, after = _fields(change.before), _fields(change.after)
         root = self.option("root-dir") or "/var/lib/kubelet"
-        return [f"{root}/{file}" for field, file in _STATES.items() if before.get(field) != after.get(field)]
+        found = []
+        for file, (policy, others) in _STATES.items():
+            # without a policy here, another file may have one
+            kept = before.get(policy) == after.get(policy)
+            idle = str(after.get(policy)).lower() == "none" and policy in after
+            if not kept or not idle and any(before.get(one) != after.get(one) for one in others):
+                found.append(f"{root}/{file}")
+        return found
 
     def interrupts(self, node: Node, change: Change) -> str:
         if self._changed_states(change):
@@ -135,28 +151,32 @@ class Kubelet(Resource):
     def apply(self, node: Node, change: Change) -> None:
         step = f"write {change.setting}"
         states = self._changed_states(change)
-        if states:
-            self.system.command(["systemctl", "stop", "kubelet.service"], step)
+        self.system.command(["systemctl", "stop", _UNIT], step)
         self.system.install(change.setting, change.after, step)
-        for path in states:
+        for path in (*states, _SOCKET):
             self.system.install(path, None, f"remove {path}")
-        self.system.command(["systemctl", "restart", "kubelet.service"], step, "'journalctl -u kubelet' says why")
-        self._wait(_fields(change.after), states, step)
+        self.system.command(["systemctl", "start", _UNIT], step, "'journalctl -u kubelet' says why")
+        self._wait(step)
+        fields = _fields(change.after)
+        for path in states:
+            policy = _STATES[path.rpartition("/")[2]][0]
+            made = json.loads(self.system.content(path) or "{}").get("policyName", "nothing")
+            if policy in fields and made.lower() != str(fields[policy]).lower():
+                raise HostError(step, f"kubelet has started with {policy}={made}", "look for what sets that")
 
-    def _wait(self, fields: t.Mapping[str, t.Any], states: list[str], step: str) -> None:
-        """Until kubelet has made its state anew by the policy, which it does once it has taken its configuration."""
+    def _wait(self, step: str) -> None:
+        """Until kubelet has started its managers. Raises HostError where it ends before, or takes too long."""
+        ask = ["systemctl", "show", _UNIT, "--property=MainPID", "--value"]
+        first = self.system.query(ask, step).strip()
         deadline = time.monotonic() + _SECONDS
-        for field, file in _STATES.items():
-            path = next((one for one in states if one.endswith(file)), None)
-            wish = fields.get(field)
-            while path and wish:
-                text = self.system.content(path)
-                if text and json.loads(text).get("policyName", "").lower() == str(wish).lower():
-                    break
-                if time.monotonic() >= deadline:
-                    reason = f"kubelet has not taken {field}={wish} after {_SECONDS:.0f} s"
-                    raise HostError(step, reason, "'journalctl -u kubelet' says why")
-                time.sleep(0.5)
+        while not self.system.exists(_SOCKET):
+            ended = first == "0" or self.system.query(ask, step).strip() != first
+            if ended or time.monotonic() >= deadline:
+                lines = self.system.query(["journalctl", f"--unit={_UNIT}", "--output=cat", "--lines=50"], step)
+                told = [match.group(1) for match in map(_ERROR.match, lines.splitlines()) if match]
+                reason = "kubelet ends" if ended else f"kubelet has not started its managers after {_SECONDS:.0f} s"
+                raise HostError(step, ": ".join([reason, *told[-1:]]), "'journalctl -u kubelet' tells more")
+            time.sleep(0.2)
 
 
 def _fields(text: str | None) -> dict[str, t.Any]:

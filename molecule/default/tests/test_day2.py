@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the playbooks of day2.yml left behind, read with nothing of the collection's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+FOLDER = os.path.join(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"], "day2")
+OLD = f"{FOLDER}/machines/hgx-h100/sys"
+
+
+def read(host, path):
+    return json.loads(host.file(f"{FOLDER}/{path}").content_string)
+
+
+@pytest.mark.parametrize(
+    ("folder", "verdict", "nodes"),
+    [
+        (".", "drifted", {"h100-01": "drifted"}),
+        ("as-wanted", "as wanted", {"sriov-01": "as wanted"}),
+        ("unknown", "unknown", {"h100-01": "as wanted", "h100-05": "unknown"}),
+    ],
+)
+def test_drift_is_told_to_programs_and_people(host, folder, verdict, nodes):
+    told = read(host, f"{folder}/drift.json")
+    assert told["verdict"] == verdict
+    assert {name: node["state"] for name, node in told["nodes"].items()} == nodes
+    page = host.file(f"{FOLDER}/{folder}/drift.html").content_string
+    shown = re.findall(r'<h3>(\S+) <span class="pill state">([^<]+)<', page)
+    assert dict(shown) == {name: state for name, state in nodes.items() if state != "as wanted"}
+
+
+def test_the_bundle_tells_of_nodes_without_their_addresses(host):
+    (bundle,) = host.check_output(f"ls {FOLDER}/support-*.tar.gz").split()
+    assert host.file(bundle).mode == 0o600
+    names = host.check_output(f"tar --list --file {bundle}").split()
+    for node in ("h100-01", "localhost"):
+        assert [name for name in names if name.endswith(f"nodes/{node}.topology.json")]
+    text = host.check_output(f"tar --extract --to-stdout --file {bundle}").lower()
+    assert "0000:59:00.0" in text and "connectx-7" in text  # what tells the fault
+    assert "=== ip -details link" in text  # of this machine
+    found = f"cat {OLD}/class/net/*/address /sys/class/net/*/address; cat {OLD}/class/infiniband/*/node_guid"
+    own = {one for one in host.check_output(found).lower().split() if set(one) - set("0:")}
+    assert len(own) > 8 and not [one for one in own - {"ff:ff:ff:ff:ff:ff"} if one in text]
+    (serial,) = {one["serial"] for one in [read(host, "replaced/h100-02.json")["old"]]}
+    assert serial and serial.lower() not in text
+
+
+def test_the_record_of_the_card_has_the_old_and_the_new_one(host):
+    record = read(host, "replaced/h100-02.json")
+    assert (record["state"], record["host"]) == ("done", "h100-02")
+    assert record["card"]["serial"] == "MT2646X00001" != record["old"]["serial"]
+    for card, tree in ((record["old"], "hgx-h100"), (record["card"], "exchanged")):
+        (port, _other) = card["functions"]
+        (interface,) = port["interfaces"]
+        place = f"{FOLDER}/machines/{tree}/sys/bus/pci/devices/{port['address']}/net/{interface['name']}/address"
+        assert host.file(place).content_string.strip() == interface["mac"]
+
+
+def test_the_report_knows_the_new_card(host):
+    facts = read(host, "nodes/h100-02.json")["facts"]
+    assert facts["functions"]["0000:59:00.0"]["vpd"]["serial_number"] == "MT2646X00001"

@@ -1,0 +1,224 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The role fabric sets the managers of a kubelet that is a service of systemd, as packages of distributions have it.
+
+Tests build on each other in the order of the file. Needs two processors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, inside
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS
+from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
+from ansible_collections.lanewise.dra.tests.cluster.test_node_role import PROGRAM, Site, SystemdNode
+
+Object = dict[str, t.Any]
+
+#: Of the package kubelet by the Kubernetes project, with its kubeadm's drop-in.
+UNIT = """[Unit]
+Description=kubelet: The Kubernetes Node Agent
+
+[Service]
+EnvironmentFile=-/etc/default/kubelet
+# systemd removes cgroups that it has not made, when they are empty
+ExecStartPre=/bin/sh {folders}
+ExecStart={command} $KUBELET_EXTRA_ARGS
+Restart=always
+StartLimitInterval=0
+RestartSec=10
+"""
+DROP_INS = Path("/etc/kubernetes/kubelet.conf.d")
+FILE = DROP_INS / "90-lanewise.conf"
+STATES = [ROOT / "cpu_manager_state", ROOT / "memory_manager_state"]
+WISH: Object = {
+    "cpu_manager_policy": "static",
+    "reserved_system_cpus": "0",
+    "memory_manager_policy": "Static",
+    "reserved_memory": [{"numaNode": 0, "limits": {"memory": "50Mi"}}],  # what evictionHard of the node has
+    "topology_manager_policy": "restricted",
+    "topology_manager_scope": "pod",
+}
+FIELDS = {
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+    "memoryManagerPolicy": "Static",
+    "reservedMemory": WISH["reserved_memory"],
+    "topologyManagerPolicy": "restricted",
+    "topologyManagerScope": "pod",
+}
+
+pytestmark = [
+    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not inside(), reason="needs namespaces of its own: 'make test ONLY=install'"),
+    pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs a processor beside the reserved one"),
+]
+
+
+class ServiceNode(SystemdNode):
+    """A node whose kubelet is C(kubelet.service)."""
+
+    def start(self, name: str) -> None:
+        if name == "containerd":
+            super().start(name)
+            return
+        self.plane.run = self._install  # type: ignore[method-assign]
+        try:
+            Node.start(self, name)
+        finally:
+            del self.plane.run
+
+    def _install(self, _name: str, command: t.Sequence[str]) -> None:
+        unit = self.machine.folder / "units" / "kubelet.service"
+        folders = self.machine.folder / "cgroups.sh"
+        folders.write_text(f"for top in {CGROUPS}/*/; do mkdir -p $top/{self.folder.name}; done\n")
+        unit.write_text(UNIT.format(folders=folders, command=shlex.join(["/usr/bin/env", *command[1:]])))
+        self.machine.run("systemctl", "daemon-reload")
+        self.machine.run("systemctl", "start", "kubelet.service")
+
+    def wait_ready(self) -> None:
+        try:
+            super().wait_ready()
+        except Failed as failure:
+            told = self.machine.run("journalctl", "--unit=kubelet.service", "--output=cat", "--lines=30", check=False)
+            raise Failed(f"{failure}\n{told.stdout}{told.stderr}") from None
+
+
+class KubeletSite(Site):
+    """Plays the role fabric with settings of kubelet."""
+
+    def fabric(self, wish: Object, *arguments: str, **options: t.Any) -> int:
+        node = {"kubelet": wish} if wish else {}
+        return self.play(*arguments, playbook="lanewise.dra.fabric", fabric_node=node, fabric_become=False, **options)
+
+    def change(self, wish: Object, **options: t.Any) -> Object:
+        """What the role's module alone returns, which takes less time. Raises Failed with its message."""
+        return self.module("fabric", node={"kubelet": wish} if wish else {}, **options)
+
+    def pid(self) -> str:
+        return self.systemctl("show", "kubelet.service", "--property=MainPID", "--value")
+
+    def reported(self) -> Object:
+        """The configuration that the running kubelet tells by the API server, once the node is ready."""
+        self.node.wait_ready()
+        path = f"/api/v1/nodes/{self.node.name}/proxy/configz"
+
+        def told() -> Object | None:
+            status, answer = self.plane.request("GET", path)
+            return t.cast(Object, answer["kubeletconfig"]) if status == 200 else None
+
+        return t.cast(Object, self.plane.wait_for(told, "kubelet's configuration"))
+
+    def processors(self, name: str) -> set[int]:
+        """What a pod's processes may run on."""
+        text = self.node.execute(name, "/usr/bin/cat", "/proc/self/status")
+        (found,) = [line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list:")]
+        bounds = [[int(number) for number in part.split("-")] for part in found.split(",")]
+        return {number for one in bounds for number in range(one[0], one[-1] + 1)}
+
+
+@pytest.fixture(scope="module")
+def site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[KubeletSite]:
+    with Machine() as machine, ServiceNode(newest, machine) as node:
+        yield KubeletSite(node, machine, tmp_path_factory.mktemp("site"))
+
+
+def policies() -> list[str]:
+    """What the states of the two managers are of."""
+    return [json.loads(path.read_text())["policyName"] for path in STATES]
+
+
+def test_a_kubelet_without_drop_ins_is_refused_and_told_how_to_have_them(site: KubeletSite) -> None:
+    before = site.pid()
+    with pytest.raises(Failed, match=f"make {DROP_INS}.*--config-dir={DROP_INS} to KUBELET_EXTRA_ARGS"):
+        site.change(WISH)
+    assert site.pid() == before and not DROP_INS.exists()
+    Path("/etc/default/kubelet").write_text(f"KUBELET_EXTRA_ARGS=--config-dir={DROP_INS}\n")
+    DROP_INS.mkdir(parents=True)
+    site.systemctl("restart", "kubelet.service")
+    assert site.reported()["cpuManagerPolicy"] == "none" and policies() == ["none", "None"]
+
+
+def test_check_mode_tells_the_change_and_makes_none(site: KubeletSite) -> None:
+    before = site.pid()
+    assert site.fabric(WISH, "--check", "--diff") == 1
+    assert '+      "cpuManagerPolicy": "static"' in site.output
+    assert site.pid() == before and not list(DROP_INS.iterdir()) and policies() == ["none", "None"]
+
+
+def test_kubelet_has_the_new_settings_and_states_of_the_new_policies(site: KubeletSite) -> None:
+    before, old = site.pid(), [path.stat().st_ino for path in STATES]
+    assert site.fabric(WISH) == 1
+    assert site.pid() != before and policies() == ["static", "Static"]
+    assert all(path.stat().st_ino != one for path, one in zip(STATES, old))
+    assert FIELDS.items() <= site.reported().items()
+
+
+def test_a_pod_of_whole_processors_has_them_alone(site: KubeletSite) -> None:
+    node = site.node
+    for name, resources in (("shared", {}), ("alone", {"limits": {"cpu": "1", "memory": "64Mi"}})):
+        pod = node.pod(name)
+        pod["spec"]["containers"][0]["resources"] = resources
+        assert node.run_pod(pod)["status"]["qosClass"] == ("Guaranteed" if resources else "BestEffort")
+    alone = site.processors("alone")
+    assert len(alone) == 1 and 0 not in alone
+    # kubelet moves those that are there already, every ten seconds
+    site.plane.wait_for(lambda: not site.processors("shared") & alone, "the other pod to leave its processor", 20)
+    assert json.loads(STATES[0].read_text())["entries"]
+    for name in ("shared", "alone"):
+        node.delete_pod(name)
+
+
+def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
+    before = site.pid()
+    assert site.fabric(WISH) == 0
+    assert not site.change(WISH, _ansible_check_mode=True)["changed"]
+    assert site.pid() == before
+
+
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ({"reserved_system_cpus": "0-4095"}, "reserve"),
+        ({"cpu_manager_policy_options": {"no-such-option": "true"}}, "no-such-option"),
+    ],
+)
+def test_what_kubelet_does_not_take_is_told_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
+    before = FILE.read_text()
+    with pytest.raises(Failed, match=f"kubelet ends: .*{reason}.*The node is as it was"):
+        site.change({**WISH, **wrong})
+    assert FILE.read_text() == before and policies() == ["static", "Static"]
+    assert FIELDS.items() <= site.reported().items()
+    assert "cpuManagerPolicyOptions" not in site.reported()
+
+
+def test_a_new_reservation_has_states_of_its_own(site: KubeletSite) -> None:
+    """kubelet does not start over the state of another reservation of memory."""
+    config = site.node.folder / "kubelet.json"
+    settings = json.loads(config.read_text())
+    settings["evictionHard"]["memory.available"] = "60Mi"
+    config.write_text(json.dumps(settings))
+    reserved = [{"numaNode": 0, "limits": {"memory": "60Mi"}}]
+    change = site.change({**WISH, "reserved_memory": reserved})
+    assert "drain the node" in str(change["drain_reasons"])
+    assert site.reported()["reservedMemory"] == reserved
+
+
+def test_absent_puts_it_back(site: KubeletSite) -> None:
+    before = site.pid()
+    assert site.fabric({}, fabric_state="absent") == 1
+    assert site.pid() != before and not FILE.exists() and policies() == ["none", "None"]
+    found = site.reported()
+    assert found["cpuManagerPolicy"] == "none" and found["topologyManagerPolicy"] == "none"
+    assert "reservedSystemCPUs" not in found and "reservedMemory" not in found
+    assert not site.change({}, state="absent")["changed"]

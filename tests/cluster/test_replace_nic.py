@@ -1,0 +1,291 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Replacing a card of a node in a cluster: its pods leave, and come back when the new card is good and published.
+
+API server, scheduler and controllers are real. The node is a sandbox in which a recorded machine lies over /sys, so
+that the playbook reads it as the running node. There is no kubelet and no driver: the test publishes what a driver
+would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
+from ansible_collections.lanewise.dra.tests.cluster import sandbox
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+COLLECTIONS = Path(__file__).absolute().parents[5]
+NAME, NODE = "gpu-01", "/api/v1/nodes/gpu-01"
+MARK = "fabric.lanewise.dev/replace-nic"
+RESOURCE = "/apis/resource.k8s.io/v1"
+PODS = "/api/v1/namespaces/default/pods"
+SLICE = f"{RESOURCE}/resourceslices/gpu-01-lanewise"
+MACHINE, SLOT, CARD = "hgx-h100", "9", "0000:59:00.0"
+NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
+RECORDS = "/var/lib/kubelet/plugins/lanewise.dev/state"  # of claims that the driver has given devices to
+SETTING, WANTED = "net/core/somaxconn", "8192"  # each network namespace has its own
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytest.importorskip("pyroute2", reason="needs pyroute2")
+NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc")
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="plays for minutes: LANEWISE_SLOW=1 runs it"),
+    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(
+        os.geteuid() != 0
+        or not shutil.which("unshare")
+        or subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode != 0,
+        reason="needs root, for a node's namespaces",
+    ),
+]
+
+
+class Machine:
+    """A sandbox in which a tree of files is what the node's kernel shows in /sys and of its processors and memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trees = 0
+        command = [sys.executable, sandbox.__file__, "sh", "-c", "echo ready; exec cat"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout and self._process.stdout.readline() == "ready\n"
+        unshare = self._child(self._process.pid)
+        self._enter = ["nsenter", f"--target={self._child(unshare)}", "--mount", "--net", "--pid", "--ipc", "--uts"]
+        self.python = folder / "python"
+        self.python.write_text(f'#!/bin/sh\nexec {" ".join(self._enter)} {sys.executable} "$@"\n')
+        self.python.chmod(0o755)
+        self.become({})
+
+    @staticmethod
+    def _child(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run([*self._enter, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def become(self, override: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Be the machine with other options by PCI address from now on. Gives its topology facts."""
+        tree = self.folder / f"tree{self.trees}"
+        # what a description makes up follows from its name, so that all else stays as it was
+        build({"like": MACHINE, "name": MACHINE, "override": override}, tree)
+        if self.trees:
+            self.run("umount", "/sys")
+        else:
+            for name in ("cmdline", "cpuinfo", "meminfo"):
+                self.run("mount", "--bind", str(tree / "proc" / name), f"/proc/{name}")
+        self.run("mount", "--bind", str(tree / "sys"), "/sys")
+        self.trees += 1
+        return as_dict(probe(str(tree)))
+
+    def setting(self, value: str = "") -> str:
+        if value:
+            self.run("sh", "-c", f"echo {value} > /proc/sys/{SETTING}")
+        return self.run("cat", f"/proc/sys/{SETTING}").strip()
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture(name="machine", scope="module")
+def _machine(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Machine]:
+    before = Path("/proc/sys", SETTING).read_text()
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    yield machine
+    machine.close()
+    assert Path("/proc/sys", SETTING).read_text() == before  # nothing of it was this machine's
+
+
+class Site:
+    """The machine as a node of a cluster, and the playbooks for it."""
+
+    def __init__(self, plane: ControlPlane, machine: Machine, folder: Path) -> None:
+        self.plane = plane
+        self.folder = folder
+        self.inventory = folder / "inventory.json"
+        host = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": str(machine.python),
+            "ansible_remote_tmp": str(folder / "tmp"),
+            "site_become": False,
+            "site_report_dest": str(folder / "report"),
+            "fabric_kubeconfig": str(plane.kubeconfig),
+            "fabric_node": {"sysctl": {SETTING.replace("/", "."): WANTED}},
+            "fabric_persist": False,
+        }
+        self.inventory.write_text(json.dumps({"all": {"hosts": {NAME: host}}}))
+
+    def start(self, playbook: str, *options: str) -> subprocess.Popen[str]:
+        paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
+        more = {
+            "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths)),
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # a line is a line
+            "ANSIBLE_NOCOLOR": "1",
+        }
+        return subprocess.Popen(
+            [str(PROGRAM), "-i", str(self.inventory), f"lanewise.dra.{playbook}", *options],
+            env={**os.environ, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def play(self, playbook: str, *options: str, rc: int = 0) -> str:
+        with self.start(playbook, *options) as process:
+            output = process.communicate()[0]
+        assert process.returncode == rc, output
+        return output
+
+    def before(self, *options: str, rc: int = 0) -> str:
+        return self.play("replace_nic", "-e", f"replace_nic_slot={SLOT}", *options, rc=rc)
+
+    def after(self, *options: str, rc: int = 0) -> str:
+        return self.play("replace_nic", "-e", "replace_nic_phase=after", *options, rc=rc)
+
+    def record(self) -> dict[str, t.Any]:
+        return json.loads((self.folder / "report" / "replaced" / f"{NAME}.json").read_text())
+
+    def publish(self, facts: dict[str, t.Any], generation: int) -> None:
+        """Publish what the driver would on a node with these facts, in the place of what there is."""
+        pool = {"name": NAME, "generation": generation, "resourceSliceCount": 1}
+        spec = {"nodeName": NAME, "driver": DRIVER, "pool": pool, "devices": publication(facts).devices}
+        self.plane.request("DELETE", SLICE)
+        metadata = {"name": SLICE.rpartition("/")[2]}
+        self.plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": metadata, "spec": spec})
+
+    def run_pods(self) -> None:
+        """A replica set of one pod that has the card by a claim."""
+        driver = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+        self.plane.expect(
+            "POST", f"{RESOURCE}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [driver]}}
+        )
+        bus = {"cel": {"expression": f'device.attributes["resource.kubernetes.io"].pciBusID == "{CARD}"'}}
+        request = {"name": "nic", "exactly": {"deviceClassName": "nic", "selectors": [bus]}}
+        self.plane.expect(
+            "POST",
+            f"{RESOURCE}/namespaces/default/resourceclaims",
+            {"metadata": {"name": "storage"}, "spec": {"devices": {"requests": [request]}}},
+        )
+        labels = {"app": "reader"}
+        pod = {
+            "containers": [{"name": "reader", "image": "reader", "resources": {"claims": [{"name": "nic"}]}}],
+            "resourceClaims": [{"name": "nic", "resourceClaimName": "storage"}],
+            "terminationGracePeriodSeconds": 0,  # there is no kubelet that would say that it has ended
+        }
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+        self.plane.expect(
+            "POST", "/apis/apps/v1/namespaces/default/replicasets", {"metadata": {"name": "reader"}, "spec": spec}
+        )
+
+    def pod(self, on: str) -> str:
+        """Wait until the one pod is on a node, or with an empty name on none, and give the pod's name."""
+
+        def found() -> str:
+            pods = self.plane.expect("GET", PODS)["items"]
+            fits = len(pods) == 1 and pods[0]["spec"].get("nodeName", "") == on
+            return pods[0]["metadata"]["name"] if fits else ""
+
+        return str(self.plane.wait_for(found, f"the pod to be on {on or 'no node'}"))
+
+    def state(self) -> tuple[bool, bool]:
+        """Whether pods are kept off the node, and whether it says that it is for a card."""
+        node = self.plane.expect("GET", NODE)
+        return bool(node["spec"].get("unschedulable")), MARK in node["metadata"].get("annotations", {})
+
+
+@pytest.fixture(name="site")
+def _site(newest: ControlPlane, machine: Machine, tmp_path: Path) -> t.Iterator[Site]:
+    newest.add_node(NAME)
+    yield Site(newest, machine, tmp_path)
+    newest.expect("DELETE", NODE)
+
+
+def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, machine: Machine) -> None:
+    site.publish(machine.become({}), 1)
+    site.run_pods()
+    pod = site.pod(NAME)
+
+    output = site.before()
+    device = f"pci-{CARD.replace(':', '-').replace('.', '-')}"
+    assert f"{DRIVER} publishes {device} ({CARD}): claim default/storage has it, for pod {pod}" in output
+    assert "takes no pods until its new card is found good" in output
+    assert site.state() == (True, True) and site.record()["state"] == "out"
+    assert site.pod("") != pod  # it was evicted, and the next one waits
+
+    node, record = site.plane.expect("GET", NODE), site.record()
+    assert "changed=0" in site.before()
+    assert site.plane.expect("GET", NODE) == node and site.record() == record
+
+    assert machine.setting() != WANTED
+    assert "done: 1 node" in site.play("rollout")
+    assert machine.setting() == WANTED and site.state() == (True, True)
+
+    facts = machine.become({CARD: NEW, "0000:59:00.1": NEW})
+    machine.setting("4096")  # as after a boot
+    output = site.after("-e", "replace_nic_timeout=5", rc=2)
+    assert "The new card is not published as the old one was" in output and "a0:88:c2" in output
+    assert "is still there" in output and "stays without pods" in output
+    assert machine.setting() == WANTED and site.state() == (True, True) and site.record() == record
+
+    with site.start("replace_nic", "-e", "replace_nic_phase=after") as process:
+        assert process.stdout
+        for line in process.stdout:
+            if "RETRYING: " in line and "Wait until the new card is published" in line:
+                break
+        assert site.state() == (True, True)
+        site.publish(facts, 2)
+        output = process.communicate()[0]
+    assert process.returncode == 0 and "gpu-01 takes pods again" in output, output
+    assert site.state() == (False, False) and site.record()["state"] == "done"
+    site.pod(NAME)  # the one that waited, with the new card
+    claim = site.plane.expect("GET", f"{RESOURCE}/namespaces/default/resourceclaims/storage")
+    assert [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]] == [device]
+
+
+def test_the_cordon_of_a_person_stays(site: Site, machine: Machine) -> None:
+    machine.become({})
+    site.plane.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
+    site.before()
+    assert site.state() == (True, False)
+    machine.become({CARD: NEW, "0000:59:00.1": NEW})
+    record = site.record()
+    output = site.after("-e", "fabric_node_name=elsewhere", rc=2)
+    assert "There is no Node elsewhere" in output and site.record() == record
+    output = site.after()
+    assert "gpu-01 stays cordoned, as it was before" in output and "takes pods again" not in output
+    assert site.state() == (True, False) and site.record()["state"] == "done"
+
+
+def test_a_node_that_the_cluster_does_not_have_is_told(site: Site) -> None:
+    assert "There is no Node elsewhere" in site.before("-e", "fabric_node_name=elsewhere", rc=2)
+    assert not (site.folder / "report").exists() and site.state() == (False, False)
+
+
+def test_a_card_that_somebody_keeps_stays_in_and_the_node_is_given_back(site: Site, machine: Machine) -> None:
+    machine.become({})
+    content = json.dumps({"devices": [{"address": CARD}]})
+    machine.run("sh", "-c", f"mkdir -p {RECORDS} && echo '{content}' > {RECORDS}/7d0c.json")
+    output = site.before("-e", "replace_nic_timeout=5", rc=2)
+    machine.run("rm", f"{RECORDS}/7d0c.json")
+    assert "Leave the card in: the node's pods have left, and it is still in use" in output
+    assert f"{CARD}: a pod has it by the resource claim with UID 7d0c" in output
+    assert site.state() == (False, False) and not (site.folder / "report").exists()

@@ -1,0 +1,40 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.kubelet import Kubelet
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
+
+Object = dict[str, t.Any]
+
+STATIC: Object = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+MEMORY: Object = {"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}]}
+
+
+@pytest.mark.parametrize(
+    "before, after, drains",
+    [
+        ({}, STATIC, True),
+        (STATIC, {}, True),
+        (STATIC, {**STATIC, "reservedSystemCPUs": "0-1"}, True),
+        (STATIC, {**STATIC, "cpuManagerPolicyOptions": {"strict-cpu-reservation": "true"}}, True),
+        ({}, {"reservedSystemCPUs": "0"}, True),  # another file may have the policy
+        (MEMORY, {**MEMORY, "reservedMemory": [{"numaNode": 1, "limits": {"memory": "1Gi"}}]}, True),
+        (STATIC, {**STATIC, "topologyManagerPolicy": "restricted"}, False),
+        ({"cpuManagerPolicy": "none"}, {"cpuManagerPolicy": "none", "reservedSystemCPUs": "0"}, False),
+    ],
+)
+def test_states_that_kubelet_would_not_start_over_need_a_drained_node(
+    make_node: MakeNode, before: Object, after: Object, drains: bool
+) -> None:
+    node = make_node("hgx-h100")
+    texts = [json.dumps(one) if one else None for one in (before, after)]
+    change = Change("kubelet", "node", "/etc/kubernetes/kubelet.conf.d/90-lanewise.conf", *texts)
+    assert ("drain the node" in Kubelet(node.system).interrupts(node, change)) is drains
