@@ -45,7 +45,7 @@ def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
     told = publication(busy)
     assert {device["name"] for device in told.devices} == set(whole)
     for device in told.devices:
-        same = {key: value for key, value in whole[device["name"]]["attributes"].items()}
+        same = dict(whole[device["name"]]["attributes"])
         if device["name"] in told.away:
             same = {key: value for key, value in same.items() if key not in TOLD_BY_INTERFACE}
         assert device["attributes"] == same
