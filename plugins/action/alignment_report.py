@@ -13,7 +13,7 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.plugin_utils.alignment_pages import render
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_action import ReportAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 
 _SECTIONS = ("summary", "claims", "comparisons", "notes")
 

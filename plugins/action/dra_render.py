@@ -30,6 +30,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import (
     unsupported,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
@@ -53,13 +54,8 @@ _SPEC: dict[str, dict[str, t.Any]] = {
 }
 
 
-class ActionModule(ClusterAction):
+class ActionModule(ClusterAction, ControllerAction):
     """Compiles, renders through templates, checks what came out, and writes. Never connects to a target."""
-
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)

@@ -13,9 +13,9 @@ import pathlib
 import typing as t
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import file_name
 
@@ -39,13 +39,8 @@ _SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
 _OUT, _DONE = "out", "done"
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
     """Reads the host's facts and the folder of the report. Never connects to a target, and writes nothing."""
-
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)

@@ -11,8 +11,8 @@ import datetime
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, probe_of
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 

@@ -163,6 +163,15 @@ def until(condition: t.Callable[[], object], seconds: float = 15) -> None:
         time.sleep(0.02)
 
 
+def generated_by_netplan(renderer: str) -> Path:
+    """Its YAML, of which it has made files for the one that it names."""
+    path = Path("/etc/netplan/50-rail.yaml")
+    path.write_text(_NETPLAN.format(renderer))
+    path.chmod(0o600)
+    run("/usr/libexec/netplan/generate")
+    return path
+
+
 def appear() -> None:
     """As when the driver makes the interfaces."""
     run("udevadm trigger --action=add --subsystem-match=net --settle")
@@ -394,10 +403,7 @@ def test_udev_gives_an_interface_that_comes_back_the_mtu_of_our_drop_in(running:
 
 @with_programs(more=True)
 def test_what_netplan_made_for_networkd_gets_a_drop_in_and_its_vfs_are_told(running: contextlib.ExitStack) -> None:
-    yaml = Path("/etc/netplan/50-rail.yaml")
-    yaml.write_text(_NETPLAN.format(""))
-    yaml.chmod(0o600)
-    run("/usr/libexec/netplan/generate")
+    yaml = generated_by_netplan("")
     appear()
     start_networkd(running)
     assert kept()[owner.NETWORKD] == owner.Keeper(owner.NETWORKD, "/run/systemd/network/10-netplan-rail0.network")
@@ -487,10 +493,7 @@ def test_where_networkmanager_does_not_answer_all_is_as_it_was(running: contextl
 
 @with_programs(more=True)
 def test_a_profile_of_netplans_is_refused_with_its_yaml(running: contextlib.ExitStack) -> None:
-    yaml = Path("/etc/netplan/50-rail.yaml")
-    yaml.write_text(_NETPLAN.format("renderer: NetworkManager"))
-    yaml.chmod(0o600)
-    run("/usr/libexec/netplan/generate")
+    yaml = generated_by_netplan("renderer: NetworkManager")
     start_networkmanager(running)
     made = "/run/NetworkManager/system-connections/netplan-rail0.nmconnection"
     assert "uuid" not in Path(made).read_text() and kept()[owner.NETWORK_MANAGER].file == made

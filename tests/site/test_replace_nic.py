@@ -7,9 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
@@ -19,8 +16,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import played
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 SLOT, STORAGE, RAIL, OTHER_RAIL = "9", "0000:59:00.0", "0000:49:00.0", "0000:da:00.0"
 #: A card of the same model by its own serial number; its MAC addresses and GUIDs have another maker's prefix.
 NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
@@ -59,34 +56,12 @@ class Site:
 
     def play(self, *options: str, rc: int = 0, playbook: str = "replace_nic") -> str:
         node = {"topology_root": str(self.tree), **self.variables}
-        shared = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "site_become": False,
-            "site_report_dest": str(self.folder / "report"),
-        }
-        inventory = self.folder / "inventory.json"
         hosts = {"gpu-01": node, "other": {**node, "topology_root": "/nowhere"}}
-        inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
-        program = str(Path(sys.executable).with_name("ansible-playbook"))
         limit = [] if "--limit" in options or "all" in options else ["--limit", "gpu-01"]
         chosen = [option for option in options if option != "all"]
-        done = subprocess.run(
-            [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *limit, *chosen],
-            cwd=COLLECTION,
-            env={
-                **os.environ,
-                "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
-                "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # a line is a line
-                "ANSIBLE_NOCOLOR": "1",
-            },
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        assert done.returncode == rc, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        # so that a line is a line
+        form = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        return played(self.folder, hosts, playbook, *limit, *chosen, rc=rc, **form)
 
     def before(self, *options: str, rc: int = 0, slot: str = f"slot={SLOT}") -> str:
         return self.play("-e", f"replace_nic_{slot}", *options, rc=rc)

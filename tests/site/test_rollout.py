@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tarfile
 import types
 import typing as t
@@ -18,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from ansible.executor.playbook_executor import PlaybookExecutor
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     DONE,
     FAILED,
@@ -31,10 +27,10 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     too_many,
 )
 from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import played
 from hypothesis import given
 from hypothesis import strategies as st
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 RAILS = [{"name": "rails", "select": {"near_gpu": "PIX"}, "num_vfs": 4}]
 UNREACHABLE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
@@ -97,27 +93,7 @@ def _machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def play(
     folder: Path, hosts: dict[str, dict[str, t.Any]], *options: str, rc: int = 0, playbook: str = "rollout"
 ) -> str:
-    shared = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "ansible_ssh_timeout": 5,
-        "site_become": False,
-        "site_report_dest": str(folder / "report"),
-    }
-    inventory = folder / "inventory.json"
-    inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    done = subprocess.run(
-        [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *options],
-        cwd=COLLECTION,
-        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert done.returncode == rc, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return played(folder, hosts, playbook, *options, rc=rc)
 
 
 def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):

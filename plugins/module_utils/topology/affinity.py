@@ -270,9 +270,8 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
 def fabric_nics(nics: list[Nic]) -> list[Nic]:
     """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs where the node has no RDMA device.
 
-    An RDMA device that a pod has counts: who uses a card at the moment must not change what the others are for.
-
     NICs under the default route are none, unless they are the most of them: then the routes say nothing about purpose.
+    An RDMA device that a pod has counts: who uses a card at the moment must not change what the others are for.
     """
     physical = [nic for nic in nics if nic.physfn is None]
     capable = [nic for nic in physical if nic.rdma_devices or "rdma_device" in nic.elsewhere] or physical

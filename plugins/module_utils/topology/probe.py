@@ -47,9 +47,10 @@ def probe(
         topology.system.iommu_enabled = True
     topology.nvme = _nvme(reader, topology.functions)
     models = _gpu_models(reader, topology.functions)
+    elsewhere = net.elsewhere(reader, topology.functions, topology.interfaces)
     topology.source.unreadable = reader.unreadable
     topology.source.unreadable_count = reader.unreadable_count
-    complete(topology, stated, models, net.elsewhere(reader, topology.functions, topology.interfaces))
+    complete(topology, stated, models, elsewhere)
     return topology
 
 

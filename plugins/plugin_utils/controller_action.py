@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What action plugins that write a report on the controller share."""
+"""What action plugins share that do their work on the controller, and those of them that write a report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from jinja2 import TemplateError
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 
 
-class ReportAction(ActionBase):
-    """Never connects to a target. Templates of the site come before those of the collection."""
+class ControllerAction(ActionBase):
+    """Never connects to a target."""
 
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
     TRANSFERS_FILES = False
+
+
+class ReportAction(ControllerAction):
+    """Templates of the site come before those of the collection."""
 
     def _templates(self, own: str | None, *roles: str) -> list[str]:
         """The folders of templates in the order in which they are searched: the site's, then those of roles.

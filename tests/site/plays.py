@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Playing the collection's playbooks as a person does, on hosts that are folders of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+
+
+def played(
+    folder: Path, hosts: dict[str, dict[str, t.Any]], playbook: str, *options: str, rc: int = 0, **environment: str
+) -> str:
+    """All that a playbook prints, by its name or its path without the suffix; it has to end with the status C(rc).
+
+    Inventory and report go into C(folder).
+    """
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "ansible_ssh_timeout": 5,
+        "site_become": False,
+        "site_report_dest": str(folder / "report"),
+    }
+    inventory = folder / "inventory.json"
+    inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
+    own = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1", **environment}
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    done = subprocess.run(
+        [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *options],
+        cwd=COLLECTION,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == rc, done.stdout + done.stderr
+    return done.stdout + done.stderr
