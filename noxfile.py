@@ -46,6 +46,7 @@ TREE = STAGE / COLLECTION
 OTHERS = CACHE / "collections"
 DIST = WORK / "dist"
 GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of lanewise.dra removes it"
+PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
 RESULTS: list[tuple[str, str, float, str]] = []  # check, result, seconds, reason
 
 
@@ -331,7 +332,8 @@ def tests(session: nox.Session) -> None:
     for name, programs in wanted.items():
         ensure_useful(session, name, *programs)
     folders = {str(path.parent.relative_to(TREE)) for path in TREE.glob("tests/*/test_*.py")}
-    run(session, venv, "python", "-m", "pytest", *sorted(folders - {f"tests/{name}" for name in SEPARATE}))
+    folders -= {f"tests/{name}" for name in SEPARATE}
+    run(session, venv, "python", "-m", "pytest", *PARALLEL, *sorted(folders))
 
 
 @nox.session
@@ -361,7 +363,7 @@ def cluster(session: nox.Session) -> None:
     other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
-    command = ("python", "-m", "pytest", "tests/cluster", "--ignore-glob=*/test_node*.py")
+    command = ("python", "-m", "pytest", *PARALLEL, "tests/cluster", "--ignore-glob=*/test_node*.py")
     run(session, venv, *command, PYTHONPATH=driver_package(venv))
 
 

@@ -11,6 +11,7 @@ only what differs.
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import random
 import threading
@@ -58,6 +59,7 @@ class Publisher:
         self._inventory = inventory
         self._settings = settings
         self._published = published
+        self._version = importlib.metadata.version("lanewise-driver")
         self._condition = threading.Condition()
         self._reason = "start"
         self._stopping = False
@@ -171,7 +173,7 @@ class Publisher:
         publication = self._inventory.refresh(self._features.counters)
         wanted = slices.slices(publication, self._cluster.node, self._cluster.driver, features=self._features)
         existing, _version = self._cluster.slices()
-        plan = slices.plan(existing, slices.with_owner(wanted, node), self._settled)
+        plan = slices.plan(existing, slices.published_by(wanted, node, self._version), self._settled)
         if plan:
             _LOG.info("publish %d devices, generation %d: %s", len(publication.devices), plan.generation, reason)
         self._apply(plan)

@@ -18,7 +18,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from .dra import limits, quantity, schema
-from .topology.publish import Publication
+from .topology.publish import VERSION_ANNOTATION, Publication
 
 Object = dict[str, t.Any]
 
@@ -143,6 +143,9 @@ def plan(
         for place, one in current.items()
         if not same(one["spec"], wanted(place, generation)["spec"]) and not settled(one, wanted(place, generation))
     }
+    relabelled = {
+        place for place, one in current.items() if not _annotations(desired[place]).items() <= _annotations(one).items()
+    }
     new = len(desired) - len(current)
     bumped = least > generation or new > 0 or len(changed) > 1
     if bumped:
@@ -152,11 +155,15 @@ def plan(
         update=tuple(
             _updated(one, wanted(place, generation))
             for place, one in sorted(current.items())
-            if bumped or place in changed
+            if bumped or place in changed | relabelled
         ),
         create=tuple(wanted(place, generation) for place in range(len(desired)) if place not in current),
         generation=generation,
     )
+
+
+def _annotations(one: Object) -> dict[str, str]:
+    return one["metadata"].get("annotations") or {}
 
 
 def _updated(existing: Object, desired: Object) -> Object:
@@ -173,6 +180,9 @@ def _updated(existing: Object, desired: Object) -> Object:
             if added and "timeAdded" not in taint:
                 taint["timeAdded"] = added
     metadata = {**existing["metadata"], **{k: v for k, v in desired["metadata"].items() if k == "ownerReferences"}}
+    annotations = {**_annotations(existing), **_annotations(desired)}
+    if annotations:
+        metadata["annotations"] = annotations
     return {
         **existing,
         "apiVersion": desired["apiVersion"],
@@ -200,8 +210,8 @@ def same(actual: t.Any, desired: t.Any, name: str = "") -> bool:
     return False
 
 
-def with_owner(desired: t.Sequence[Object], node: Object) -> list[Object]:
-    """The slices with the Node as their owner, so that they go with it."""
+def published_by(desired: t.Sequence[Object], node: Object, version: str) -> list[Object]:
+    """The slices with the Node as their owner, so that they go with it, and with the driver's version."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -209,7 +219,8 @@ def with_owner(desired: t.Sequence[Object], node: Object) -> list[Object]:
         "uid": node["metadata"]["uid"],
         "controller": True,
     }
-    return [{**one, "metadata": {**one["metadata"], "ownerReferences": [owner]}} for one in desired]
+    added = {"ownerReferences": [owner], "annotations": {VERSION_ANNOTATION: version}}
+    return [{**one, "metadata": {**one["metadata"], **added}} for one in desired]
 
 
 def cut(features: Features, lost: t.Iterable[str]) -> Features:

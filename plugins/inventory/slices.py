@@ -52,6 +52,7 @@ kubeconfig: ~/.kube/config
 keyed_groups:
   - {prefix: model, key: dra_models}
   - {prefix: rail, key: dra_rails}
+  - {prefix: driver, key: "dra_driver_versions['lanewise.dev']"}
 groups:
   broken: dra_findings | length > 0
   two_sockets: dra_numa_nodes | length == 2

@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Looks for all that the driver C(lanewise.dev) needs of a node - root, systemd, a Python with C(venv), a kubelet that
-    knows DRA, and a container runtime that has CDI switched on.
+  - Looks for all that the driver C(lanewise.dev) needs of a node - root, systemd, a Python with C(venv), the library
+    of C++ that gRPC is linked with, a kubelet that knows DRA, and a container runtime that has CDI switched on.
   - Tells everything that is missing at once, each with what to do. Fails on nothing itself.
 notes:
   - CDI is looked up in the configuration that the running containerd has in effect.
@@ -86,6 +86,9 @@ CDI = "/var/run/cdi"
 SECONDS = 30
 
 _LOOK = "import json, sys, venv, ensurepip; print(json.dumps(sys.version_info[:3]))"
+#: What grpcio's wheels are linked with, and a minimal system may lack.
+LIBRARY = "libstdc++.so.6"
+_LOAD = f"import ctypes; ctypes.CDLL({LIBRARY!r})"
 
 
 def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
@@ -120,6 +123,11 @@ def python(module: AnsibleModule, asked: str | None, problems: list[str]) -> str
             continue
         version = tuple(json.loads(output))
         if version[:2] >= LEAST_PYTHON:
+            if run(module, path, "-I", "-c", _LOAD)[0]:
+                problems.append(
+                    f"{path} cannot load {LIBRARY}, which gRPC is linked with. Install it (on Debian and Ubuntu: apt "
+                    "install libstdc++6, on the RHEL family: dnf install libstdc++)."
+                )
             return path
         wrong.append(f"{path} is {shown(version)}")
     problems.append(

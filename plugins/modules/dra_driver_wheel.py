@@ -15,7 +15,8 @@ author:
 description:
   - Builds the wheel of the driver C(lanewise.dev) from the collection's own files, in a temporary copy of them, and
     keeps it in a folder. The same files give the same wheel, byte for byte, and are built once.
-  - Gives the name of the release that the wheel and the lock of its dependencies make.
+  - Gives the name of the release that the wheel and the lock of its dependencies make, and one archive with all that it
+    is installed from.
 notes:
   - Runs on the controller. The role P(lanewise.dra.dra_driver#role) is the usual way to call it.
   - The wheel is built in check mode too. It is no part of a node.
@@ -50,7 +51,9 @@ options:
     description: A wheel to use instead of building one.
     type: path
   wheelhouse:
-    description: A folder with the wheel of the build backend. Without it pip asks its index.
+    description:
+      - A folder with the wheel of the build backend, and those that the driver depends on. Without it pip asks its
+        index.
     type: path
 seealso:
   - module: lanewise.dra.dra_driver_info
@@ -85,11 +88,20 @@ release:
   returned: success
   type: str
   sample: 1.0.0-3f9c2d417a55
+bundle:
+  description:
+    - The path of a tar archive with the wheel, the list of what to install (C(requirements.txt)), and the wheels of
+      O(wheelhouse) in a folder of this name.
+  returned: success
+  type: str
 """
 
 import hashlib
+import io
+import os
 import shutil
 import sys
+import tarfile
 import tempfile
 import typing as t
 from pathlib import Path
@@ -160,6 +172,30 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             shutil.rmtree(made, ignore_errors=True)
 
 
+def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
+    """One archive, so that a node is sent one file. It is written anew where a wheel is another one."""
+    others = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
+    states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in others]
+    found = folder / f"{release}-{digest(states)[:8]}.tar"
+    if found.exists():
+        return found
+    own = f"./{wheel.name} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".bundle-", dir=folder)
+    try:
+        with open(handle, "wb") as stream, tarfile.open(fileobj=stream, mode="w") as archive:
+            parts = {"requirements.txt": lock.rstrip(b"\n") + f"\n{own}".encode(), wheel.name: wheel.read_bytes()}
+            for path, content in [*parts.items(), *((f"wheelhouse/{one.name}", one.read_bytes()) for one in others)]:
+                entry = tarfile.TarInfo(path)
+                entry.size, entry.mtime, entry.mode = len(content), int(EPOCH), 0o644
+                archive.addfile(entry, io.BytesIO(content))
+        os.rename(name, found)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return found
+
+
 def pip(module: AnsibleModule, folder: Path) -> list[str]:
     """How to call pip: that of this Python, or of an environment of its own where this Python has none."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -200,15 +236,18 @@ def main() -> None:
                 changed = True
             wheel = next(folder.glob(f"{NAME}-*.whl"))
         content = wheel.read_bytes()
+        version = wheel.name.split("-")[1]
+        release = f"{version}-{digest([content, lock])[:12]}"
+        archive = bundle(Path(params["dest"]), release, wheel, lock, params["wheelhouse"])
     except OSError as error:
         module.fail_json(msg=f"the driver's wheel cannot be made: {error}")
-    version = wheel.name.split("-")[1]
     module.exit_json(
         changed=changed,
         wheel=str(wheel.absolute()),
         sha256=hashlib.sha256(content).hexdigest(),
         version=version,
-        release=f"{version}-{digest([content, lock])[:12]}",
+        release=release,
+        bundle=str(archive.absolute()),
     )
 
 

@@ -214,7 +214,10 @@ options:
             type: str
             required: true
       mtu:
-        description: MTU of the interface.
+        description:
+          - MTU of the interface.
+          - Where systemd-networkd, a C(.link) file, NetworkManager or netplan sets another one, it is set in their own
+            way; where that cannot be done the module fails with the file, and what to write there.
         type: int
       ethtool:
         description: What the driver's queues and the link are set to.

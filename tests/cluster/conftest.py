@@ -27,6 +27,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "each_kubernetes: a node's test that runs with the oldest Kubernetes too")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # one of several processes, whose summary the first one writes
+        session.config.workeroutput["started"] = session.config.stash[STARTED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: t.Any) -> None:
+    node.config.stash[STARTED] += getattr(node, "workeroutput", {}).get("started", [])
+
+
 def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> None:
     if config.stash[STARTED]:
         terminalreporter.section("control planes")

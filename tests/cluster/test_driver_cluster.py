@@ -10,6 +10,7 @@ The driver that publishes runs in a network namespace of its own, which has veth
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import os
 import shutil
@@ -360,6 +361,9 @@ def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) ->
         stored = installed.plane.expect("GET", f"{SLICES}/{sent['metadata']['name']}")
         assert driver_slices.same(stored["spec"], sent["spec"])
         assert stored["metadata"]["ownerReferences"][0]["name"] == name
+        assert stored["metadata"]["annotations"] == {
+            "lanewise.dev/version": importlib.metadata.version("lanewise-driver")
+        }
     assert not publisher.publish("again")
     listed, _version = cluster.slices()
     assert {one["apiVersion"] for one in listed} == {"resource.k8s.io/v1"}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, VERSION_ANNOTATION
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -56,6 +57,8 @@ def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -
         plane.add_node(node)
         made = slices(offers(node, facts(machine), DRIVERS))
         for one in made:
+            if one["spec"]["driver"] == DRIVER:
+                one["metadata"]["annotations"] = {VERSION_ANNOTATION: "1.0.0"}
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
         if node == torn:
             mine = next(one for one in made if one["spec"]["driver"] == "lanewise.dev")
@@ -73,6 +76,7 @@ def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -
     told = read(done.stdout)
     hosts = told["_meta"]["hostvars"]
     assert hosts[whole]["dra_drivers"] == ["gpu.nvidia.com", "lanewise.dev"]
+    assert hosts[whole]["dra_driver_versions"] == {"lanewise.dev": "1.0.0"}
     assert hosts[whole]["dra_numa_nodes"] == [0, 1]
     assert hosts[whole]["dra_ready"] is True and hosts[whole]["dra_schedulable"] is True
     published = [one for one in offers(whole, facts("degraded"), DRIVERS) if one.driver == "lanewise.dev"]

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import typing as t
 from pathlib import Path
 
@@ -193,6 +194,19 @@ def test_a_runtime_that_would_not_hand_devices_over(site: Site) -> None:
     )
 
 
+def test_a_node_without_the_library_that_grpc_needs(site: Site) -> None:
+    ask = "import ctypes, os; ctypes.CDLL('libstdc++.so.6'); print(open('/proc/self/maps').read())"
+    maps = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True).stdout
+    (library,) = {line.split()[-1] for line in maps.splitlines() if "libstdc++" in line}
+    subprocess.run(["mount", "--bind", "/dev/null", library], check=True)  # of the sandbox's mount namespace
+    try:
+        site.play(rc=2)
+    finally:
+        subprocess.run(["umount", library], check=True)
+    assert "cannot load libstdc++.so.6" in site.output and "apt install libstdc++6" in site.output
+    assert not CURRENT.parent.exists()
+
+
 def test_check_mode_of_a_first_run_changes_nothing(site: Site) -> None:
     assert site.play("--check", "--diff") > 5
     assert not CURRENT.parent.exists() and not Path("/etc/lanewise").exists()
@@ -356,7 +370,12 @@ def test_the_wheel_is_the_same_each_time(site: Site) -> None:
     finally:
         os.umask(before)
     assert made["changed"] and Path(made["wheel"]).read_bytes() == wheel.read_bytes()
-    assert not site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)["changed"]
+    again = site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)
+    assert not again["changed"] and again["bundle"] == made["bundle"]
+    with tarfile.open(made["bundle"]) as archive:
+        wheels = {f"wheelhouse/{path.name}" for path in WHEELHOUSE.glob("*.whl")}
+        assert set(archive.getnames()) == {"requirements.txt", wheel.name, *wheels}
+        assert {(entry.uid, entry.mode) for entry in archive} == {(0, 0o644)}
 
 
 def test_uninstall(site: Site) -> None:

@@ -16,10 +16,17 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.dra import validate, versions
-from lanewise_driver.slices import Features, Plan, cut, plan, same, slice_name, slices, with_owner
+from lanewise_driver.slices import Features, Plan, cut, plan, published_by, same, slice_name, slices
 from lanewise_driver.topology.model import as_dict
 from lanewise_driver.topology.probe import probe
-from lanewise_driver.topology.publish import COUNTER, LINK_DOWN, Policy, Publication, publication
+from lanewise_driver.topology.publish import (
+    COUNTER,
+    LINK_DOWN,
+    VERSION_ANNOTATION,
+    Policy,
+    Publication,
+    publication,
+)
 
 Object = dict[str, t.Any]
 
@@ -278,8 +285,18 @@ def test_what_the_server_made_of_it_is_enough() -> None:
     assert not plan(existing, desired, lambda one, wanted: True)
 
 
-def test_the_node_owns_its_slices() -> None:
+def test_slices_tell_whose_they_are_and_who_wrote_them(big: Publication) -> None:
     node = {"metadata": {"name": NODE, "uid": "u"}}
-    (one,) = with_owner(slices(Publication(), NODE, DRIVER, 1), node)
-    (owner,) = one["metadata"]["ownerReferences"]
-    assert owner == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u", "controller": True}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u", "controller": True}
+    desired = slices(big, NODE, DRIVER, 1)
+    assert len(desired) > 1
+    first = perform([], plan([], published_by(desired, node, "1.0.0")))
+    for one in first:
+        assert one["metadata"]["ownerReferences"] == [owner]
+        one["metadata"]["annotations"]["example.com/of-somebody-else"] = "stays"
+    assert not plan(first, published_by(desired, node, "1.0.0"))
+    found = plan(first, published_by(desired, node, "1.0.1"))  # an upgrade makes no new generation of the pool
+    assert (len(found.delete), len(found.update), len(found.create)) == (0, len(desired), 0)
+    for one in found.update:
+        assert one["metadata"]["annotations"] == {VERSION_ANNOTATION: "1.0.1", "example.com/of-somebody-else": "stays"}
+        assert one["spec"]["pool"]["generation"] == 1

@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-REPORT = pytest.StashKey[list[t.Any]]()
+REPORT = pytest.StashKey[list[dict[str, t.Any]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,23 +20,41 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> t.Callable[[t.Any], None]:
     """Put a line, or a comparison, into the summary."""
-    return request.config.stash[REPORT].append
+    from ansible_collections.lanewise.dra.tests.oracle.compare import Comparison
+
+    def put(what: t.Any) -> None:
+        line = {"text": str(what)}
+        if isinstance(what, Comparison):
+            line |= {"functions": what.functions, "facts": what.facts, "rules": sorted(what.rules)}
+        request.config.stash[REPORT].append(line)
+
+    return put
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # one of several processes, whose summary the first one writes
+        session.config.workeroutput["oracle"] = session.config.stash[REPORT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: t.Any) -> None:
+    node.config.stash[REPORT] += getattr(node, "workeroutput", {}).get("oracle", [])
 
 
 def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> None:
     lines = config.stash[REPORT]
     if not lines:
         return
-    from ansible_collections.lanewise.dra.tests.oracle.compare import RULES, Comparison
+    from ansible_collections.lanewise.dra.tests.oracle.compare import RULES
 
     terminalreporter.section("oracles")
     for line in lines:
-        terminalreporter.write_line(str(line))
-    comparisons = [line for line in lines if isinstance(line, Comparison)]
+        terminalreporter.write_line(line["text"])
+    comparisons = [line for line in lines if "rules" in line]
     if comparisons:
-        fired = {rule for one in comparisons for rule in one.rules}
+        fired = {rule for one in comparisons for rule in one["rules"]}
         silent = [rule for rule in RULES if rule not in fired]
         terminalreporter.write_line(
-            f"hwloc: {len(comparisons)} trees, {sum(one.functions for one in comparisons)} functions, "
-            f"{sum(one.facts for one in comparisons)} facts; rules that fired nowhere: {', '.join(silent) or 'none'}"
+            f"hwloc: {len(comparisons)} trees, {sum(one['functions'] for one in comparisons)} functions, "
+            f"{sum(one['facts'] for one in comparisons)} facts; rules that fired nowhere: {', '.join(silent) or 'none'}"
         )

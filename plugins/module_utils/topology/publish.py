@@ -31,6 +31,8 @@ LINK_DOWN = f"{DRIVER}/link-down"
 #: The taint of a device that a pod has and the node no longer shows: nobody else shall get it.
 MISSING = f"{DRIVER}/missing"
 COUNTER = "functions"
+#: The annotation of a slice that tells the version of the driver that wrote it.
+VERSION_ANNOTATION = f"{DRIVER}/version"
 #: Attributes and capacities that a probe cannot tell of a function while its interface is in another namespace.
 TOLD_BY_INTERFACE = (
     *("alias", "bandwidth", "firmware", "ifName", "linkLayer", "linkSpeedMbps"),
