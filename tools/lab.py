@@ -43,8 +43,9 @@ BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
 IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
 IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest")
 IMAGE += ("python3", "python3-venv", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables", "libstdc++6")
+LOADER = ("grub-pc",)
 #: What the first run of each took on two cores, downloads included.
-SECONDS = {"tools": 15, "kernel": 100, "image": 90}
+SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loader": 20}
 
 
 class Broken(Exception):
@@ -267,6 +268,25 @@ def image() -> Path:
         run([*command(programs, "usr/sbin/mke2fs"), *options, "-d", work / "root.tar", disk, f"{size}M"], env=settings)
 
     return made("image", [SUITE, *IMAGE, script, boot.name, programs.name], make)
+
+
+def loader() -> Path:
+    """A folder with the packages of a boot loader, C(*.deb), and the C(vmlinuz) of kernel() in the form that it takes.
+
+    For tests that put it on a node. Raises Missing also where the archive no longer has the release of kernel().
+    """
+    boot = kernel()
+    image = f"linux-image-{(boot / 'release').read_text().strip()}"
+
+    def make(folder: Path) -> None:
+        for file in packages(*LOADER):
+            shutil.copy(file, folder)
+        tree = folder.parent / "tree"
+        unpack([file for file in packages(image) if file.name.startswith(f"{image}_")], tree)
+        shutil.copy(tree / "boot" / image.replace("linux-image", "vmlinuz"), folder / "vmlinuz")
+        shutil.rmtree(tree)
+
+    return made("loader", [SUITE, *LOADER, boot.name], make)
 
 
 def ensure() -> tuple[Path, Path, Path]:

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import threading
 import typing as t
 from pathlib import Path
 
@@ -358,6 +359,55 @@ def test_an_upgrade_and_the_way_back_keep_pods_and_some_releases(site: Site) -> 
     assert "has none that is older" in site.output
     site.play(playbook="lanewise.dra.rollback", dra_driver_release=second)
     assert Path(os.readlink(CURRENT)).name == second
+
+
+def cordoned(site: Site) -> bool:
+    return bool(site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["spec"].get("unschedulable"))
+
+
+def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(site: Site) -> None:
+    good, wheel = os.readlink(CURRENT), str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")
+    changes = ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a root")')
+    site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(other_wheel(site, "1.0.3", changes)))
+    stands = site.output[site.output.rindex("TASK [Show where it stands]") :]
+    assert "failed: 1 node" in stands and "is not well with release 1.0.3-" in stands
+    assert os.readlink(CURRENT) == good and site.info()["ready"] and not cordoned(site)
+    assert site.play(playbook="lanewise.dra.rollout", dra_driver_wheel=wheel) == 0
+    assert "as wanted, nothing to do: 1 node" in site.output
+
+
+def test_a_rollout_in_which_the_api_server_goes_away_and_the_next_one_goes_on(site: Site) -> None:
+    newer, good = str(other_wheel(site, "1.0.4")), os.readlink(CURRENT)
+    releases = CURRENT.parent / "releases"
+    begun = threading.Event()
+
+    def cut_off() -> None:
+        while not list(releases.glob("1.0.4-*")):
+            if begun.wait(0.05):
+                return
+        site.plane.stop("kube-apiserver")
+        begun.set()
+
+    thread = threading.Thread(target=cut_off)
+    thread.start()
+    try:
+        site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=newer)
+    finally:
+        ended_first = begun.is_set()
+        begun.set()
+        thread.join()
+        if ended_first:
+            site.plane.start("kube-apiserver")
+            site.plane.wait_ready("kube-apiserver")
+    assert ended_first
+    stands = site.output[site.output.rindex("TASK [Show where it stands]") :]
+    assert "failed: 1 node" in stands, stands
+    assert os.readlink(CURRENT) == good
+    site.plane.wait_for(lambda: site.info()["ready"], "the driver to reach the API server again", 60)
+    assert "net1" in site.node.execute("one", "ip", "-brief", "link") and not cordoned(site)
+
+    site.play(playbook="lanewise.dra.rollout", dra_driver_wheel=newer)
+    assert "done: 1 node" in site.output and Path(os.readlink(CURRENT)).name.startswith("1.0.4-")
 
 
 def test_the_wheel_is_the_same_each_time(site: Site) -> None:

@@ -111,11 +111,15 @@ class Shape:
             mac = f"52:54:00:1a:{index:02x}:{number:02x}"
             words += ["-device", f"igb,id=nic{one},bus=port{one}0,netdev=fabric{one},mac={mac},romfile="]
             words += ["-device", f"virtio-gpu-pci,id=gpu{one},bus=port{one}1,max_outputs=1"]
+        return words
+
+    def command_line(self, index: int) -> str:
+        """The kernel's command line, where QEMU starts it."""
         text = "root=/dev/vda rw console=ttyS0 pci=realloc tsc=reliable no_timer_check mitigations=off audit=0"
         text += " lsm=capability systemd.ssh_auto=no"
         text += f" systemd.hostname={name_of(index)} systemd.machine_id={index + 1:032x}"
         text += " intel_iommu=on iommu=pt" if self.iommu else ""
-        return [*words, "-append", f"{text} {self.kernel}".strip()]
+        return f"{text} {self.kernel}".strip()
 
 
 def name_of(index: int) -> str:
@@ -212,14 +216,20 @@ class Node:
                 words += ["-netdev", f"hubport,id=join{number}-{peer},hubid={number},netdev={link}"]
         return words
 
-    def _run(self, disk: Path, state: Path | None = None, fabric: bool = True) -> None:
+    def _direct(self) -> list[str]:
+        """QEMU's arguments that start the kernel without a boot loader."""
+        kernel = made.kernel()
+        words = ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
+        return [*words, "-append", self.shape.command_line(self.index)]
+
+    def _run(self, disk: Path, state: Path | None = None, fabric: bool = True, loader: bool = False) -> None:
         """Start QEMU, with a disk to write to, from the beginning or from a state that was kept."""
-        tree, kernel, _unused = made.tools(), made.kernel(), made.image()
+        tree = made.tools()
         self.folder.joinpath("console").write_bytes(b"")
         self.port = free_ports(1)[0]
         words = made.command(tree, "usr/bin/qemu-system-x86_64")
         words += ["-name", self.name, "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
-        words += ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
+        words += [] if loader else self._direct()
         words += ["-drive", f"file={disk},if=none,id=disk,format=qcow2,cache=unsafe,discard=unmap"]
         words += ["-netdev", f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
         words += ["-serial", f"file:{self.folder}/console"]
@@ -260,6 +270,7 @@ class Node:
         """Start from where the first boot of such a node was kept; boot and keep it, where that was not yet done."""
         tree, kernel, image = made.tools(), made.kernel(), made.image()
         recipe = [tree.name, kernel.name, image.name, *self.shape.arguments(self.index)]
+        recipe += ["-append", self.shape.command_line(self.index)]
         self._snapshot = made.made(f"snapshot-{self.index}", recipe, self._keep)
         start = time.monotonic()
         self._end()
@@ -313,6 +324,16 @@ class Node:
             time.sleep(0.5)
         self.wait()
         self.seconds = time.monotonic() - start
+
+    def power_on(self, loader: bool = False) -> None:
+        """Start again from its own disk, after it has switched itself off.
+
+        loader: the firmware starts the boot loader that is on the disk, also at later reboots. Else QEMU starts the
+        kernel.
+        """
+        self._end()
+        self._run(self.folder / "disk.qcow2", loader=loader)
+        self.wait()
 
     def wait(self) -> None:
         """Wait until it answers, services are started and interfaces have their names."""

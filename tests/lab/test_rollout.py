@@ -150,3 +150,24 @@ def test_a_controller_that_is_killed(site: Site) -> None:
     assert status == 0, output
     assert site.vfs() == [TWO, TWO]
     assert "changed=0" in site.play()[1]
+
+
+def test_a_node_that_does_not_come_back_from_its_reboot(site: Site) -> None:
+    """With a namespace of somebody's, RDMA devices become exclusive at a boot only."""
+    first, second = site.nodes
+    for node in site.nodes:
+        node.ssh("modprobe ib_core; ip netns add other")
+    first.qmp("set-action", reboot="shutdown")
+    own = {"fabric_node": {"rdma_netns_mode": "exclusive", "kernel_modules": ["ib_core"]}, "fabric_reboot_ok": True}
+    both = {node.name: own for node in site.nodes}
+    status, output = site.play(both, fabric_reboot_timeout=20)
+    stands = told(output)
+    assert status and "it reboots: " in output, output
+    assert any(line.startswith(f"{first.name}: Reboot: ") for line in stands), stands
+    assert "waiting: 1 node" in stands and second.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"
+
+    first.power_on()
+    status, output = site.play(both)
+    assert status == 0, output
+    exclusive = [node.ssh("cat /sys/module/ib_core/parameters/netns_mode") for node in site.nodes]
+    assert exclusive == ["N", "N"] and site.vfs() == [TWO, TWO]
