@@ -343,7 +343,7 @@ def driver(session: nox.Session) -> None:
     venv = prepare()
     other_collections()
     ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
-    run(session, venv, "python", "-m", "pytest", "tests/driver", PYTHONPATH=driver_package(venv))
+    run(session, venv, "python", "-m", "pytest", *PARALLEL, "tests/driver", PYTHONPATH=driver_package(venv))
 
 
 @nox.session

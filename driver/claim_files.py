@@ -18,14 +18,16 @@ from .records import DeviceRecord, Record
 
 
 class ClaimFiles:
-    """Those of all claims, for whoever has a claim's lock. C(mounts) is the mount namespace that pins are made in.
+    """Those of all claims, for whoever has a claim's lock. C(mounts) is the mount namespace that pins are made in,
+    C(management) says whether pods get the devices for management datagrams.
 
     All methods raise DriverError.
     """
 
-    def __init__(self, paths: Paths, mounts: str | None) -> None:
+    def __init__(self, paths: Paths, mounts: str | None, management: t.Callable[[], bool] = lambda: False) -> None:
         self.paths = paths
         self.mounts = mounts
+        self._management = management
 
     def write(self, record: Record) -> list[PreparedDevice]:
         """The metadata files and the CDI spec of a claim, written anew where they differ."""
@@ -34,7 +36,7 @@ class ClaimFiles:
             cdi.Device(
                 request=device.request,
                 device=device.device,
-                nodes=_nodes(device),
+                nodes=self._nodes(device),
                 mounts=(mounts[device.main_request],),
                 share_id=device.share_id,
             )
@@ -63,6 +65,23 @@ class ClaimFiles:
         with _disk():
             return metadata.write(self.paths, claim, entries, record.pod_claim_name or None)
 
+    def live_nodes(self, device: DeviceRecord) -> list[cdi.DeviceNode]:
+        """The character devices of a device that is on the node; rdma_cm, which all share, once."""
+        found = {
+            node.path: cdi.DeviceNode(node.path, node.major, node.minor)
+            for link in device.known["rdma_devices"]
+            for node in rdma.char_devices(link, management=self._management())
+        }
+        return list(found.values())
+
+    def _nodes(self, device: DeviceRecord) -> tuple[cdi.DeviceNode, ...]:
+        """What containers with this device may open: nothing more for admin access, which only looks on."""
+        if device.admin:
+            return ()
+        if device.rdma:  # away, or about to go
+            return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
+        return tuple(self.live_nodes(device))
+
     def remove(self, uid: str) -> None:
         """Remove all of a claim."""
         with _disk():
@@ -76,25 +95,6 @@ class ClaimFiles:
         with _disk():
             pins = set(os.listdir(folder)) if folder.is_dir() else set()
             return cdi.written(self.paths) | metadata.written(self.paths) | pins
-
-
-def live_nodes(device: DeviceRecord) -> list[cdi.DeviceNode]:
-    """The character devices of a device that is on the node; rdma_cm, which all share, once."""
-    found = {
-        node.path: cdi.DeviceNode(node.path, node.major, node.minor)
-        for link in device.known["rdma_devices"]
-        for node in rdma.char_devices(link)
-    }
-    return list(found.values())
-
-
-def _nodes(device: DeviceRecord) -> tuple[cdi.DeviceNode, ...]:
-    """What containers with this device may open: nothing more for admin access, which only looks on."""
-    if device.admin:
-        return ()
-    if device.rdma:  # away, or about to go
-        return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
-    return tuple(live_nodes(device))
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from . import claim_status, events, health, interfaces, logs, netns, rdma
 from .calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
-from .claim_files import ClaimFiles, live_nodes
+from .claim_files import ClaimFiles
 from .claim_status import Ailment
 from .dra.interface_config import DRIVER
 from .dra.problems import Problem
@@ -106,7 +106,7 @@ class Service:
         self.reporter = reporter
         self.store = Store(paths.state_dir)
         self.untold = Store(paths.untold_dir)
-        self.files = ClaimFiles(paths, mounts)
+        self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management)
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.mounts = mounts
         self.boot = boot or boot_id()
@@ -464,7 +464,7 @@ class Service:
                 if device.interface:
                     device.host = interfaces.snapshot(known.identity)
                 if known.rdma_devices:
-                    nodes = [dataclasses.asdict(node) for node in live_nodes(device)]
+                    nodes = [dataclasses.asdict(node) for node in self.files.live_nodes(device)]
                     device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
             record.netns = list(netns.identity(request.netns))
             self._save(record, ATTACHING)

@@ -84,13 +84,18 @@ class Inventory:
         self.node_addresses: tuple[Address, ...] = ()
         self.api_addresses: tuple[Address, ...] = ()
 
+    @property
+    def settings(self) -> Settings:
+        """Those of the moment."""
+        return self._settings()
+
     def refresh(self, counters: bool = True) -> publish.Publication:
         """Probe the node and say what to publish. C(counters): whether the API server keeps shared counters.
 
         Raises DriverError.
         """
         with self._lock:
-            settings = self._settings()
+            settings = self.settings
             held = {device.name: device for device in self._held()}
             try:
                 facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
@@ -147,7 +152,7 @@ class Inventory:
                 return ""
             names = _interfaces_of(device.address) if device.address else []
             names = names or ([device.interface] if device.interface else [])
-            reasons = self._uplinks(self._settings())
+            reasons = self._uplinks(self.settings)
             return next((reasons[one] for one in names if one in reasons), "")
 
     def _uplinks(self, settings: Settings) -> dict[str, str]:

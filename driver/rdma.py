@@ -29,7 +29,7 @@ DEV = "/dev"
 _NLDEV = 5 << 10
 _GET, _SET, _SYS_GET = _NLDEV + 1, _NLDEV + 2, _NLDEV + 6
 _INDEX, _NAME, _NETNS_MODE, _NETNS_FD = 1, 2, 66, 68
-_CLASSES = ("infiniband_verbs", "infiniband_mad")
+_VERBS, _MANAGEMENT = "infiniband_verbs", "infiniband_mad"
 
 Side = t.Literal["host", "pod", "missing"]
 
@@ -82,11 +82,12 @@ def before_interface(link: str, root: str = SYS) -> bool:
     return link_layer(link, root) == "InfiniBand"
 
 
-def char_devices(link: str, root: str = SYS, dev: str = DEV) -> list[CharDevice]:
-    """What programs open to use an RDMA device: uverbsN, umadN and issmN, and rdma_cm, which is one for all. They stay
-    on the node when the device moves."""
+def char_devices(link: str, root: str = SYS, dev: str = DEV, *, management: bool = False) -> list[CharDevice]:
+    """What programs open to use an RDMA device: uverbsN, and rdma_cm, which is one for all. They stay on the node when
+    the device moves. C(management) adds umadN and issmN, which send management datagrams into the fabric
+    (https://docs.kernel.org/infiniband/user_mad.html)."""
     found = []
-    for kind in _CLASSES:
+    for kind in (_VERBS, _MANAGEMENT) if management else (_VERBS,):
         folder = f"{root}/class/{kind}"
         try:
             entries = sorted(os.listdir(folder))

@@ -15,6 +15,7 @@
     management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are the node's own
     default_routes: all             # those that make an interface the node's own: all (tables), main, best
     virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function that are published too
+    rdma_management: false          # give pods umad and issm devices too, for management datagrams
     rails: {"0000:8a:00.0": 3}
     aliases: {"0000:8a:00.0": storage, eth5: backup}
     locality: [{address: ..., numa_node: 1}, ...]   # as dra_topology_locality_overrides of the collection
@@ -59,6 +60,7 @@ class Settings:
     management: tuple[str, ...] = ()
     default_routes: str = "all"
     virtual_interfaces: tuple[str, ...] = ()
+    rdma_management: bool = False
     rails: tuple[tuple[str, int], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     locality: tuple[t.Mapping[str, t.Any], ...] = ()
@@ -167,6 +169,10 @@ def _text(reader: Reader, value: t.Any, path: str) -> str | None:
 
 def _node_name(reader: Reader, value: t.Any, path: str) -> str | None:
     return reader.name(value, path, limits.dns_subdomain)
+
+
+def _boolean(reader: Reader, value: t.Any, path: str) -> bool | None:
+    return reader.boolean(value, path)
 
 
 def _absolute(reader: Reader, value: t.Any, path: str) -> str | None:
@@ -284,7 +290,7 @@ _READERS: dict[str, t.Callable[[Reader, t.Any, str], t.Any]] = {
     "node_name": _node_name,
     "kubeconfig": _absolute,
     "token_file": _absolute,
-    "renew_token": lambda reader, value, path: reader.boolean(value, path),
+    "renew_token": _boolean,
     "log_level": _choice(*LOG_LEVELS),
     "metrics_address": _address,
     "include": _selectors,
@@ -292,6 +298,7 @@ _READERS: dict[str, t.Callable[[Reader, t.Any, str], t.Any]] = {
     "management": _patterns,
     "default_routes": _choice("all", "main", "best"),
     "virtual_interfaces": _patterns,
+    "rdma_management": _boolean,
     "rails": _rails,
     "aliases": _aliases,
     "locality": _locality,

@@ -179,16 +179,17 @@ def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str
     found = folder / f"{release}-{digest(states)[:8]}.tar"
     if found.exists():
         return found
-    own = f"./{wheel.name} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    content = wheel.read_bytes()
+    own = f"lanewise-driver=={wheel.name.split('-')[1]} --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".bundle-", dir=folder)
     try:
         with open(handle, "wb") as stream, tarfile.open(fileobj=stream, mode="w") as archive:
-            parts = {"requirements.txt": lock.rstrip(b"\n") + f"\n{own}".encode(), wheel.name: wheel.read_bytes()}
-            for path, content in [*parts.items(), *((f"wheelhouse/{one.name}", one.read_bytes()) for one in others)]:
+            parts = {"requirements.txt": lock.rstrip(b"\n") + f"\n{own}".encode(), wheel.name: content}
+            for path, data in [*parts.items(), *((f"wheelhouse/{one.name}", one.read_bytes()) for one in others)]:
                 entry = tarfile.TarInfo(path)
-                entry.size, entry.mtime, entry.mode = len(content), int(EPOCH), 0o644
-                archive.addfile(entry, io.BytesIO(content))
+                entry.size, entry.mtime, entry.mode = len(data), int(EPOCH), 0o644
+                archive.addfile(entry, io.BytesIO(data))
         os.rename(name, found)
     except BaseException:
         os.unlink(name)
