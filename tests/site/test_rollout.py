@@ -14,6 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible.executor.playbook_executor import PlaybookExecutor
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     DONE,
@@ -27,7 +28,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     too_many,
 )
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,6 +158,24 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
     assert "The rollout stops here, and 1 node was not touched" in told
     output = play(tmp_path, hosts, "-e", "bearable=25", playbook=playbook)
     assert "ok: [c]" in output and "stops here" not in output
+
+
+def test_batches_may_be_set_in_the_inventory(tmp_path):
+    """Keywords of a play see no variables of hosts by themselves."""
+    plays: list[dict[str, t.Any]] = [{"hosts": "all", "gather_facts": False, "tasks": []}]  # there is a play before
+    for name in ("rollout", "remove"):
+        for one in yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8")):
+            if "serial" in one:
+                task = {"debug": {"msg": f"{name} has {{{{ ansible_play_batch | length }}}}"}, "run_once": True}
+                plays.append({"hosts": "all", "gather_facts": False, "serial": one["serial"], "tasks": [task]})
+    (tmp_path / "serial.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    output = play(tmp_path, {name: {"site_serial": [2]} for name in "abc"}, playbook=str(tmp_path / "serial"))
+    assert re.findall(r"(\w+) has (\d)", output) == [
+        ("rollout", "2"),
+        ("rollout", "1"),
+        ("remove", "2"),
+        ("remove", "1"),
+    ]
 
 
 def test_drift_is_told_by_the_exit_status(machines, tmp_path):
