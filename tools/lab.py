@@ -43,9 +43,9 @@ BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
 IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
 IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest")
 IMAGE += ("python3", "python3-venv", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables", "libstdc++6")
-LOADER = ("grub-pc",)
+LOADERS = {"grub-pc": ("grub-pc",), "systemd-boot": ("systemd-boot", "dosfstools")}
 #: What the first run of each took on two cores, downloads included.
-SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loader": 20}
+SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25}
 
 
 class Broken(Exception):
@@ -270,23 +270,31 @@ def image() -> Path:
     return made("image", [SUITE, *IMAGE, script, boot.name, programs.name], make)
 
 
-def loader() -> Path:
-    """A folder with the packages of a boot loader, C(*.deb), and the C(vmlinuz) of kernel() in the form that it takes.
+def loaders() -> Path:
+    """A folder with what lets the firmware start kernel() from a node's own disk, for tests that put it there.
 
-    For tests that put it on a node. Raises Missing also where the archive no longer has the release of kernel().
+    A folder with the packages of each boot loader, by its name; the kernel in the form that they take, C(vmlinuz);
+    modules for UEFI, below C(fs); UEFI itself, C(OVMF.fd). Raises Missing also where the archive no longer has the
+    release of kernel().
     """
     boot = kernel()
-    image = f"linux-image-{(boot / 'release').read_text().strip()}"
+    release = (boot / "release").read_text().strip()
 
     def make(folder: Path) -> None:
-        for file in packages(*LOADER):
-            shutil.copy(file, folder)
+        for name, wanted in LOADERS.items():
+            (folder / name).mkdir()
+            for file in packages(*wanted):
+                shutil.copy(file, folder / name)
         tree = folder.parent / "tree"
-        unpack([file for file in packages(image) if file.name.startswith(f"{image}_")], tree)
-        shutil.copy(tree / "boot" / image.replace("linux-image", "vmlinuz"), folder / "vmlinuz")
+        image = f"linux-image-{release}"
+        unpack([file for file in packages(image, "ovmf") if file.name.startswith((f"{image}_", "ovmf_"))], tree)
+        shutil.copy(tree / f"boot/vmlinuz-{release}", folder / "vmlinuz")
+        shutil.copy(tree / "usr/share/ovmf/OVMF.fd", folder)
+        for name in ("fat", "nls", "efivarfs"):
+            shutil.copytree(tree / "usr/lib/modules" / release / "kernel/fs" / name, folder / "fs" / name)
         shutil.rmtree(tree)
 
-    return made("loader", [SUITE, *LOADER, boot.name], make)
+    return made("loaders", [SUITE, *LOADERS["grub-pc"], *LOADERS["systemd-boot"], boot.name], make)
 
 
 def ensure() -> tuple[Path, Path, Path]:

@@ -28,7 +28,7 @@ def describe(nodes: t.Iterable[Object], slices: t.Iterable[Object], claims: t.It
         spec = convert(one, "resource.k8s.io/v1")["spec"]
         if spec.get("nodeName"):
             pools.setdefault((spec["nodeName"], spec["driver"], spec["pool"]["name"]), []).append(spec)
-            version = (one["metadata"].get("annotations") or {}).get(f"{spec['driver']}/version")
+            version = (one.get("metadata", {}).get("annotations") or {}).get(f"{spec['driver']}/version")
             if version and spec["nodeName"] in found:
                 found[spec["nodeName"]]["driver_versions"][spec["driver"]] = version
     for (node, driver, pool), specs in sorted(pools.items()):

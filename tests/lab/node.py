@@ -216,26 +216,28 @@ class Node:
                 words += ["-netdev", f"hubport,id=join{number}-{peer},hubid={number},netdev={link}"]
         return words
 
-    def _direct(self) -> list[str]:
+    def direct(self) -> list[str]:
         """QEMU's arguments that start the kernel without a boot loader."""
         kernel = made.kernel()
         words = ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
         return [*words, "-append", self.shape.command_line(self.index)]
 
-    def _run(self, disk: Path, state: Path | None = None, fabric: bool = True, loader: bool = False) -> None:
+    def _run(
+        self, disk: Path, state: Path | None = None, fabric: bool = True, loader: t.Sequence[str] | None = None
+    ) -> None:
         """Start QEMU, with a disk to write to, from the beginning or from a state that was kept."""
         tree = made.tools()
         self.folder.joinpath("console").write_bytes(b"")
         self.port = free_ports(1)[0]
         words = made.command(tree, "usr/bin/qemu-system-x86_64")
         words += ["-name", self.name, "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
-        words += [] if loader else self._direct()
         words += ["-drive", f"file={disk},if=none,id=disk,format=qcow2,cache=unsafe,discard=unmap"]
         words += ["-netdev", f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
         words += ["-serial", f"file:{self.folder}/console"]
         words += ["-qmp", f"unix:{self.folder}/qmp,server=on,wait=off"]
         words += self._fabric(self._count if fabric else 1)
         words += self.shape.arguments(self.index)
+        words += self.direct() if loader is None else loader
         words += ["-incoming", f"file:{state}"] if state else []
         (self.folder / "command").write_text(shlex.join(words) + "\n")
         self._held.tell(start=self.name, command=words, log=str(self.folder / "qemu.log"))
@@ -325,11 +327,11 @@ class Node:
         self.wait()
         self.seconds = time.monotonic() - start
 
-    def power_on(self, loader: bool = False) -> None:
+    def power_on(self, loader: t.Sequence[str] | None = None) -> None:
         """Start again from its own disk, after it has switched itself off.
 
-        loader: the firmware starts the boot loader that is on the disk, also at later reboots. Else QEMU starts the
-        kernel.
+        loader: the firmware starts the boot loader that it finds, also at later reboots, with these more words for
+        QEMU. Else QEMU starts the kernel.
         """
         self._end()
         self._run(self.folder / "disk.qcow2", loader=loader)
