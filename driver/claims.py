@@ -45,6 +45,7 @@ from .records import (
     Unreadable,
     boot_id,
 )
+from .settings import Settings
 from .topology import publish
 
 if t.TYPE_CHECKING:
@@ -76,6 +77,9 @@ class Inventory(t.Protocol):
 
     @property
     def publication(self) -> publish.Publication: ...
+
+    @property
+    def settings(self) -> Settings: ...
 
 
 class Service:
