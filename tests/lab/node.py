@@ -331,11 +331,20 @@ class Node:
         """Start again from its own disk, after it has switched itself off.
 
         loader: the firmware starts the boot loader that it finds, also at later reboots, with these more words for
-        QEMU. Else QEMU starts the kernel.
+        QEMU. Else QEMU starts the kernel. A boot that hangs is begun again.
         """
         self._end()
         self._run(self.folder / "disk.qcow2", loader=loader)
-        self.wait()
+        for attempt in range(1, BOOTS + 1):
+            try:
+                self.wait()
+            except Failed as failed:
+                if attempt == BOOTS or isinstance(failed, Ended):
+                    raise
+                say(f"{self.name}: boot {attempt} of {BOOTS} failed ({str(failed).splitlines()[0]}), again")
+                self.qmp("system_reset")  # unlike its end, this loses nothing of the disk
+            else:
+                break
 
     def wait(self) -> None:
         """Wait until it answers, services are started and interfaces have their names."""
