@@ -7,7 +7,7 @@
 
 A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
 and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
-tables are commonly shown, and was tried on no GPU.
+source (src/util.cu, src/common.cu) and what people show of versions 2.8 to 2.18 have it, and was tried on no GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?
 _UNITS = {"Gb/sec": 1 / 8, "MB/sec": 1 / 1000, "MiB/sec": 2**20 / 1e9}
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
 _OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)")
+_MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-output
 
 
 class Unreadable(ValueError):
@@ -190,25 +192,39 @@ def perftest(text: str) -> Object:
 def nccl_tests(text: str) -> Object:
     """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
 
-    The columns are size, count, type, and for reductions redop and root; then time (us), algbw, busbw (GB/s) and the
-    number of wrong results, out of place and in place. Wrong results are no measurement.
+    Its head names the columns: size, count, type, mostly redop and root, then time (us), algbw, busbw (GB/s) and the
+    number of wrong results out of place, the same in place; other columns stand between where the program was asked for
+    them. Wrong results are no measurement. mpirun may have marked each line with its rank.
     """
+    text = _MPI_TAG.sub("", text)
+    columns: list[str] = []
     rows = []
     for line in text.splitlines():
         words = line.split()
-        if len(words) < 11 or not words[0].isdigit() or not words[1].isdigit():
+        if words[:4] == ["#", "size", "count", "type"]:
+            columns = words[next((at for at, word in enumerate(words) if word in ("time", "cputime")), 0) :]
             continue
+        if "timestamp" in columns[-1:]:
+            words = words[:-2] + [" ".join(words[-2:])]  # a date and a time
+        if len(words) < 3 + len(columns) or not columns or not words[0].isdigit() or not words[1].isdigit():
+            continue
+        values = list(zip(columns, words[-len(columns) :]))
+        first = dict(reversed(values))  # out of place stands before in place
         try:
-            time, algorithm, bus = map(float, words[-8:-5])
+            time, algorithm, bus = (float(first.get(name, "")) for name in (columns[0], "algbw", "busbw"))
         except ValueError:
             continue
-        wrong = [word for word in (words[-5], words[-1]) if word not in ("N/A", "0", "0e+00")]
+        # versions before 2.12 tell an "error" instead, which rounding gives sums too
+        wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
         rows.append((int(words[0]), time, algorithm, bus, wrong))
     if not rows:
         raise _ended(text)
     bad = [row for row in rows if row[4]]
-    if bad:
-        raise Unreadable(f"{len(bad)} size(s) came out wrong: the results of this run cannot be trusted")
+    outside = _OUT_OF_BOUNDS.search(text)
+    wrong = [f"{len(bad)} size(s) came out wrong"] if bad else []
+    wrong += [f"{outside.group(1)} values are out of bounds"] if outside else []
+    if wrong:
+        raise Unreadable(f"{', '.join(wrong)}: the results of this run cannot be trusted")
     size, time, algorithm, bus, _wrong = max(rows)
     average = _AVERAGE.search(text)
     name = _OPERATION.search(text)

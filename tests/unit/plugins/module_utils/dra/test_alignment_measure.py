@@ -5,7 +5,7 @@
 """What measuring programs printed: iperf3 3.12 on loopback, perftest 6.24 over soft-RoCE on a virtual machine, less
 their addresses.
 
-The table of nccl-tests is written as such tables are commonly shown, and was printed by no GPU.
+The tables of nccl-tests are written in the form that its source has, and were printed by no GPU.
 """
 
 from __future__ import annotations
@@ -292,6 +292,42 @@ def test_nccl_tests():
     assert found["details"]["operation"] == "all_gather_perf"
     with pytest.raises(Unreadable, match="cannot be trusted"):
         read("all_gather_perf", NCCL.replace("46.59      0", "46.59     12"))
+    with pytest.raises(Unreadable, match="3 values are out of bounds"):
+        read("all_gather_perf", NCCL.replace("values : 0 OK", "values : 3 FAILED"))
+
+
+def test_nccl_tests_under_mpirun():
+    """C(mpirun --tag-output) marks lines; those of the ranks' own logs stand between."""
+    tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in NCCL.splitlines())
+    other = "[1,1]<stdout>:node-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 - Destroy COMPLETE\n"
+    lines = tagged.splitlines(keepends=True)
+    found = read("all_gather_perf", "".join([*lines[:-4], other, *lines[-4:]]))
+    assert found == read("all_gather_perf", NCCL)
+
+
+@pytest.mark.parametrize(
+    "columns, row",
+    [
+        # a reduction of old, with an error that is rounding, and rows without a root
+        (
+            "redop     time   algbw   busbw  error     time   algbw   busbw  error",
+            "sum 95.0 1 41.5 1e-06 96.0 1 2 1e-06",
+        ),
+        ("time   algbw   busbw  error     time   algbw   busbw  error", "95.0 1 41.5 0e+00 96.0 1 2 0e+00"),
+        # per iteration, bit by bit, with the time of day
+        (
+            "redop root cputime algbw busbw #wrong #bitdiff i_min i_max i_p99 i_cv% "
+            "cputime algbw busbw #wrong #bitdiff i_min i_max i_p99 i_cv% timestamp",
+            "none -1 95.0 1 41.5 0 0 7 8 9 0.1 96.0 1 2 N/A N/A 7 8 9 0.1 2026-11-22 01:02:03",
+        ),
+    ],
+    ids=["error", "no redop", "every column"],
+)
+def test_nccl_tests_columns(columns, row):
+    """Which there are depends on the version and on its options."""
+    head = f"#       size         count      type   {columns}\n#        (B)    (elements)\n"
+    found = read("all_gather_perf", f"{head}  1048576        262144     float {row}\n")
+    assert (found["gb_per_s"], found["bytes"], found["details"]["time_us"]) == (41.5, 1048576, 95.0)
 
 
 @pytest.mark.parametrize("tool", ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"])
