@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,7 @@ from environment import (
     ensure_package,
     environment,
     lock_file,
+    say,
     version,
 )
 
@@ -66,6 +68,7 @@ def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
 
     @functools.wraps(function)
     def run(session: nox.Session, **arguments: str) -> None:
+        build_ahead()
         name = " ".join([function.__name__, *arguments.values()])
         start = time.monotonic()
         try:
@@ -92,6 +95,30 @@ def summary() -> None:
     print(
         "checks: " + ", ".join(f"{results.count(word)} {word}" for word in ("passed", "failed", "skipped")), flush=True
     )
+
+
+@functools.lru_cache(None)
+def build_ahead() -> None:
+    """Begin to build the Kubernetes programs that sessions want later, where all sessions run: the first of these keep
+    one processor busy. What a session then still lacks it waits for, or builds."""
+    if {"-s", "--session", "--sessions"} & set(sys.argv) or not shutil.which("go"):
+        return
+    wanted = (*kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    try:
+        for minor in kubernetes.minors():
+            kubernetes.programs(minor, *wanted, build=False)
+        return
+    except Missing:
+        WORK.mkdir(exist_ok=True)
+    with open(WORK / "programs.log", "w") as log:
+        command = ["nice", "-n", "19", sys.executable, "tools/cluster.py", *wanted]
+        builder = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log, start_new_session=True)
+    say(f"building Kubernetes' programs meanwhile, for later checks: {log.name}")
+
+    @atexit.register
+    def end() -> None:
+        if builder.poll() is None:
+            os.killpg(builder.pid, signal.SIGTERM)
 
 
 @functools.lru_cache(None)
