@@ -275,18 +275,32 @@ class Node:
         recipe += ["-append", self.shape.command_line(self.index)]
         self._snapshot = made.made(f"snapshot-{self.index}", recipe, self._keep)
         start = time.monotonic()
-        self._end()
-        disk = self.folder / "disk.qcow2"
-        _overlay(self._snapshot / "disk.qcow2", disk)
-        self._run(disk, self._snapshot / "state")
-        while (status := self.qmp("query-status")["status"]) == "inmigrate":
-            self.check()
-            time.sleep(0.05)
-        if status != "running":  # it was stopped when it was kept
-            self.qmp("cont")
+        for attempt in range(1, BOOTS + 1):
+            self._end()
+            try:
+                self._continue(self._snapshot)
+            except Ended as ended:  # QEMU 10.0 crashes now and then when it is to go on
+                if attempt == BOOTS:
+                    raise
+                say(f"{self.name}: start {attempt} of {BOOTS} failed ({str(ended).splitlines()[0]}), again")
+            else:
+                break
         self.wait()
         self.ssh(f"date --utc --set=@{time.time():.3f}")
         self.seconds = time.monotonic() - start
+
+    def _continue(self, snapshot: Path) -> None:
+        disk = self.folder / "disk.qcow2"
+        _overlay(snapshot / "disk.qcow2", disk)
+        self._run(disk, snapshot / "state")
+        # the machine has its state before QEMU has done with it
+        while (status := self.qmp("query-migrate").get("status")) != "completed":
+            if status == "failed":
+                raise Failed(f"{self.name}: its state could not be read: {self._tail()}")
+            self.check()
+            time.sleep(0.05)
+        if self.qmp("query-status")["status"] != "running":  # it was stopped when it was kept
+            self.qmp("cont")
 
     def _keep(self, folder: Path) -> None:
         self.boot(folder / "disk.qcow2", fabric=False)
@@ -494,16 +508,22 @@ class Node:
             while connection.connect_ex(str(self.folder / "qmp")):
                 self.check()
                 time.sleep(0.05)
-            with connection.makefile("rw", encoding="utf-8") as lines:
-                lines.readline()
-                for request in ({"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}):
-                    lines.write(json.dumps(request) + "\n")
-                    lines.flush()
-                    answer = {"event": ""}
-                    while "event" in answer:
-                        answer = json.loads(lines.readline() or '{"error": "QEMU has gone"}')
-                    if "error" in answer:
-                        raise Failed(f"{self.name}: {command}: {answer['error']}")
+            try:
+                with connection.makefile("rw", encoding="utf-8") as lines:
+                    lines.readline()
+                    for request in ({"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}):
+                        lines.write(json.dumps(request) + "\n")
+                        lines.flush()
+                        answer = {"event": ""}
+                        while "event" in answer:
+                            line = lines.readline()
+                            if not line:
+                                raise ConnectionError("no answer")
+                            answer = json.loads(line)
+                        if "error" in answer:
+                            raise Failed(f"{self.name}: {command}: {answer['error']}")
+            except ConnectionError as error:
+                raise Ended(f"{self.name}: {command}: QEMU has ended: {error}") from None
         return answer["return"]
 
     def variables(self) -> dict[str, t.Any]:
