@@ -22,6 +22,7 @@ _SPEC: dict[str, dict[str, t.Any]] = {
     "prune": {"type": "bool", "default": False},
     "applyset": {"type": "str", "default": "lanewise-dra"},
     "applyset_namespace": {"type": "str", "default": "default"},
+    "site": {"type": "str"},
 }
 # how often, and after how many seconds each, what waits for a quota's new numbers is tried again
 _RETRIES, _DELAY = 10, 1.0
@@ -131,8 +132,13 @@ class ActionModule(ClusterAction):
     ) -> None:
         whole = apply_set.parent(**applyset, objects=objects, before=before)
         apis = self._run("kubernetes.core.k8s_cluster_info", {})["apis"]
-        label = f"applyset.kubernetes.io/part-of={apply_set.set_id(**applyset)}"
-        ours = [item for kind in apply_set.kinds(whole, apis) for item in self._info(**kind, label_selectors=[label])]
+        searches = [(apply_set.kinds(whole, apis), apply_set.members(**applyset))]
+        if self._options["site"]:
+            every = apply_set.kinds(whole, apis, apply_set.WRITTEN)
+            searches.append((every, apply_set.without_set(self._options["site"])))
+        ours = [
+            item for kinds, labels in searches for kind in kinds for item in self._info(**kind, label_selectors=labels)
+        ]
         stale = apply_set.stale(ours, objects)
         result["kept_in_use"] = stale["in_use"]
         result["pruned"] = [apply_set.title(item) for item in stale["delete"]]

@@ -79,6 +79,12 @@ options:
     description: The namespace of that ConfigMap.
     type: str
     default: default
+  site:
+    description:
+      - With O(prune), objects that bear the labels of this site and are in no set are stale, too. Runs without O(prune)
+        make such objects.
+      - Kinds that only O(objects) of the site's own knew, and no set, are not looked for.
+    type: str
 seealso:
   - module: lanewise.dra.dra_render
   - module: kubernetes.core.k8s
@@ -99,6 +105,15 @@ EXAMPLES = r"""
     objects: "{{ rendered.objects }}"
     kubeconfig: ~/.kube/config
     prune: true
+  delegate_to: localhost
+  run_once: true
+
+- name: Take away all that a site has, with whatever options it was applied
+  lanewise.dra.dra_apply:
+    objects: []
+    kubeconfig: ~/.kube/config
+    prune: true
+    site: lab
   delegate_to: localhost
   run_once: true
 """

@@ -27,6 +27,16 @@ _NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion",
 _ORDER = ("Namespace", "DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ResourceQuota")
 # pruning a namespace would take along what others have put there
 _NEVER_PRUNED = frozenset({"Namespace"})
+#: What the compiler writes, in the words of an ApplySet's parent.
+WRITTEN = (
+    "DeviceClass.resource.k8s.io",
+    "DeviceTaintRule.resource.k8s.io",
+    "ResourceClaim.resource.k8s.io",
+    "ResourceClaimTemplate.resource.k8s.io",
+    "ResourceQuota",
+    "ValidatingAdmissionPolicy.admissionregistration.k8s.io",
+    "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io",
+)
 
 
 def unusable(item: Object) -> str:
@@ -254,13 +264,23 @@ def parent(name: str, namespace: str, objects: Sequence[Object], before: Sequenc
     }
 
 
-def kinds(set_parent: Object, apis: dict[str, t.Any]) -> list[dict[str, str]]:
-    """C(api_version) and C(kind) of all that the parent names and the cluster serves.
+def members(name: str, namespace: str) -> list[str]:
+    """Selectors of the labels that the set's objects bear."""
+    return [f"{_PART_OF}={set_id(name, namespace)}"]
+
+
+def without_set(site: str) -> list[str]:
+    """Selectors of the labels that a site's objects bear where they were applied without a set."""
+    return ["app.kubernetes.io/managed-by=lanewise.dra", f"{_SITE}={site}", f"!{_PART_OF}"]
+
+
+def kinds(set_parent: Object, apis: dict[str, t.Any], more: Sequence[str] = ()) -> list[dict[str, str]]:
+    """C(api_version) and C(kind) of all that the parent or C(more) names, in the same words, and the cluster serves.
 
     C(apis) is what kubernetes.core.k8s_cluster_info returns under that name: kinds by group and version.
     """
     found = []
-    for name in _words(set_parent["metadata"]["annotations"][_KINDS]):
+    for name in sorted({*_words(set_parent["metadata"]["annotations"][_KINDS]), *more}):
         kind, _dot, group = name.partition(".")
         served = [
             api for api in sorted(apis) if kind in apis[api] and (api.partition("/")[0] if "/" in api else "") == group
@@ -273,8 +293,9 @@ def kinds(set_parent: Object, apis: dict[str, t.Any]) -> list[dict[str, str]]:
 def stale(found: Sequence[Object], objects: Sequence[Object]) -> dict[str, t.Any]:
     """Of the set's objects on the cluster, those that are not among the rendered ones.
 
-    C(found) are all that carry the set's label. Returns C(delete), what state=absent takes, and C(in_use), titles
-    of claims that pods hold; these stay until the pods are gone.
+    C(found) are all that carry the set's label, or their site's. Returns C(delete), what state=absent takes, and
+    C(in_use), titles of claims that pods hold; these stay until the pods are gone. What has an owner goes with it, as a
+    claim that was made from a template for a pod.
     """
     wanted = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
     delete: list[Object] = []
@@ -283,7 +304,7 @@ def stale(found: Sequence[Object], objects: Sequence[Object]) -> dict[str, t.Any
         metadata = item["metadata"]
         if (group_kind(item), metadata.get("namespace"), metadata["name"]) in wanted:
             continue
-        if item["kind"] in _NEVER_PRUNED or metadata.get("deletionTimestamp"):
+        if item["kind"] in _NEVER_PRUNED or metadata.get("deletionTimestamp") or metadata.get("ownerReferences"):
             continue
         if (item.get("status") or {}).get("reservedFor"):
             in_use.append(title(item))

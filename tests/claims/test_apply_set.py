@@ -55,12 +55,17 @@ def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
         "v1": {"Pod": {}},
     }
     assert apply_set.kinds(after, apis) == [{"api_version": "resource.k8s.io/v1", "kind": "DeviceClass"}]
+    apis["v1"]["ResourceQuota"] = {}
+    every = apply_set.kinds(after, apis, apply_set.WRITTEN)
+    assert [entry["kind"] for entry in every] == ["DeviceClass", "ResourceQuota"]
 
 
 def test_claims_in_use_and_namespaces_are_never_pruned():
     held = item("ResourceClaim", "held", "ml", status={"reservedFor": [{"name": "pod"}]})
     free = item("ResourceClaim", "free", "ml", status={})
-    found = apply_set.stale([held, free, NAMESPACE, CLASS], [CLASS])
+    made = item("ResourceClaim", "made-from-a-template", "ml", status={})
+    made["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "pod"}]
+    found = apply_set.stale([held, free, made, NAMESPACE, CLASS], [CLASS])
     assert [entry["metadata"]["name"] for entry in found["delete"]] == ["free"]
     assert found["in_use"] == ["ResourceClaim ml/held"]
 

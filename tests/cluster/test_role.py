@@ -190,6 +190,20 @@ def test_prune_removes_what_was_ours_and_nothing_else(controller: Controller) ->
     assert done.returncode and "managed by tooling" in done.stderr, done.stderr
 
 
+def test_a_site_is_taken_away_whether_it_was_pruned_or_not(controller: Controller) -> None:
+    where = "/apis/resource.k8s.io/v1/namespaces/training/resourceclaimtemplates"
+    for pruned in (False, True):
+        controller.role({**SITE, "dra_claims_site": "a", "dra_claims_prune": pruned})
+        controller.plane.expect("POST", where, template("theirs", "training"))
+        assert "changed=0" in controller.apply([], prune=True, applyset="another", site="b")
+        assert controller.names("resourceclaimtemplates", "training") == ["one", "theirs", "two"]
+        controller.apply([], prune=True, site="a")
+        assert controller.names("resourceclaimtemplates", "training") == ["theirs"]
+        assert controller.names("deviceclasses") == []
+        assert "changed=0" in controller.apply([], prune=True, site="a")
+        controller.plane.expect("DELETE", f"{where}/theirs")
+
+
 def test_a_namespace_that_is_missing_stops_everything(controller: Controller) -> None:
     _result, output = controller.role(
         {

@@ -12,8 +12,9 @@ CARDS = ("0000:23:00.0", "0000:43:00.0")
 
 
 def test_the_node_has_nothing_left(host):
-    for path in ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", "/var/lib/kubelet/plugins/lanewise.dev"):
+    for path in ("/opt/lanewise", "/etc/lanewise", "/var/lib/kubelet/plugins/lanewise.dev"):
         assert not host.file(path).exists
+    assert host.file("/run/lanewise").listdir() == ["fabric.lock"]  # what keeps two runs apart, until the next boot
     for unit in ("lanewise-driver", "lanewise-fabric"):
         assert not host.file(f"/etc/systemd/system/{unit}.service").exists
         assert not host.service(unit).is_running
