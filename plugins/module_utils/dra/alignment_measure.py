@@ -7,7 +7,7 @@
 
 A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
 and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
-source (src/util.cu, src/common.cu) and what people show of versions 2.8 to 2.18 have it, and was tried on no GPU.
+source (src/util.cu) and tables that people show have it, and was tried on no GPU.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def nccl_tests(text: str) -> Object:
             time, algorithm, bus = (float(first.get(name, "")) for name in (columns[0], "algbw", "busbw"))
         except ValueError:
             continue
-        # versions before 2.12 tell an "error" instead, which rounding gives sums too
+        # older versions tell an "error" instead, which rounding gives sums too
         wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
         rows.append((int(words[0]), time, algorithm, bus, wrong))
     if not rows:
