@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.plugin_utils import apply_set
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from hypothesis import given, settings
 
 
 def item(kind: str, name: str, namespace: str | None = None, api: str = "resource.k8s.io/v1", **rest):
@@ -58,6 +61,28 @@ def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
     apis["v1"]["ResourceQuota"] = {}
     every = apply_set.kinds(after, apis, apply_set.WRITTEN)
     assert [entry["kind"] for entry in every] == ["DeviceClass", "ResourceQuota"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(claims_strategies.sites())
+def test_every_kind_that_a_site_can_have_is_looked_for_when_it_is_removed(values):
+    kinds = {apply_set.group_kind(made) for made in claims_strategies.compiled(values).objects}
+    assert kinds <= {*apply_set.WRITTEN, "Namespace"}  # these stay
+
+
+def test_no_kind_is_looked_for_that_no_site_can_have():
+    claim = {"namespace": "ml", "devices": [{"name": "nic", "kind": "rdma"}]}
+    taint = {"name": "broken", "driver": "lanewise.dev", "key": "example.com/broken", "effect": "NoSchedule"}
+    whole = {
+        "drivers": {"lanewise.dev": {"version": "1.0.0"}},
+        "templates": [{"name": "each", **claim}],
+        "claims": [{"name": "shared", **claim}],
+        "quotas": [{"namespace": "ml", "claims": 9}],
+        "taints": [taint],
+        "policy": True,
+    }
+    made = compile_site({f"dra_claims_{name}": value for name, value in whole.items()})
+    assert {apply_set.group_kind(item) for item in made.objects} == set(apply_set.WRITTEN)
 
 
 def test_claims_in_use_and_namespaces_are_never_pruned():
