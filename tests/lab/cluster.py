@@ -73,12 +73,14 @@ runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = true
 """
+# Of several processors on one thread of QEMU, those that spin for a lock of Go's runtime keep the owner from going on:
+# with more than one of them kubelet alone took half of what a node has.
 _UNIT = """[Unit]
 After={after}
 StartLimitIntervalSec=0
 [Service]
 Type={kind}
-Environment=PATH={folder}/bin:/usr/sbin:/usr/bin
+Environment=PATH={folder}/bin:/usr/sbin:/usr/bin GOMAXPROCS=1
 ExecStart={command}
 Restart=always
 RestartSec=1
