@@ -19,6 +19,7 @@ import functools
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ import lab as virtual
 from environment import (
     CACHE,
     COLLECTION,
+    OTHERS,
     REPOSITORY,
     WORK,
     Missing,
@@ -60,12 +62,11 @@ SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
 SEPARATE = ("cluster", "driver", "host", "lab")  # folders of tests that have a session, not C(tests), of their own
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 SLOW = bool(os.environ.get("LANEWISE_SLOW"))
-OTHERS = CACHE / "collections"
 DIST = WORK / "dist"
 GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of lanewise.dra removes it"
 PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
 WORKER = "--parallel-worker" in sys.argv  # one session of many, in a process of its own
-RESULTS = "LANEWISE_RESULTS"  # names the file where sessions note a line each: check, result, seconds, reason
+RESULTS = "LANEWISE_RESULTS"  # names the file where sessions note a line each, for the table at the end
 
 
 def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
@@ -74,11 +75,13 @@ def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
     @functools.wraps(function)
     def run(session: nox.Session, **arguments: str) -> None:
         name = " ".join([function.__name__, *arguments.values()])
-        start = time.monotonic()
+        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
 
         def note(result: str, reason: str = "") -> None:
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            busy = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
             with open(os.environ[RESULTS], "a") as table:
-                table.write(json.dumps([name, result, time.monotonic() - start, reason]) + "\n")
+                table.write(json.dumps([name, result, time.monotonic() - start, busy, reason]) + "\n")
 
         try:
             function(session, **arguments)
@@ -104,10 +107,10 @@ if not WORKER:
         table.unlink()
         if not results:
             return
-        print("\n==> what ran")
-        for name, result, seconds, reason in results:
-            print(f"{result:8} {name:16} {seconds:5.0f} s  {reason}".rstrip())
-        counts = [result for name, result, seconds, reason in results]
+        print("\n==> what ran, how long, and for how long it kept a processor busy")
+        for name, result, seconds, busy, reason in results:
+            print(f"{result:8} {name:16} {seconds:5.0f} s {busy:5.0f} s  {reason}".rstrip())
+        counts = [result for name, result, *_more in results]
         told = (f"{counts.count(word)} {word}" for word in ("passed", "failed", "skipped"))
         print("checks: " + ", ".join(told), flush=True)
 

@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WORK = REPOSITORY / ".cache"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra"
 COLLECTION = Path("ansible_collections/lanewise/dra")
+OTHERS = CACHE / "collections"  # those that tests use, once a test has unpacked them
 
 
 class Missing(Exception):
@@ -146,7 +147,8 @@ def main() -> int:
     except Missing as missing:
         print(missing, file=sys.stderr)
         return 1
-    os.execvpe(command[0], command, environment(venv, collections))
+    others = [OTHERS] if OTHERS.is_dir() else []
+    os.execvpe(command[0], command, environment(venv, collections, *others))
 
 
 if __name__ == "__main__":

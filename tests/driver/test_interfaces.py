@@ -227,6 +227,7 @@ def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
     (note,) = interfaces.detach(ONE, host, pod.pin, {"name": "net1"})
     assert "gone" in note
     pair("one", "two")  # another one of this name is left alone
+    wait_for_ipv6()
     other = interfaces.snapshot(ONE)
     assert interfaces.detach(ONE, host, None, {"name": "net1"}) == []
     assert interfaces.snapshot(ONE) == other
