@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import http.client
 import json
 import os
 import sys
@@ -101,11 +102,13 @@ def _ready(settings: Settings) -> list[str]:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/readyz"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=_SECONDS):
-            return []
-    except urllib.error.HTTPError as error:
-        return error.read().decode(errors="replace").splitlines()
-    except OSError as error:
+        try:
+            with opener.open(url, timeout=_SECONDS):
+                return []
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace").splitlines()
+            return said or [f"it answers with status {error.code} at {url}, and not why"]
+    except (OSError, http.client.HTTPException) as error:  # it may end while it answers
         return [f"it does not answer at {url}: {getattr(error, 'reason', error)}"]
 
 

@@ -7,6 +7,7 @@ process under the node's paths. Its devices are ends of veth pairs, whose other 
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import time
@@ -111,12 +112,13 @@ class Driver:
     def reasons(self) -> list[str]:
         """Why it is not ready, by its own word."""
         try:
-            with urllib.request.urlopen(READY, timeout=5):
-                return []
-        except urllib.error.HTTPError as error:
-            return error.read().decode().splitlines()
-        except OSError as error:
-            return [str(error)]
+            try:
+                with urllib.request.urlopen(READY, timeout=5):
+                    return []
+            except urllib.error.HTTPError as error:
+                return error.read().decode().splitlines() or [repr(error)]
+        except (OSError, http.client.HTTPException) as error:  # it is killed now and then, also while it answers
+            return [repr(error)]
 
     def wait_ready(self, seconds: float = 30) -> None:
         def ready() -> bool:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
+import socket
 import threading
 import typing as t
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
-from lanewise_driver import logs
+from lanewise_driver import cli, logs
 from lanewise_driver.errors import Busy, KernelError, Refused
 from lanewise_driver.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics, Web
 from prometheus_client.parser import text_string_to_metric_families
@@ -100,6 +103,29 @@ def test_http_goes_on_after_a_mistake() -> None:
     assert get(web.port, "/readyz") == (500, "failed\n")
     assert get(web.port, "/healthz") == (200, "ok\n")
     web.stop()
+
+
+@pytest.mark.parametrize("answer", ["HTTP/1.0 503 x\r\nContent-Length: 96\r\n\r\n", "HTTP/1.0 503 x\r\nCon", "HT", ""])
+def test_a_driver_that_ends_while_it_answers_is_not_ready(
+    answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings = tmp_path / "driver.yml"
+        settings.write_text(f"metrics_address: 127.0.0.1:{server.getsockname()[1]}")
+
+        def end() -> None:
+            connection, _address = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer.encode())
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        arguments = [f"--settings={settings}", f"--plugin-dir={tmp_path}", f"--run-dir={tmp_path}", "status", "--json"]
+        status = cli.main(arguments)
+        thread.join()
+    told = json.loads(capsys.readouterr().out)
+    assert status == 1 and told["ready"] is False and re.match("it (does not )?answer", told["reasons"][0])
 
 
 def test_http_by_ipv6() -> None:
