@@ -65,6 +65,7 @@ SLOW = bool(os.environ.get("LANEWISE_SLOW"))
 DIST = WORK / "dist"
 GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of lanewise.dra removes it"
 PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
+FOUND = "LANEWISE_PYTHONS"  # names the interpreters once they were looked for
 WORKER = "--parallel-worker" in sys.argv  # one session of many, in a process of its own
 RESULTS = "LANEWISE_RESULTS"  # names the file where sessions note a line each, for the table at the end
 
@@ -130,6 +131,8 @@ def pythons() -> dict[str, str]:
 
     pyenv's shims are resolved, as ansible-test cannot work with them.
     """
+    if FOUND in os.environ:
+        return t.cast(dict[str, str], json.loads(os.environ[FOUND]))
     tell = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys, '_base_executable', sys.executable))"
     candidates = [sys.executable, *(f"python{name}" for name in TARGETS)]
     if shutil.which("pyenv"):
@@ -146,7 +149,12 @@ def pythons() -> dict[str, str]:
         if answer.returncode == 0:
             name, path = answer.stdout.split(maxsplit=1)
             found.setdefault(name, path.strip())
+    os.environ[FOUND] = json.dumps(found)  # for the processes of single sessions
     return found
+
+
+if nox.options.parallel and not WORKER:
+    pythons()
 
 
 def python(name: str) -> str:
