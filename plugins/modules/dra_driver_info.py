@@ -27,6 +27,10 @@ options:
     description: Whether to probe the node for the devices that the driver publishes.
     type: bool
     default: true
+  contents:
+    description: Whether to return its settings and its unit file themselves, too.
+    type: bool
+    default: false
 seealso:
   - module: lanewise.dra.topology_info
 """
@@ -68,6 +72,10 @@ service:
 files:
   description: SHA-256 of its settings and its unit file, by path, where they are there.
   returned: success
+  type: dict
+contents:
+  description: Its settings and its unit file in Base64, by path, where they are there.
+  returned: with O(contents)
   type: dict
 ready:
   description: Whether the driver serves kubelet and has published its devices, by its own word.
@@ -171,12 +179,12 @@ def running(pid: int) -> str:
     return rest.split("/")[0] if not top else ""
 
 
-def files() -> dict[str, str]:
+def files() -> dict[str, bytes]:
     found = {}
     for path in FILES:
         try:
             with open(path, "rb") as stream:
-                found[path] = hashlib.sha256(stream.read()).hexdigest()
+                found[path] = stream.read()
         except OSError:
             continue
     return found
@@ -230,12 +238,19 @@ def claim(record: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"devices": {"type": "bool", "default": True}},
+        argument_spec={
+            "devices": {"type": "bool", "default": True},
+            "contents": {"type": "bool", "default": False},
+        },
         supports_check_mode=True,
     )
     if os.geteuid():
         module.fail_json(msg="the driver's state can be read by root only: use become")
-    result = {"release": current(), "service": service(module), "token": token(), "files": files()}
+    found = files()
+    result = {"release": current(), "service": service(module), "token": token()}
+    result["files"] = {path: hashlib.sha256(content).hexdigest() for path, content in found.items()}
+    if module.params["contents"]:
+        result["contents"] = {path: base64.b64encode(content).decode() for path, content in found.items()}
     result.update(**releases(), **status(module))
     if module.params["devices"] and os.path.exists(PROGRAM):
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")
