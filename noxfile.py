@@ -319,9 +319,14 @@ def ensure_useful(session: nox.Session, package: str, *programs: str) -> None:
         session.warn(str(missing))
 
 
+def driver_package(session: nox.Session, venv: Path) -> str:
+    """A PYTHONPATH on which the driver stands as its wheel installs it, after the collections."""
+    return os.pathsep.join(str(path) for path in (room(session) / "stage", OTHERS, driver_site(venv, room(session))))
+
+
 @functools.lru_cache(None)
-def driver_package(venv: Path, place: Path) -> str:
-    """A PYTHONPATH on which the driver stands as its wheel installs it, after the collections. C(place) is a room."""
+def driver_site(venv: Path, place: Path) -> Path:
+    """The folder with the driver as its wheel installs it, made below a session's room."""
     folder = place / "driver"
     shutil.rmtree(folder, ignore_errors=True)
     source = folder / "source"  # a build leaves its own files behind
@@ -333,7 +338,7 @@ def driver_package(venv: Path, place: Path) -> str:
     subprocess.run(build, check=True)
     wheel = str(next(folder.glob("*.whl")))
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(folder / "site"), wheel], check=True)
-    return os.pathsep.join(str(path) for path in (place / "stage", OTHERS, folder / "site"))
+    return folder / "site"
 
 
 @nox.session
@@ -350,7 +355,7 @@ def lint(session: nox.Session) -> None:
     """Style and types: ruff, mypy, ansible-lint with yamllint, the changelog's form."""
     venv = prepare(session)
     other_collections()
-    site = driver_package(venv, room(session)).rsplit(os.pathsep, maxsplit=1)[-1]
+    site = str(driver_site(venv, room(session)))
     # ansible-lint installs the collection there, and would look at an older one first
     shutil.rmtree(room(session) / "ansible" / "collections", ignore_errors=True)
     commands = (
@@ -437,16 +442,7 @@ def driver(session: nox.Session) -> None:
     venv = prepare(session)
     other_collections()
     ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
-    run(
-        session,
-        venv,
-        "python",
-        "-m",
-        "pytest",
-        *PARALLEL,
-        "tests/driver",
-        PYTHONPATH=driver_package(venv, room(session)),
-    )
+    run(session, venv, "python", "-m", "pytest", *PARALLEL, "tests/driver", PYTHONPATH=driver_package(session, venv))
 
 
 @nox.session
@@ -455,7 +451,7 @@ def host(session: nox.Session) -> None:
     """What configures nodes, on the real kernel in namespaces of the tests' own, with the programs of distributions."""
     venv = prepare(session)
     other_collections()
-    run(session, venv, "python", "-m", "pytest", "tests/host", PYTHONPATH=driver_package(venv, room(session)))
+    run(session, venv, "python", "-m", "pytest", "tests/host", PYTHONPATH=driver_package(session, venv))
 
 
 @nox.session
@@ -467,7 +463,7 @@ def cluster(session: nox.Session) -> None:
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
     command = ("python", "-m", "pytest", *PARALLEL, "tests/cluster", "--ignore-glob=*/test_node*.py")
-    run(session, venv, *command, PYTHONPATH=driver_package(venv, room(session)))
+    run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
 
 
 @nox.session
@@ -497,7 +493,7 @@ def node(session: nox.Session) -> None:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     for minor, file, *chosen in turns:  # each is a machine of its own
         command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}", *chosen)
-        run(session, venv, *command, PYTHONPATH=driver_package(venv, room(session)), K8S=minor)
+        run(session, venv, *command, PYTHONPATH=driver_package(session, venv), K8S=minor)
 
 
 @nox.session(allow_parallel=not SLOW)
@@ -509,7 +505,7 @@ def lab(session: nox.Session) -> None:
     virtual.ensure()
     venv = prepare(session)
     other_collections()
-    run(session, venv, "python", "-m", "pytest", "tests/lab", PYTHONPATH=driver_package(venv, room(session)))
+    run(session, venv, "python", "-m", "pytest", "tests/lab", PYTHONPATH=driver_package(session, venv))
 
 
 @nox.session(allow_parallel=not SLOW)
@@ -533,7 +529,7 @@ def install(session: nox.Session) -> None:
     run(session, venv, *wheelhouse)
     for file in ("test_node_role.py", "test_node_kubelet.py"):  # each on a machine of its own
         command = ("python", "tests/cluster/sandbox.py", "python", "-m", "pytest", f"tests/cluster/{file}")
-        run(session, venv, *command, PYTHONPATH=driver_package(venv, room(session)))
+        run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
 
 
 @nox.session

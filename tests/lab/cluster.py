@@ -74,7 +74,7 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = true
 """
 # Of several processors on one thread of QEMU, those that spin for a lock of Go's runtime keep the owner from going on:
-# with more than one of them kubelet alone took half of what a node has.
+# with more than one of them kubelet alone took two fifths of what a node has.
 _UNIT = """[Unit]
 After={after}
 StartLimitIntervalSec=0
