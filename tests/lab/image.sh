@@ -10,13 +10,12 @@ root=$1 keys=$2 kernel=$3
 
 tar -C "$root/usr" -xf "$kernel/modules.tar"
 
-install -d -m 700 "$root/root/.ssh"
-install -m 600 "$keys/id.pub" "$root/root/.ssh/authorized_keys"
+install -m 600 "$keys/id.pub" "$root/etc/ssh/authorized_keys"
 rm -f "$root"/etc/ssh/ssh_host_*
 install -m 600 "$keys/host" "$root/etc/ssh/ssh_host_ed25519_key"
 install -m 644 "$keys/host.pub" "$root/etc/ssh/ssh_host_ed25519_key.pub"
 # without PAM no user's systemd is started with each session
-printf 'UseDNS no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\nMaxSessions 100\nMaxStartups 100\n' \
+printf 'UseDNS no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\nMaxSessions 100\nMaxStartups 100\nAuthorizedKeysFile /etc/ssh/authorized_keys\n' \
     > "$root/etc/ssh/sshd_config.d/lab.conf"
 
 sed -i 's/^root:[^:]*:/root:*:/' "$root/etc/shadow" # no password, and not locked
