@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -42,6 +41,7 @@ from environment import (
     REPOSITORY,
     WORK,
     Missing,
+    alone,
     ensure,
     ensure_package,
     environment,
@@ -114,15 +114,6 @@ if not WORKER:
         counts = [result for name, result, *_more in results]
         told = (f"{counts.count(word)} {word}" for word in ("passed", "failed", "skipped"))
         print("checks: " + ", ".join(told), flush=True)
-
-
-@contextlib.contextmanager
-def alone(what: str) -> t.Iterator[None]:
-    """No other process does this at the same time."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with open(CACHE / f"{what}.lock", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
 
 
 @functools.lru_cache(None)
@@ -249,7 +240,7 @@ def download(package: str) -> Path:
     folder = CACHE / "downloads"
     folder.mkdir(parents=True, exist_ok=True)
     pattern = f"{package}-{line.split()[0].split('==')[1]}-*.whl"
-    with alone("downloads"):
+    with alone(folder):
         if not list(folder.glob(pattern)):
             only = folder / f"{package}.txt"
             only.write_text(line + "\n")
@@ -264,7 +255,7 @@ def other_collections() -> None:
     """Unpack the collections that the tests use from the pinned 'ansible' wheel: no Galaxy server is asked."""
     wheel = download("ansible")
     stamp = OTHERS / ".from"
-    with alone("collections"):
+    with alone(OTHERS):
         if stamp.exists() and stamp.read_text() == wheel.name:
             return
         shutil.rmtree(OTHERS, ignore_errors=True)
@@ -391,7 +382,7 @@ def sanity(session: nox.Session, controller: str) -> None:
     venv = prepare(session, "dev" if main else "core", controller)
     ansible_test_pip(venv)
     made = CACHE / f"sanity-{venv.name}.made"  # the environments that ansible-test makes the first time, some for all
-    with contextlib.nullcontext() if made.exists() else alone("sanity"):
+    with contextlib.nullcontext() if made.exists() else alone(CACHE / "sanity"):
         run(session, venv, "ansible-test", "sanity", "--color", "no", *([] if main else ["--python", controller]))
     made.touch()
 
@@ -402,10 +393,10 @@ def sanity(session: nox.Session, controller: str) -> None:
 def units(session: nox.Session, target: str) -> None:
     """Unit tests as a managed node's Python runs them: it is given ansible.module_utils and no more.
 
-    The oldest and the newest by ansible-test, which runs each test in a process of its own and takes twice as long.
+    The oldest by ansible-test, which runs each test in a process of its own and takes twice as long.
     """
     venv, node = prepare(session), ensure("unit", python(target))
-    if target in (TARGETS[0], TARGETS[-1]):
+    if target == TARGETS[0]:
         options = ("--color", "no", "--target-python", f"{target}@{node / 'bin/python'}")
         run(session, venv, "ansible-test", "units", *options)
         return

@@ -15,7 +15,6 @@ wanted minor version. See docs/cluster.md. Uses the standard library only.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import functools
 import hashlib
 import os
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from environment import CACHE, REPOSITORY, Missing, say
+from environment import CACHE, REPOSITORY, Missing, alone, say
 
 MODULES = REPOSITORY / "tests" / "cluster"
 VARIABLES = ("LANEWISE_KUBE_BIN", "KUBEBUILDER_ASSETS")
@@ -208,12 +207,7 @@ def _go(source: Module) -> dict[str, str]:
 
 def _build(source: Module, program: str, turn: str) -> None:
     source.cache.mkdir(parents=True, exist_ok=True)
-    with open(f"{source.cache}.lock", "w") as guard:
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another build of {source.cache}")
-            fcntl.flock(guard, fcntl.LOCK_EX)
+    with alone(source.cache):
         if (source.cache / program).exists():
             return
         variables = _go(source)

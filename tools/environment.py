@@ -13,6 +13,7 @@ installed, and on target Pythons too.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -20,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+import typing as t
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -35,6 +37,19 @@ class Missing(Exception):
 
 def say(text: str) -> None:
     print(f"==> {text}", flush=True)
+
+
+@contextlib.contextmanager
+def alone(place: Path) -> t.Iterator[None]:
+    """Hold C(place), a part of the cache, against other processes that make it; says so where it has to wait."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{place}.lock", "w") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another process that makes {place}")
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
 
 
 def ensure_package(package: str, present: bool) -> None:
@@ -84,9 +99,9 @@ def ensure(lock: str, python: str = sys.executable) -> Path:
     digest = hashlib.sha256(source.read_bytes() + os.path.realpath(python).encode()).hexdigest()[:12]
     venv = CACHE / "venvs" / f"{lock}-{name}-{digest}"
     ready = venv / ".ready"
-    venv.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{venv}.lock", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    if ready.exists():
+        return venv
+    with alone(venv):
         if ready.exists():
             return venv
         start = time.monotonic()

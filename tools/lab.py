@@ -13,7 +13,6 @@ hash of its recipe in tests/lab/, so checkouts share it. See docs/lab.md. Uses t
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import os
@@ -27,7 +26,7 @@ import typing as t
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from environment import CACHE, REPOSITORY, Missing, say
+from environment import CACHE, REPOSITORY, Missing, alone, say
 
 RECIPES = REPOSITORY / "tests" / "lab"
 LAB = CACHE / "lab"
@@ -128,8 +127,7 @@ def packages(*names: str) -> list[Path]:
     """The files of packages and of all that they depend on, fetched."""
     folder = LAB / "apt"
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with alone(folder):
         environment = dict(os.environ, APT_CONFIG=str(_configuration(folder)), LC_ALL="C")
         lists = folder / "lists"
         newest = max((path.stat().st_mtime for path in lists.glob("*Release")), default=0)
@@ -169,8 +167,7 @@ def made(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) 
         digest.update(part.read_bytes() if isinstance(part, Path) else f"{part}\n".encode())
     place = LAB / f"{name}-{digest.hexdigest()[:12]}"
     LAB.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with alone(place):
         if place.exists():
             return place
         say(f"making the lab's {name}, once: about {SECONDS.get(name, 60)} s on two idle cores")
