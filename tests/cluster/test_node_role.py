@@ -446,6 +446,10 @@ def test_uninstall(site: Site) -> None:
 
 def test_uninstall_by_force(site: Site) -> None:
     site.play()
+    kept = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
+    for path in kept:  # as the role fabric has them
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     run_pod(site, "two")
     pins = site.machine.run("find", "/run/lanewise/netns", "-type", "f").stdout.split()
     assert len(pins) == 1
@@ -453,5 +457,6 @@ def test_uninstall_by_force(site: Site) -> None:
     site.play(dra_driver_state="absent", dra_driver_force=True)
     assert "/run/lanewise" not in site.machine.run("cat", "/proc/1/mountinfo").stdout
     assert not Path("/run/lanewise").exists() and not site.slices()
+    assert [sorted(Path(folder).iterdir()) for folder in ("/etc/lanewise", "/opt/lanewise")] == [kept[:1], [kept[1].parent]]
     assert not list(Path("/var/run/cdi").glob("k8s.lanewise.dev*"))
     assert "net1" in site.node.execute("two", "ip", "-brief", "link")  # until the pod ends

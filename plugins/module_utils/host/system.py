@@ -22,6 +22,9 @@ T = t.TypeVar("T")
 #: The flag of a netlink message of a list that changed meanwhile, and the code of pyroute2's error before 0.9.
 _INTERRUPTED, _INTERRUPTED_OF_OLD = 0x10, -1
 
+#: Folders that hold nothing but files of the collection, the inner before the outer.
+_OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
+
 #: What an error number of the kernel most often means here, and the way out.
 _MEANING = {
     errno.EBUSY: "something uses it at this moment: stop that, then run again",
@@ -167,6 +170,7 @@ class System:
             if content is None:
                 if os.path.lexists(place):
                     os.unlink(place)
+                    self._remove_empty(path)
                 return
             if os.path.exists(place):
                 mode = os.stat(place).st_mode & 0o7777
@@ -184,6 +188,15 @@ class System:
                 raise
         except OSError as error:
             raise refused(step, error.errno or 0, path) from None
+
+    def _remove_empty(self, path: str) -> None:
+        """Remove the collection's own folders that have lost their last file with C(path)."""
+        for folder in _OWN_FOLDERS:
+            if path.startswith(f"{folder}/"):
+                try:
+                    os.rmdir(self._prefix + folder)
+                except OSError:
+                    pass  # something else is in it
 
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
         """The output of a program that changes something. Raises HostError where it fails."""

@@ -27,10 +27,10 @@ def test_node(host):
 @pytest.mark.parametrize(
     "path",
     (
-        "/etc/lanewise/fabric.json",
+        "/etc/lanewise",
         "/etc/sysctl.d/90-lanewise.conf",
         "/etc/systemd/system/lanewise-fabric.service",
-        "/opt/lanewise/fabric/fabric.pyz",
+        "/opt/lanewise",
     ),
 )
 def test_files(host, path):
