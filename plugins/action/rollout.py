@@ -60,7 +60,7 @@ class ActionModule(ControllerAction):
             ordered = batches([node.name for node in nodes if node.to_do], serial)
         except (TypeError, ValueError) as error:
             raise AnsibleActionFail(f"serial: {serial!r} has neither numbers nor percentages: {error}") from error
-        return {"summary": lines, "batches": ordered, "problems": problem_lines(nodes)}
+        return {"summary": lines, "batches": ordered, "serial": serial, "problems": problem_lines(nodes)}
 
     def _drift(self, variables: dict[str, t.Any], nodes: list[Node]) -> dict[str, t.Any]:
         claims, lines = AS_WANTED, []

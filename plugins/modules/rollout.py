@@ -77,6 +77,12 @@ batches:
   type: list
   elements: list
   sample: [[gpu-01], [gpu-02, gpu-03]]
+serial:
+  description: The O(serial) of these batches, for the play that takes them.
+  returned: with O(tell=plan)
+  type: list
+  elements: raw
+  sample: [1, "25%"]
 problems:
   description: What is in the way, or kept something from being told, a line each with the name of its host.
   returned: with O(tell=plan) and O(tell=drift)

@@ -32,15 +32,16 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
     """Runs parts of the role; what it learned of the node is the output's last word."""
     newest.expect("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
 
-    def play(*parts: str) -> str:
+    def play(*parts: str, rc: int = 0, mark: str = MARK, **variables: str) -> str:
         role = "lanewise.dra.fabric"
         tasks: list[dict[str, t.Any]] = [
-            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}} for part in parts
+            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": {"__fabric_mark": mark}}
+            for part in parts
         ]
         tasks.append({"ansible.builtin.debug": {"msg": "left={{ fabric_left_cordoned }}"}})
         place = tmp_path / "play.yml"
         place.write_text(json.dumps([{"hosts": "worker", "gather_facts": False, "tasks": tasks}]))
-        given = {"fabric_kubeconfig": str(newest.kubeconfig), "ansible_connection": "local"}
+        given = {"fabric_kubeconfig": str(newest.kubeconfig), "ansible_connection": "local", **variables}
         given["ansible_python_interpreter"] = sys.executable
         paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
@@ -50,7 +51,7 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == rc, done.stdout + done.stderr
         return done.stdout
 
     yield play
@@ -70,6 +71,29 @@ def test_the_next_run_gives_back_what_a_killed_one_has_kept(newest: ControlPlane
     assert "left=False" in play("cluster", "drain", "uncordon")
     assert state(newest) == (False, False)
     assert "left=False" in play("cluster")
+
+
+def test_the_note_goes_where_somebody_has_given_the_node_back(newest: ControlPlane, play: Play) -> None:
+    play("cluster", "drain")
+    newest.expect("PATCH", NODE, {"spec": {"unschedulable": None}})
+    assert "left=True" in play("cluster")
+    play("cluster", "uncordon")
+    assert state(newest) == (False, False)
+
+
+def test_a_replacement_takes_over_what_a_rollout_has_left(newest: ControlPlane, play: Play) -> None:
+    play("cluster", "drain")
+    assert "left=False" in play("cluster", "drain", mark="of-a-replacement")
+    assert set(newest.expect("GET", NODE)["metadata"]["annotations"]) == {"of-a-replacement"}
+    assert "left=False" in play("cluster")
+    play("cluster", "uncordon", mark="of-a-replacement")
+    assert state(newest) == (False, False)
+
+
+def test_a_node_whose_pods_could_not_be_taken_away_is_left(newest: ControlPlane, play: Play) -> None:
+    socket = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+    output = play("cluster", "drain", rc=2 if socket.exists() else 0, fabric_node_name="elsewhere")
+    assert ("there is no Node elsewhere" in output) == socket.exists()
 
 
 def test_a_cordon_of_somebody_else_is_not_ours(newest: ControlPlane, play: Play) -> None:

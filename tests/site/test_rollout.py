@@ -162,20 +162,37 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
 
 def test_batches_may_be_set_in_the_inventory(tmp_path):
     """Keywords of a play see no variables of hosts by themselves."""
-    plays: list[dict[str, t.Any]] = [{"hosts": "all", "gather_facts": False, "tasks": []}]  # there is a play before
-    for name in ("rollout", "remove"):
-        for one in yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8")):
-            if "serial" in one:
-                task = {"debug": {"msg": f"{name} has {{{{ ansible_play_batch | length }}}}"}, "run_once": True}
-                plays.append({"hosts": "all", "gather_facts": False, "serial": one["serial"], "tasks": [task]})
-    (tmp_path / "serial.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
-    output = play(tmp_path, {name: {"site_serial": [2]} for name in "abc"}, playbook=str(tmp_path / "serial"))
-    assert re.findall(r"(\w+) has (\d)", output) == [
-        ("rollout", "2"),
-        ("rollout", "1"),
-        ("remove", "2"),
-        ("remove", "1"),
-    ]
+    for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
+        plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
+        for one in plays:
+            told = {"debug": {"msg": "has {{ ansible_play_batch | length }}"}, "run_once": True}
+            one["tasks"] = [told] if "serial" in one else []
+            one.pop("vars", None)
+        (tmp_path / "serial.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+        output = play(tmp_path, {host: {f"{owner}_serial": [2]} for host in "abc"}, playbook=str(tmp_path / "serial"))
+        assert re.findall(r"has (\d)", output) == ["2", "1"]
+
+
+def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
+    tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS, "fabric_serial": [1, 2]}
+    hosts = {"a": tree, "b": {**UNREACHABLE, "fabric_nics": RAILS}, "c": tree, "d": tree}
+    output = play(tmp_path, hosts, "-e", "fabric_become=false", playbook="fabric", rc=4)
+    told = output[output.rindex("lost: 1 node") :]
+    assert "[d]" not in output and "done: 2 nodes" in told and "1 node was not touched" in told
+    bearable = ("-e", "fabric_max_fail_percentage=25")
+    output = play(tmp_path, hosts, "-e", "fabric_become=false", *bearable, playbook="fabric", rc=4)
+    assert "changed: [d]" in output and "done: 3 nodes" in output
+
+
+def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path):
+    away = {"dra_driver_kubeconfig": "/nowhere", "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
+    tree = {"topology_root": str(machines / "hgx-h100"), **away}
+    confirmed = ("-e", "remove_confirm=default")
+    for part in (("-e", "site_hosts=one"), ("--limit", "one")):
+        output = play(tmp_path, {"one": tree, "two": tree}, *confirmed, *part, playbook="remove")
+        assert "skipping: [one]" in output and "done: 1 node" in output
+    output = play(tmp_path, {"one": tree, "two": tree}, *confirmed, playbook="remove", rc=2)
+    assert "[one -> localhost]: FAILED" in output and "done" not in output
 
 
 def test_drift_is_told_by_the_exit_status(machines, tmp_path):
