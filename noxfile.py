@@ -580,6 +580,9 @@ def package(session: nox.Session) -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     run(session, venv, "ansible-galaxy", "collection", "build", "--output-path", str(DIST))
     artifact = next(DIST.glob("lanewise-dra-*.tar.gz"))
+    version_of_driver = re.search(r'(?m)^version = "(.+?)"', (REPOSITORY / "pyproject.toml").read_text())
+    if not version_of_driver or artifact.name != f"lanewise-dra-{version_of_driver[1]}.tar.gz":
+        session.error(f"{artifact.name} has a driver of another version: galaxy.yml and pyproject.toml differ")
     place = DIST / "installed"
     install = ("ansible-galaxy", "collection", "install", str(artifact), "--offline", "--force", "-p", str(place))
     run(session, venv, *install, cwd=DIST)
