@@ -106,16 +106,17 @@ class ActionModule(ClusterAction):
                     f"Nothing was applied. The ConfigMap {applyset['namespace']}/{applyset['name']} belongs to "
                     f"{tooling}. Give the set another name (dra_claims_applyset in the role)."
                 )
-        theirs, ours = apply_set.site_of(before), apply_set.site_of(objects)
-        if theirs and ours and theirs != ours:
+        site = self._options["site"] or ""
+        theirs = apply_set.other_site(before, objects, site)
+        if theirs and objects:
             raise AnsibleActionFail(
                 f"Nothing was applied. The ApplySet {applyset['namespace']}/{applyset['name']} belongs to site "
-                f"{theirs!r}, whose objects site {ours!r} would remove. Give each site a set of its own "
-                "(dra_claims_applyset in the role); of a site that only has a new name, delete the ConfigMap's label "
-                "lanewise.dev/site."
+                f"{theirs!r}, whose objects site {site or apply_set.site_of(objects)!r} would remove. Give each site a "
+                "set of its own (dra_claims_applyset in the role); of a site that only has a new name, delete the "
+                "ConfigMap's label lanewise.dev/site."
             )
-        if not self._task.check_mode:
-            self._write_parent(apply_set.parent(**applyset, objects=objects, before=before))
+        if not self._task.check_mode and not theirs and (objects or before):
+            self._write_parent(apply_set.parent(**applyset, objects=objects, before=before, site=site))
         return before
 
     def _write_parent(self, parent: apply_set.Object) -> None:
@@ -130,16 +131,15 @@ class ActionModule(ClusterAction):
         objects: list[apply_set.Object],
         before: list[apply_set.Object],
     ) -> None:
+        site = self._options["site"] or ""
+        theirs = apply_set.other_site(before, objects, site)
         whole = apply_set.parent(**applyset, objects=objects, before=before)
         apis = self._run("kubernetes.core.k8s_cluster_info", {})["apis"]
-        searches = [(apply_set.kinds(whole, apis), apply_set.members(**applyset))]
-        if self._options["site"]:
-            every = apply_set.kinds(whole, apis, apply_set.WRITTEN)
-            searches.append((every, apply_set.without_set(self._options["site"])))
+        searches = apply_set.searches(whole, apis, applyset, site, theirs)
         ours = [
             item for kinds, labels in searches for kind in kinds for item in self._info(**kind, label_selectors=labels)
         ]
-        stale = apply_set.stale(ours, objects)
+        stale = apply_set.stale(ours, objects, site)
         result["kept_in_use"] = stale["in_use"]
         result["pruned"] = [apply_set.title(item) for item in stale["delete"]]
         if stale["delete"]:
@@ -151,8 +151,8 @@ class ActionModule(ClusterAction):
                 if refused:
                     raise AnsibleActionFail("Not everything stale was removed:\n" + "\n".join(map(str, refused)))
         # while a claim is held back its kind must stay named
-        if not self._task.check_mode and not stale["in_use"]:
-            self._write_parent(apply_set.parent(**applyset, objects=objects))
+        if not self._task.check_mode and not stale["in_use"] and not theirs and (objects or before):
+            self._write_parent(apply_set.parent(**applyset, objects=objects, site=site))
         if self._task.diff and stale["delete"]:
             prepared = "".join(f"- {title}\n" for title in result["pruned"])
             result["diff"] = [*result.get("diff", []), {"prepared": prepared}]

@@ -84,6 +84,8 @@ options:
       - With O(prune), objects that bear the labels of this site and are in no set are stale, too. Runs without O(prune)
         make such objects.
       - Kinds that only O(objects) of the site's own knew, and no set, are not looked for.
+      - Where the set O(applyset) belongs to another site, O(objects) are refused. Without any, only this site's objects
+        in no set are stale then, and the set is left alone.
     type: str
 seealso:
   - module: lanewise.dra.dra_render

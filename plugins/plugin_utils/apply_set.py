@@ -235,8 +235,19 @@ def site_of(objects: Sequence[Object]) -> str:
     return sites.pop() if len(sites) == 1 else ""
 
 
-def parent(name: str, namespace: str, objects: Sequence[Object], before: Sequence[Object] = ()) -> dict[str, t.Any]:
-    """The ConfigMap that stands for the set. It names the kinds and namespaces of the objects, and their site.
+def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = "") -> str:
+    """The site whose set it is, where that is another than C(site), or that of the objects; empty where it is ours.
+
+    C(before) is the set's parent as it is on the cluster, none or one.
+    """
+    theirs, ours = site_of(before), site or site_of(objects)
+    return theirs if ours and theirs != ours else ""
+
+
+def parent(
+    name: str, namespace: str, objects: Sequence[Object], before: Sequence[Object] = (), site: str = ""
+) -> dict[str, t.Any]:
+    """The ConfigMap that stands for the set. It names the kinds and namespaces of the objects, and C(site) or theirs.
 
     With C(before) (the parent as it is on the cluster, none or one), those that it names already stay, so that an
     interrupted run cannot forget what it has to prune.
@@ -247,7 +258,7 @@ def parent(name: str, namespace: str, objects: Sequence[Object], before: Sequenc
         annotations = known["metadata"].get("annotations") or {}
         kinds.update(_words(annotations.get(_KINDS)))
         namespaces.update(_words(annotations.get(_NAMESPACES)))
-    site = site_of(objects) or site_of(before)
+    site = site or site_of(objects) or site_of(before)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -274,6 +285,21 @@ def without_set(site: str) -> list[str]:
     return ["app.kubernetes.io/managed-by=lanewise.dra", f"{_SITE}={site}", f"!{_PART_OF}"]
 
 
+def searches(
+    set_parent: Object, apis: dict[str, t.Any], applyset: dict[str, str], site: str = "", theirs: str = ""
+) -> list[tuple[list[dict[str, str]], list[str]]]:
+    """Where to look for what may be stale: kinds, each as C(kinds) returns them, and the labels to look for.
+
+    These are the set's objects, unless it is C(theirs), and with C(site) those of this site that are in no set.
+    """
+    found = []
+    if not theirs:
+        found.append((kinds(set_parent, apis), members(**applyset)))
+    if site:
+        found.append((kinds(set_parent, apis, WRITTEN), without_set(site)))
+    return found
+
+
 def kinds(set_parent: Object, apis: dict[str, t.Any], more: Sequence[str] = ()) -> list[dict[str, str]]:
     """C(api_version) and C(kind) of all that the parent or C(more) names, in the same words, and the cluster serves.
 
@@ -290,12 +316,13 @@ def kinds(set_parent: Object, apis: dict[str, t.Any], more: Sequence[str] = ()) 
     return found
 
 
-def stale(found: Sequence[Object], objects: Sequence[Object]) -> dict[str, t.Any]:
+def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> dict[str, t.Any]:
     """Of the set's objects on the cluster, those that are not among the rendered ones.
 
-    C(found) are all that carry the set's label, or their site's. Returns C(delete), what state=absent takes, and
-    C(in_use), titles of claims that pods hold; these stay until the pods are gone. What has an owner goes with it, as a
-    claim that was made from a template for a pod.
+    C(found) are all that carry the set's label, or their site's. With C(site) those of another site are none of ours,
+    as in a set whose parent is lost. Returns C(delete), what state=absent takes, and C(in_use), titles of claims that
+    pods hold; these stay until the pods are gone. What has an owner goes with it, as a claim that was made from a
+    template for a pod.
     """
     wanted = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
     delete: list[Object] = []
@@ -303,6 +330,8 @@ def stale(found: Sequence[Object], objects: Sequence[Object]) -> dict[str, t.Any
     for item in found:
         metadata = item["metadata"]
         if (group_kind(item), metadata.get("namespace"), metadata["name"]) in wanted:
+            continue
+        if site and (site_of([item]) or site) != site:
             continue
         if item["kind"] in _NEVER_PRUNED or metadata.get("deletionTimestamp") or metadata.get("ownerReferences"):
             continue

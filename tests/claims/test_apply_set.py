@@ -156,6 +156,43 @@ def test_a_set_knows_its_site():
     assert apply_set.site_of([TEMPLATE]) == ""
 
 
+def test_the_set_of_another_site_is_left_alone_where_a_site_is_removed():
+    applyset = {"name": "s", "namespace": "default"}
+    of_a = item("DeviceClass", "gpu")
+    of_a["metadata"]["labels"] = {"lanewise.dev/site": "a"}
+    before = [apply_set.parent(**applyset, objects=[of_a])]
+    apis = {"resource.k8s.io/v1": {"DeviceClass": {}, "ResourceClaim": {}}}
+
+    def searched(site: str, found: list[dict]) -> list[list[str]]:
+        theirs = apply_set.other_site(found, [], site)
+        whole = apply_set.parent(**applyset, objects=[], before=found)
+        return [labels for _kinds, labels in apply_set.searches(whole, apis, applyset, site, theirs)]
+
+    assert apply_set.other_site(before, [], "b") == "a"
+    assert searched("b", before) == [apply_set.without_set("b")]
+    # its own set, one of nobody, and none at all
+    nobodys = [apply_set.parent(**applyset, objects=[TEMPLATE])]
+    for site, found in (("a", before), ("b", nobodys), ("b", [])):
+        assert apply_set.other_site(found, [], site) == ""
+        assert searched(site, found) == [apply_set.members(**applyset), apply_set.without_set(site)]
+    assert searched("", before) == [apply_set.members(**applyset)]
+    # a site that is named counts for more than the objects'
+    assert apply_set.other_site(before, [of_a], "b") == "a" and apply_set.other_site(before, [of_a]) == ""
+
+
+def test_what_another_site_has_in_a_set_without_a_parent_is_not_stale():
+    of_a, of_b, raw = (item("ResourceClaim", name, "ml") for name in ("a", "b", "raw"))
+    of_a["metadata"]["labels"], of_b["metadata"]["labels"] = {"lanewise.dev/site": "a"}, {"lanewise.dev/site": "b"}
+    found = apply_set.stale([of_a, of_b, raw], [], "b")
+    assert [entry["metadata"]["name"] for entry in found["delete"]] == ["b", "raw"]
+    assert len(apply_set.stale([of_a, of_b, raw], [])["delete"]) == 3
+
+
+def test_a_set_that_was_emptied_knows_whose_it_was():
+    emptied = apply_set.parent("s", "default", [], site="a")
+    assert apply_set.site_of([emptied]) == "a" and apply_set.other_site([emptied], [], "b") == "a"
+
+
 def test_what_cannot_be_applied_is_told():
     assert apply_set.unusable(TEMPLATE) == ""
     assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x"}})

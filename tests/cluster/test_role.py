@@ -200,6 +200,9 @@ def test_a_site_is_taken_away_whether_it_was_pruned_or_not(controller: Controlle
         controller.apply([], prune=True, site="a")
         assert controller.names("resourceclaimtemplates", "training") == ["theirs"]
         assert controller.names("deviceclasses") == []
+        # a set is emptied and not made, and who had it is known still
+        kept = controller.plane.request("GET", "/api/v1/namespaces/default/configmaps/lanewise-dra")
+        assert kept[0] == (200 if pruned else 404)
         assert "changed=0" in controller.apply([], prune=True, site="a")
         controller.plane.expect("DELETE", f"{where}/theirs")
 
@@ -307,6 +310,21 @@ def test_one_site_does_not_prune_another(controller: Controller) -> None:
     output = controller.role({**other, "dra_claims_dest": str(controller.folder / "b")}, rc=2)[1]
     assert "belongs to site 'a'" in output
     assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
+
+    # one that does not prune needs no set of its own, and when it is taken away the other's set of that name stays
+    unpruned = template("four", "training")
+    unpruned["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "lanewise.dra", "lanewise.dev/site": "b"}
+    controller.apply([unpruned])
+    assert controller.names("resourceclaimtemplates", "training") == ["four", "one", "two"]
+    where = "/api/v1/namespaces/default/configmaps/lanewise-dra"
+    before = controller.plane.expect("GET", where)["metadata"]
+    assert before["labels"]["lanewise.dev/site"] == "a"
+    controller.apply([], prune=True, site="b")
+    assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
+    after = controller.plane.expect("GET", where)["metadata"]
+    assert (after["labels"], after["annotations"]) == (before["labels"], before["annotations"])
+    assert "changed=0" in controller.apply([], prune=True, site="b")
+    assert "changed=0" in controller.role({**pruned, "dra_claims_site": "a"})[1]
 
 
 def test_a_cluster_that_does_not_answer(controller: Controller) -> None:
