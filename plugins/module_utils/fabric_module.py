@@ -65,13 +65,13 @@ def run(
     system = System(root, run=(lambda argv: _run(module, argv)) if root == "/" else None)
     rollback: dict[str, t.Any] | None = None
     node: Node
+    seconds = (params.get("rollback_after") or 0) if params["allow_management"] else 0
 
     def ready(changes: list[Change]) -> None:
         nonlocal rollback
         if not restore:
             origin.remember(system, changes)
-        seconds = params.get("rollback_after") or 0
-        if params["allow_management"] and seconds and guard.needed(node, changes):
+        if seconds and guard.needed(node, changes):
             rollback = {"id": guard.arm(system, changes, seconds), "seconds": seconds}
 
     try:
@@ -89,6 +89,8 @@ def run(
             outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
             if restore and not module.check_mode:
                 origin.forget(system)
+            if module.check_mode and seconds and guard.needed(node, outcome.changes):
+                rollback = {"seconds": seconds}
     except Unfit as error:
         fail(module, error)
     except Failed as error:

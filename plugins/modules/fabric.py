@@ -526,13 +526,13 @@ reboot_reasons:
   elements: str
 rollback:
   description: The timer that takes the changes back. Confirm them with O(confirm) in time.
-  returned: where a NIC was changed that the node is reached by
+  returned: where a NIC is changed that the node is reached by
   type: dict
   contains:
     id:
       description: What to confirm with.
       type: str
-      returned: always
+      returned: when not in check mode
     seconds:
       description: How long the timer runs.
       type: int

@@ -93,8 +93,8 @@ reboot_reasons:
   type: list
   elements: str
 rollback:
-  description: The timer that takes the changes back, with C(id) and C(seconds).
-  returned: where a NIC was changed that the node is reached by
+  description: The timer that takes the changes back, with C(id) and C(seconds). In check mode without C(id).
+  returned: where a NIC is changed that the node is reached by
   type: dict
 left_alone:
   description: The NICs that were chosen and have no settings, as a pod has them, each with who that is.

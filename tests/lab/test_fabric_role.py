@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -102,11 +103,13 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
     # nobody confirms: the node takes it back by itself
     module = json.dumps({"nics": [{"select": {"interface": ["mgmt0"]}, "mtu": 1300}], "persist": False})
     more = json.dumps({**json.loads(module), "allow_management": True, "rollback_after": 10})
-    ansible("ansible", "-i", site.inventory, "all", "-b", "-m", "lanewise.dra.fabric", "-a", more)
+    on_it = ("ansible", "-i", site.inventory, "all", "-b", "-m", "lanewise.dra.fabric", "-a")
+    (name,) = re.findall(r'"id": "(\d+)"', ansible(*on_it, more))
     deadline = time.monotonic() + 90
     while site.node.ssh("cat /sys/class/net/mgmt0/mtu") != "1400":
         assert time.monotonic() < deadline
         time.sleep(2)
+    assert "nobody confirmed them in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
 
 
 def test_a_vf_in_a_container_is_left_alone(site: Site) -> None:

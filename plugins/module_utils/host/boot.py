@@ -16,12 +16,16 @@ import subprocess
 import sys
 import typing as t
 
+from . import guard
 from .catalogue import named, resources
 from .converge import LOCK, Failed, alone, converge
 from .node import Node, Rule, Unfit, selector
 from .program import DESIRED
 from .resource import Change
 from .system import HostError, System
+
+#: How long an undo waits for the run whose changes it takes back, and which may be at it still.
+_UNDO_WAITS = 3600.0
 
 
 def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
@@ -69,21 +73,31 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
     return failed
 
 
+def _undo(system: System, path: str) -> None:
+    """Take back the changes of a file, unless they were confirmed. It stays where some could not be."""
+    begun = guard.begin(path)
+    if not begun:
+        print("the changes were confirmed")
+        return
+    with open(begun, encoding="utf-8") as file:
+        failed = undo(system, [Change(**one) for one in json.load(file)])
+    if failed:
+        sys.exit("\n".join(failed))
+    os.unlink(begun)
+
+
 def main() -> None:
     """Run with the arguments of the program. Exits 1 with what failed on standard error."""
     command = sys.argv[1:]
     system = System(run=_run)
     try:
-        with alone(LOCK):
-            if command == ["boot"]:
+        if command == ["boot"]:
+            with alone(LOCK):
                 _boot(system)
-            elif len(command) == 2 and command[0] == "undo":
-                with open(command[1], encoding="utf-8") as file:
-                    failed = undo(system, [Change(**one) for one in json.load(file)])
-                os.unlink(command[1])
-                if failed:
-                    sys.exit("\n".join(failed))
-            else:
-                sys.exit("usage: fabric.pyz boot | undo FILE")
+        elif len(command) == 2 and command[0] == "undo":
+            with alone(LOCK, _UNDO_WAITS):
+                _undo(system, command[1])
+        else:
+            sys.exit("usage: fabric.pyz boot | undo FILE")
     except (HostError, OSError, ValueError) as error:
         sys.exit(str(error))

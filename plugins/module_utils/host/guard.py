@@ -16,7 +16,7 @@ import typing as t
 from .node import Node
 from .program import archive
 from .resource import NODE, Change
-from .system import HostError, System
+from .system import HostError, System, refused
 
 _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
@@ -50,12 +50,42 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     return name
 
 
+def begin(path: str) -> str | None:
+    """Claim the changes of that file for an undo: its name from then on, or None where they were confirmed.
+
+    Either this gets the file or M(confirm) does. Who undoes removes it when all is taken back, so that one that is left
+    tells of an undo that goes on, or ended half way. Raises OSError.
+    """
+    begun = _begun(path)
+    try:
+        os.rename(path, begun)
+    except FileNotFoundError:
+        return None
+    return begun
+
+
 def confirm(system: System, name: str) -> bool:
-    """Call off the timer of that name; whether there was one to call off. Raises HostError where it was too late."""
+    """Keep the changes of that name, and call off their timer. Raises HostError where it was too late."""
     path = f"{_FOLDER}/undo-{name}.json"
-    if not name.isdigit() or not system.exists(path):
-        step = "confirm the changes"
-        raise HostError(step, "they were undone already, as nobody confirmed them in time", "raise rollback_after")
-    system.command(["systemctl", "stop", f"{_unit(name)}.timer"], "call off the timer that undoes the changes")
-    system.install(path, None, "call off the timer that undoes the changes")
+    step = "confirm the changes"
+    late, fix = "they were undone already, as nobody confirmed them in time", "raise rollback_after"
+    if not name.isdigit():
+        raise HostError(step, late, fix)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        if system.exists(_begun(path)):
+            late = "nobody confirmed them in time, and they are being undone, or that ended half way"
+            fix = f"look at 'journalctl -u {_unit(name)}', then {fix}"
+        raise HostError(step, late, fix) from None
+    except OSError as error:
+        raise refused(step, error.errno or 0, path) from None
+    try:
+        system.command(["systemctl", "stop", f"{_unit(name)}.timer"], step)
+    except HostError:
+        pass  # it has gone off just now, and finds nothing to undo
     return True
+
+
+def _begun(path: str) -> str:
+    return f"{path}.begun"

@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Changes are either confirmed or taken back, whoever comes first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import boot, guard
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+
+CHANGE = Change("mtu", "mgmt0", "mtu", "1500", "9000")
+
+
+class Node:
+    """A node on which changes wait to be confirmed, and what is asked of its systemd."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "undo-7.json"
+        self.begun = folder / "undo-7.json.begun"
+        self.timer = 0  # what systemctl answers
+        self.asked: list[list[str]] = []
+
+    def change(self) -> None:
+        self.file.write_text(json.dumps([dataclasses.asdict(CHANGE)]))
+
+    def confirm(self) -> bool:
+        def run(argv: list[str]) -> tuple[int, str, str]:
+            self.asked.append(argv)
+            return self.timer, "", "Unit not loaded."
+
+        return guard.confirm(System(run=run), "7")
+
+
+@pytest.fixture(name="node")
+def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(guard, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(boot, "LOCK", str(tmp_path / "fabric.lock"))
+    monkeypatch.setattr(boot.sys, "argv", ["fabric.pyz", "undo", str(tmp_path / "undo-7.json")])
+    made = Node(tmp_path)
+    made.change()
+    return made
+
+
+def test_what_was_confirmed_is_not_undone(
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert node.confirm()
+    assert node.asked == [["systemctl", "stop", "lanewise-fabric-undo-7.timer"]] and not node.file.exists()
+    monkeypatch.setattr(boot, "undo", lambda *_given: pytest.fail("it was undone"))
+    boot.main()
+    assert "were confirmed" in capsys.readouterr().out
+
+
+def test_a_timer_that_has_just_gone_off_does_not_matter(node: Node) -> None:
+    node.timer = 5
+    assert node.confirm()
+
+
+def test_what_is_being_undone_cannot_be_confirmed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def undo(_system: System, changes: list[Change]) -> list[str]:
+        assert changes == [CHANGE]
+        with pytest.raises(HostError) as meanwhile:
+            node.confirm()
+        told.append(str(meanwhile.value))
+        return []
+
+    monkeypatch.setattr(boot, "undo", undo)
+    boot.main()
+    assert "being undone" in told[0] and "journalctl -u lanewise-fabric-undo-7" in told[0]
+    with pytest.raises(HostError, match="undone already"):
+        node.confirm()
+    assert not node.asked and not node.begun.exists()
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_an_undo_that_ends_half_way_can_be_seen(node: Node, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    def undo(*_given: object) -> list[str]:
+        if how == "killed":
+            raise KeyboardInterrupt
+        return ["mtu of mgmt0: no such device"]
+
+    monkeypatch.setattr(boot, "undo", undo)
+    with pytest.raises(KeyboardInterrupt if how == "killed" else SystemExit):
+        boot.main()
+    assert json.loads(node.begun.read_text()) == [dataclasses.asdict(CHANGE)]
+    with pytest.raises(HostError, match="half way"):
+        node.confirm()
+
+
+def test_an_undo_of_another_time_is_in_nobodys_way(node: Node) -> None:
+    """Names come again, as those of processes do."""
+    node.begun.write_text("[]")
+    assert node.confirm()
+
+
+@pytest.mark.parametrize("name", ["8", "../7", "", "7.json"])
+def test_what_nobody_knows_cannot_be_confirmed(node: Node, name: str) -> None:
+    with pytest.raises(HostError, match="undone already"):
+        guard.confirm(System(), name)
+    assert node.file.exists()
+
+
+def test_of_two_that_come_at_once_one_has_it(node: Node) -> None:
+    for _turn in range(200):
+        node.change()
+        won: list[str] = []
+        together = threading.Barrier(2)
+
+        def confirm(barrier: threading.Barrier = together, winners: list[str] = won) -> None:
+            barrier.wait()
+            try:
+                node.confirm()
+                winners.append("confirm")
+            except HostError:
+                pass
+
+        def begin(barrier: threading.Barrier = together, winners: list[str] = won) -> None:
+            barrier.wait()
+            if guard.begin(str(node.file)):
+                winners.append("undo")
+
+        both = [threading.Thread(target=one) for one in (confirm, begin)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert len(won) == 1 and node.begun.exists() is (won == ["undo"])
+        node.begun.unlink(missing_ok=True)
