@@ -17,12 +17,13 @@ description:
     taken, its selectors) with what the DRA drivers publish now and, with O(topologies) or O(report), with what the
     kernel of the node says of the same PCI functions.
   - A promise is kept, broken, or unknown. It is unknown where a device is gone from its pool or only in a stale slice,
-    where an attribute is missing or says nothing, where slices and kernel disagree, and where the pod is gone or on
-    another node. Nothing that is unknown counts as kept.
+    where an attribute is missing or says nothing, where slices and kernel disagree, where a selector cannot be
+    evaluated or the DeviceClass is gone, and where the pod is gone or on another node. Nothing that is unknown counts
+    as kept.
   - Tells how near each GPU is to each NIC of its claim, promised or not, and what each pair is predicted to carry.
   - Takes Kubernetes' objects as data, and needs no Kubernetes client. Never changes anything.
 requirements:
-  - cel-expr-python >= 0.1.3, to check selectors; without it they are not checked, which RV(notes) tells
+  - cel-expr-python >= 0.1.3, to check selectors; without it they are unknown, which RV(notes) tells too
 notes:
   - Runs where its data is, most often with C(delegate_to=localhost). The role P(lanewise.dra.alignment#role) fetches
     it.
@@ -44,10 +45,11 @@ options:
     elements: dict
     required: true
   classes:
-    description: The DeviceClasses, whose selectors hold for the devices too.
+    description:
+      - The DeviceClasses, whose selectors hold for the devices too. Without them nothing is told of what classes ask
+        for.
     type: list
     elements: dict
-    default: []
   pods:
     description: The pods. Without them nothing is told of a claim's consumers.
     type: list
@@ -239,7 +241,8 @@ claims:
       elements: dict
     promises:
       description:
-        - What was promised. C(rule) is V(match), V(distinct) or V(selector), C(subject) the attribute or expression.
+        - What was promised. C(rule) is V(match), V(distinct), V(selector), or V(class) for one that is gone; C(subject)
+          is the attribute, the expression or the class.
         - C(requests), C(verdict), C(proven), C(values) as published, C(kernel) as the kernel says, C(reason), C(fix).
       type: list
       elements: dict
@@ -370,7 +373,7 @@ def main() -> None:
         argument_spec={
             "claims": {"type": "list", "elements": "dict", "required": True},
             "slices": {"type": "list", "elements": "dict", "required": True},
-            "classes": {"type": "list", "elements": "dict", "default": []},
+            "classes": {"type": "list", "elements": "dict"},
             "pods": {"type": "list", "elements": "dict"},
             "namespaces": {"type": "list", "elements": "str", "default": []},
             "labels": {"type": "dict", "default": {}},

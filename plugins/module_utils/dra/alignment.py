@@ -85,7 +85,8 @@ class Device:
 
 @dataclass
 class Promise:
-    """What a claim was promised of its devices: a constraint (C(match) or C(distinct) of an attribute) or a selector.
+    """What a claim was promised of its devices: a constraint (C(match) or C(distinct) of an attribute), a selector, or
+    a class that is gone, of which nobody knows what it asks for.
 
     C(values) are what the drivers publish, C(kernel) what the kernel says, by request. C(proven) tells that the kernel
     confirms a promise of locality; promises of which the kernel knows nothing rest on the driver's word alone.
@@ -135,15 +136,16 @@ class Check:
     """What all claims are compared with.
 
     C(slices), C(classes) and C(pods) are objects as the API serves them, C(machines) topology facts by node. C(pods)
-    None means that nobody looked for pods. C(cpusets) are CPU lists by pod UID and container name or id, read on the
-    node. C(engine) evaluates selectors; without one they are not checked. Raises ValueError for objects of other kinds.
+    or C(classes) None means that nobody looked for them. C(cpusets) are CPU lists by pod UID and container name or id,
+    read on the node. C(engine) evaluates selectors; without one they are unknown. Raises ValueError for objects of
+    other kinds.
     """
 
     def __init__(
         self,
         slices: t.Iterable[Facts],
         pods: t.Iterable[Facts] | None = None,
-        classes: t.Iterable[Facts] = (),
+        classes: t.Iterable[Facts] | None = None,
         machines: t.Mapping[str, Facts] | None = None,
         cpusets: t.Mapping[str, t.Mapping[str, str]] | None = None,
         engine: Engine | None = None,
@@ -152,7 +154,9 @@ class Check:
         self.pods: dict[tuple[str, str], Facts] | None = None
         if pods is not None:
             self.pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in pods}
-        self.classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in classes}
+        self.classes: dict[str, Facts] | None = None
+        if classes is not None:
+            self.classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in classes}
         self.machines: dict[str, Machine] = {}
         self.unusable: dict[str, str] = {}
         for node, facts in (machines or {}).items():
@@ -458,36 +462,41 @@ class _Claim:
         promise.fix = _PROBE_AGAIN
 
     def _selectors(self) -> list[Promise]:
-        """Do the devices still match what the requests and classes ask for?"""
-        engine = self.check.engine
+        """Do the devices still match what the requests and classes ask for? What nobody can check is unknown."""
         found: list[Promise] = []
-        if engine is None:
-            return found
         bodies = dict(_bodies(self.spec))
         for device in self.devices:
             body = bodies.get(device.request)
             if body is None or device.published is None:
                 continue
-            if body.get("deviceClassName") not in self.check.classes and self.check.classes:
-                told = f"the DeviceClass {body.get('deviceClassName')} of request {device.request} is gone"
-                self._find("note", "class-gone", told, "new pods cannot have this claim: apply the class again")
-            for entry in [*class_selectors(self.check.classes, body), *(body.get("selectors") or ())]:
-                text = entry["cel"]["expression"]
-                promise = Promise("selector", text, [device.request], KEPT, proven=True)
-                try:
-                    if not engine.matches(text, device.published.device, device.driver):
-                        promise.verdict, promise.proven = BROKEN, False
-                        promise.reason = f"{device.shown} no longer matches"
-                        promise.fix = "delete the pod and the claim for another device, or change what is asked for"
-                except Uncheckable as error:
-                    # our engine's limit says nothing of the device
-                    self._find("note", "selector-not-checked", f"{text} of {device.request}: {error}")
-                    continue
-                except EvaluationError as error:
-                    promise.verdict, promise.proven = UNKNOWN, False
-                    promise.reason, promise.fix = f"{device.shown}: {error}", "guard the selector with has()"
-                found.append(promise)
+            asked = []
+            name = str(body.get("deviceClassName"))
+            if self.check.classes is not None and name not in self.check.classes:
+                told = "the DeviceClass is gone, and with it what it asked for"
+                fix = "apply the class again: without it, new pods cannot have this claim either"
+                asked.append(Promise("class", name, [device.request], UNKNOWN, reason=told, fix=fix))
+            for entry in [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]:
+                asked.append(self._selector(entry["cel"]["expression"], device, device.published))
+            # what nobody can check is told once for all devices of a request
+            found += [one for one in asked if one.verdict != UNKNOWN or one not in found]
         return found
+
+    def _selector(self, text: str, device: Device, published: Published) -> Promise:
+        promise = Promise("selector", text, [device.request], UNKNOWN)
+        if self.check.engine is None:
+            promise.reason, promise.fix = "nothing here can evaluate it", "install cel-expr-python on the controller"
+            return promise
+        try:
+            promise.proven = self.check.engine.matches(text, published.device, device.driver)
+            promise.verdict = KEPT if promise.proven else BROKEN
+            if not promise.proven:
+                promise.reason = f"{device.shown} no longer matches"
+                promise.fix = "delete the pod and the claim for another device, or change what is asked for"
+        except Uncheckable as error:
+            promise.reason, promise.fix = str(error), "see for yourself whether the device still matches"
+        except EvaluationError as error:
+            promise.reason, promise.fix = f"{device.shown}: {error}", "guard the selector with has()"
+        return promise
 
     def _preferences(self) -> list[Object]:
         """Which alternative of each firstAvailable request was taken."""

@@ -76,6 +76,13 @@ def test_what_cannot_be_told_fails_only_where_proof_is_required(run, world):
     assert "is gone" in run(require_proof=True)["msg"]
 
 
+def test_classes_that_nobody_looked_for_are_not_gone(run):
+    assert run()["claims"][0]["proven"]
+    answer = run(classes=[])
+    assert answer["ok"] and answer["summary"]["unknown"] == 1 and "the DeviceClass is gone" in " ".join(answer["lines"])
+    assert "is unknown: class any" in run(classes=[], require_proof=True)["msg"]
+
+
 def test_selection_keeps_in_mind_what_others_hold(run, world):
     gpu, nic = world.pair("SYS")
     far = world.claim({"gpu": gpu, "nic": nic}, name="far")

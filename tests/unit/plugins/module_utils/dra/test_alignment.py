@@ -14,13 +14,19 @@ import json
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import Check, cgroup_cpusets, worst
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import (
+    Check,
+    cgroup_cpusets,
+    failures,
+    worst,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import (
     LOCALITY,
     Machine,
     Pools,
     address_of,
 )
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
@@ -374,28 +380,72 @@ def test_distinct_lists_and_all_requests() -> None:
 
 
 class Says:
-    """An engine with one answer."""
+    """An engine with one answer, or with one error."""
 
-    def __init__(self, answer: bool) -> None:
+    def __init__(self, answer: bool | Exception) -> None:
         self.answer = answer
 
     def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool:
+        if isinstance(self.answer, Exception):
+            raise self.answer
         return self.answer
 
 
-def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
+def device_class(name: str, *selectors: str) -> Object:
+    spec = {"selectors": [{"cel": {"expression": text}} for text in selectors]}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+
+
+def gpu_by_selector(*constraints: Object, gpus: int = 2) -> World:
+    """A world with a claim for GPUs of one request, by a selector, and a NIC by its class alone."""
     world = World("hgx-h100")
-    gpu, _nic = world.pair("PIX")
-    text = 'device.driver == "gpu.nvidia.com"'
-    exactly = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": text}}]}
-    world.claim({"gpu": gpu}, requests=[{"name": "gpu", "exactly": exactly}])
-    assert world.only()["promises"] == []
-    klass = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
-    assert world.only(engine=Says(True), classes=[klass])["verdict"] == "kept"
-    broken = world.only(engine=Says(False), classes=[klass])
+    gpu, nic = world.pair("PIX")
+    exactly = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": 'device.driver == "gpu.nvidia.com"'}}]}
+    requests = [{"name": "gpu", "exactly": exactly}, {"name": "nic", "exactly": {"deviceClassName": "any"}}]
+    claim = world.claim({"gpu": gpu, "nic": nic}, *constraints, requests=requests)
+    others = [one for one in world.machine.gpus if one != gpu]
+    results = claim["status"]["allocation"]["devices"]["results"]
+    results += [{"request": "gpu", **world.devices()[one]} for one in others[: gpus - 1]]
+    return world
+
+
+def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
+    world = gpu_by_selector()
+    classes = [device_class("gpu"), device_class("any")]
+    assert world.only(engine=Says(True), classes=classes)["verdict"] == "kept"
+    broken = world.only(engine=Says(False), classes=classes)
     assert broken["verdict"] == "broken" and "no longer matches" in broken["promises"][0]["reason"]
-    klass["metadata"] = {"name": "other"}
-    assert "class-gone" in ids(world.only(engine=Says(True), classes=[klass]))
+
+
+@pytest.mark.parametrize("engine", [None, Says(Uncheckable("no such function here"))], ids=["no engine", "its limit"])
+def test_selectors_that_nobody_can_check_are_unknown(engine: Says | None) -> None:
+    """A claim for a rail promises it, whoever evaluates selectors."""
+    world = gpu_by_selector()
+    [promise] = world.only(engine=engine)["promises"]
+    assert (promise["rule"], promise["verdict"], promise["proven"]) == ("selector", "unknown", False)
+    assert promise["reason"] and promise["fix"]
+    report = world.only(engine=engine)
+    assert (report["verdict"], report["proven"]) == ("unknown", False)
+    assert not failures([report]) and "is unknown: selector" in failures([report], require_proof=True)[0]
+    # a constraint that is kept and proven does not hide it
+    tied = gpu_by_selector(match("gpu", "nic"), gpus=1).only(engine=engine)
+    assert [one["verdict"] for one in tied["promises"]] == ["kept", "unknown"]
+    assert (tied["verdict"], tied["proven"]) == ("unknown", False)
+    # those of the class are no less a promise
+    [first, second] = world.only(engine=engine, classes=[device_class("gpu", "true"), device_class("any")])["promises"]
+    assert (first["subject"], first["verdict"]) == ("true", "unknown") and second["rule"] == "selector"
+
+
+def test_what_a_class_that_is_gone_asked_for_is_unknown() -> None:
+    world = gpu_by_selector()
+    for classes in ([device_class("gpu")], []):
+        report = world.only(engine=Says(True), classes=classes)
+        gone = [one for one in report["promises"] if one["rule"] == "class"]
+        assert [one["subject"] for one in gone] == (["any"] if classes else ["gpu", "any"])
+        assert {one["verdict"] for one in gone} == {"unknown"} and "is gone" in gone[0]["reason"]
+        assert (report["verdict"], report["proven"]) == ("unknown", False) and not failures([report])
+    # where nobody looked for classes, only the claim's own selectors are known
+    assert world.only(engine=Says(True))["verdict"] == "kept"
 
 
 def test_taints_conditions_and_pending_claims() -> None:
