@@ -47,7 +47,8 @@ def pairs(
 ) -> list[Object]:
     """For each claim whose pod runs and has a NIC, a pod to measure with, and the commands for it.
 
-    It is one of another node where there is any: what two NICs of one node send may not leave the card.
+    It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
+    claim's own pod.
     C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. C(commands) has a C(server) and
     a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
     ends have an RDMA device, C(iperf3) where both drivers tell the NICs' addresses, so that it measures these NICs and
@@ -63,7 +64,8 @@ def pairs(
     ends = [end for report in reports for end in _ends(report, networks, running, pools)]
     found = []
     for index, client in enumerate(ends):
-        others = ends[index + 1 :] + ends[:index]
+        # between claims of one pod nothing leaves it
+        others = [end for end in ends[index + 1 :] + ends[:index] if _pod(end) != _pod(client)]
         apart = [end for end in others if end["node"] != client["node"]]
         server = next(iter(apart or others), None)
         commands = _commands(server, client, seconds) if server else {}
@@ -72,12 +74,18 @@ def pairs(
     return found
 
 
+def _pod(end: Object) -> tuple[str, str]:
+    return end["namespace"], end["pod"]
+
+
 def _ends(
     report: Object, networks: t.Mapping[t.Any, str | None], pods: t.Mapping[t.Any, t.Any], pools: Pools
 ) -> t.Iterator[Object]:
     """The NIC that a claim's first running pod measures with: the nearest of its first GPU, or its first."""
     pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
-    nics = [one for one in report["devices"] if one["kind"] == NIC and one["state"] == "current"]
+    # who has admin access watches devices, and sends nothing
+    own = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
+    nics = [one for one in own if one["kind"] == NIC]
     if pod is None or not nics:
         return
     nearest = min(report["pairs"], key=lambda pair: (pair["gpu"], RANK[pair["level"]]), default=None)

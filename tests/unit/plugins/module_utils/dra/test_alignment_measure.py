@@ -346,16 +346,21 @@ def test_what_is_cut_short_is_no_measurement_or_a_whole_one(tool, text):
         assert (found["gb_per_s"] is not None) or (found["latency_us"] is not None)
 
 
+def addressed(world, name, nic, number, **more):
+    """A claim for a NIC, with its address in the claim's status; its pod has one too."""
+    claim = world.claim({**more, "nic": nic}, name=name)
+    world.pods[-1]["status"]["podIP"] = f"10.0.0.{number}"
+    ips = {"interfaceName": "net1", "ips": [f"192.0.2.{number}/24"]}
+    claim["status"]["devices"] = [{**world.devices()[nic], "networkData": ips}]
+    return claim
+
+
 def test_who_can_measure_with_whom():
     one, other = World("hgx-h100", "node-1"), World("hgx-h100", "node-2")
     claims, pods, reports = [], [], []
     for index, world in enumerate((one, other)):
         gpu, nic = world.pair("PIX")
-        claim = world.claim({"gpu": gpu, "nic": nic}, name=f"claim-{index}")
-        world.pods[0]["status"]["podIP"] = f"10.0.0.{index}"
-        ips = {"interfaceName": "net1", "ips": [f"192.0.2.{index}/24"]}
-        claim["status"]["devices"] = [{**world.devices()[nic], "networkData": ips}]
-        claims.append(claim)
+        claims.append(addressed(world, f"claim-{index}", nic, index, gpu=gpu))
         pods += world.pods
         reports += world.check()["claims"]
     pools = Pools(one.slices + other.slices)
@@ -375,3 +380,28 @@ def test_who_can_measure_with_whom():
     assert len(pairs(here, claims, pods, pools, 5)) == 2, "on one node where there is no other"
     pods[0]["metadata"]["uid"] = "another"
     assert pairs(reports, claims, pods, pools, 5) == []
+
+
+def test_a_pod_does_not_measure_with_itself():
+    """Between two claims of one pod, what is sent goes over loopback."""
+    world = World("hgx-h100")
+    nics = [nic for nic in world.machine.nics if nic in world.devices()]
+    claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
+    claims[1]["status"]["reservedFor"] = claims[0]["status"]["reservedFor"]
+    reports, pools = world.check()["claims"], Pools(world.slices)
+    assert pairs(reports, claims, world.pods, pools, 5) == []
+    claims.append(addressed(world, "claim-2", nics[2], 2))
+    found = pairs(world.check()["claims"], claims, world.pods, pools, 5)
+    assert [(entry["claim"], entry["server"]["claim"]) for entry in found] == [
+        ("ml/claim-0", "ml/claim-2"),
+        ("ml/claim-1", "ml/claim-2"),
+        ("ml/claim-2", "ml/claim-0"),
+    ]
+
+
+def test_who_watches_a_device_does_not_measure_with_it():
+    world = World("hgx-h100")
+    nics = [nic for nic in world.machine.nics if nic in world.devices()]
+    claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
+    claims[1]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    assert pairs(world.check()["claims"], claims, world.pods, Pools(world.slices), 5) == []
