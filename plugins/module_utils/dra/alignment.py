@@ -161,7 +161,7 @@ class Check:
         self.unusable: dict[str, str] = {}
         for node, facts in (machines or {}).items():
             try:
-                self.machines[node] = Machine(facts)
+                self.machines[node] = Machine(facts, self.pools.on(node))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self.unusable[node] = str(error)
         self.cpusets = cpusets or {}

@@ -163,10 +163,13 @@ def v1(obj: t.Mapping[str, t.Any], kind: str) -> Object:
 
 
 class Machine:
-    """A node's topology facts, as M(lanewise.dra.topology_info) returns them. Raises ValueError where they lack what
-    alignment is told by."""
+    """A node's topology facts, as M(lanewise.dra.topology_info) returns them.
 
-    def __init__(self, facts: Facts) -> None:
+    A probe sees little of a NIC that a pod has. Rate and link layer of such a one are then those of C(published), the
+    devices of the node. Raises ValueError where the facts lack what alignment is told by.
+    """
+
+    def __init__(self, facts: Facts, published: t.Iterable[Published] = ()) -> None:
         missing = [name for name in SECTIONS if not isinstance(facts.get(name), (dict, list))]
         if missing:
             raise ValueError(f"the topology facts lack {', '.join(missing)}: probe all subsets")
@@ -182,6 +185,10 @@ class Machine:
             self.functions[address] = PciFunction(**{**plain, "link": link, "address": address})
         self.gpus: dict[str, Facts] = {gpu["address"]: gpu for gpu in facts["gpus"]}
         self.nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
+        for one in published:
+            nic = self.nics.get(one.address or "")
+            if nic and nic.get("elsewhere"):
+                self.nics[nic["address"]] = _completed(nic, one)
         self.numa = {int(node["id"]): node for node in facts["numa_nodes"]}
         nics = [Nic(address, data_direct=nic.get("data_direct")) for address, nic in self.nics.items()]
         numa = [NumaNode(number, distances=node.get("distances") or {}) for number, node in self.numa.items()]
@@ -207,7 +214,7 @@ class Machine:
         if ours is None or theirs is None:
             return False
         same = all(ours.get(key) == theirs.get(key) for key in ("speed_mbps", "link_layer"))
-        return same and all(bool(ours.get(key)) == bool(theirs.get(key)) for key in ("physfn", "rdma_devices"))
+        return same and bool(ours.get("physfn")) == bool(theirs.get("physfn")) and has_rdma(ours) == has_rdma(theirs)
 
     def kernel_value(self, published: Published, name: str) -> t.Any:
         """The kernel's reading of an attribute; None where it has none, or the facts are not the kernel's."""
@@ -238,6 +245,21 @@ class Machine:
                 found.append(number)
             left &= ~own
         return None if left else found
+
+
+def has_rdma(nic: Facts) -> bool:
+    """Whether a NIC has an RDMA device, here or in a pod."""
+    return bool(nic.get("rdma_devices")) or "rdma_device" in nic.get("elsewhere", ())
+
+
+def _completed(nic: Facts, published: Published) -> Facts:
+    """The facts of a NIC whose interface or RDMA device is in a pod, with what its driver publishes of it."""
+    told = {
+        key: value_of(attribute(published.offer, f"{published.driver}/{name}"))
+        for key, name in (("speed_mbps", "linkSpeedMbps"), ("link_layer", "linkLayer"))
+    }
+    missing = {key: value for key, value in told.items() if nic.get(key) is None and value is not None}
+    return {**nic, **missing}
 
 
 def nearer(one: str, other: str) -> bool:

@@ -19,7 +19,7 @@ from ..topology.affinity import RANK
 from ..topology.config_space import payload_rate
 from ..topology.model import PciFunction
 from ..topology.pci import sort_key
-from .alignment_devices import GPU, NIC, Machine, Object, Published, kind_of, nearer
+from .alignment_devices import GPU, NIC, Machine, Object, Published, has_rdma, kind_of, nearer
 from .compiler import compile_site
 from .problems import Problems
 
@@ -232,7 +232,7 @@ def comparison_claims(
     for name, part in (("near", "nearest"), ("far", "farthest")):
         nic = plan[part]
         fact = machine.nics[nic["address"]]
-        kind = "vf" if fact.get("physfn") else "rdma" if fact.get("rdma_devices") else "nic"
+        kind = "vf" if fact.get("physfn") else "rdma" if has_rdma(fact) else "nic"
         devices = []
         for label, device_kind, one in (("gpu", "gpu", plan["gpu"]), ("nic", kind, nic)):
             where = {"pci_address": one["address"]}

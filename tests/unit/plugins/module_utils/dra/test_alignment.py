@@ -113,6 +113,12 @@ class World:
         self.claims.append(made)
         return made
 
+    def take_away(self, address: str) -> None:
+        """Show the NIC as a probe does while a pod has it: its interface and RDMA device are in another namespace."""
+        fact = self.machine.nics[address]
+        fact["elsewhere"] = ["interface"] + ["rdma_device"] * bool(fact["rdma_devices"])
+        fact.update(interfaces=[], rdma_devices=[], link_layer=None, speed_mbps=None, up=None)
+
     def check(self, machines: bool = True, **more: t.Any) -> Object:
         known = {self.node: self.facts} if machines else {}
         return Check(self.slices, self.pods, machines=known, **more).run(self.claims)
@@ -302,6 +308,23 @@ def test_an_unaligned_pair_without_promise_is_a_note() -> None:
     world.claim({"nic": near}, name="other")
     found = world.check()["claims"][0]["findings"]
     assert any("which ml/other has" in one["summary"] for one in found)
+
+
+def test_a_nic_in_use_is_still_like_others() -> None:
+    """The probe sees neither rate nor link layer of a NIC while a pod has it: its driver still tells them."""
+    world = World("hgx-h100")
+    gpu, nic = world.pair("SYS")
+    near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
+    world.claim({"gpu": gpu, "nic": nic})
+    expected = world.only()["findings"]
+    world.take_away(nic)
+    assert world.only()["findings"] == expected and "which is free" in expected[0]["summary"]
+    # nor are two that are away alike by what is not known of them
+    for one in near:
+        world.take_away(one)
+        world.published(one)["attributes"]["linkSpeedMbps"] = {"int": 25_000}
+    assert all("at PIX" not in one["summary"] for one in world.only()["findings"])
+    assert world.facts["nics"] == list(world.machine.nics.values()), "what was given is left alone"
 
 
 def test_a_root_complex_is_not_a_switch() -> None:

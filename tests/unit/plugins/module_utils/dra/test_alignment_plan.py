@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra import alignment_plan
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import Check
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Machine, Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_plan import (
     comparison_claims,
@@ -198,6 +199,22 @@ def test_what_is_held_or_tainted_is_not_planned_with():
     busy = {tuple(world.devices()[gpu][key] for key in ("driver", "pool", "device"))}
     assert "in use" in placements(NODE, world.machine, pools.on(NODE), gpu, busy)["reason"]
     assert "no driver publishes" in placements(NODE, world.machine, [], gpu)["reason"]
+
+
+def test_nics_in_use_are_predicted_with():
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic})
+
+    def predicted():
+        check = Check(world.slices, machines={NODE: world.facts})
+        return of_claims(check.run(world.claims)["claims"], check.machines)["ml/claim"]
+
+    expected = predicted()
+    world.take_away(nic)
+    assert predicted() == expected and expected[0]["gb_per_s"]["likely"] > 40
+    del world.published(nic)["attributes"]["linkSpeedMbps"]
+    assert predicted()[0]["gb_per_s"] is None
 
 
 def test_claims_send_by_their_nearest_nics():
