@@ -335,7 +335,7 @@ def compared(entry: dict, check: Check, params: dict) -> dict:
     if machine is None:
         missing = check.unusable.get(node, "nobody has probed it")
         return {"node": node, "gpu_address": gpu, "reason": f"nothing is known of {node}: {missing}", "objects": []}
-    plan = placements(node, machine, check.pools.on(node), gpu, check.holders)
+    plan = placements(node, machine, check.pools.on(node), gpu, check.taken)
     objects, reason = comparison_claims(
         plan, machine, entry["namespace"] or "default", params["drivers"], params["kubernetes_version"]
     )

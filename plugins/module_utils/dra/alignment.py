@@ -35,7 +35,7 @@ from .alignment_devices import (
     value_of,
 )
 from .cel import EvaluationError, Uncheckable
-from .search import LIST, Engine, attribute, class_selectors, comparable
+from .search import LIST, DeviceId, Engine, attribute, class_selectors, comparable
 
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
 #: Of several verdicts the first of these that occurs is the verdict of all.
@@ -46,6 +46,7 @@ SEVERITIES = ("error", "warning", "note")
 _PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"
 _RESTART = "if it stays so, look at the driver's log on the node: it has not published the devices anew"
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+_FREE = "which is free"
 _CONTAINER = re.compile(r"([0-9a-f]{64})")
 
 
@@ -166,7 +167,8 @@ class Check:
                 self.unusable[node] = str(error)
         self.cpusets = cpusets or {}
         self.engine = engine
-        self.holders: dict[tuple[str, str, str], str] = {}
+        self.holders: dict[DeviceId, str] = {}
+        self.taken: dict[DeviceId, str] = {}
 
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
         """One report of each claim that is allocated and C(wanted), and a summary; see the module's documentation.
@@ -178,6 +180,7 @@ class Check:
             for one in _results(claim):
                 if not one.get("adminAccess"):
                     self.holders[one["driver"], one["pool"], one["device"]] = title(claim)
+        self.taken = self.pools.taken(self.holders)
         known = [claim for claim in known if wanted(claim)]
         reports = [_Claim(self, claim).report() for claim in known if _results(claim)]
         counts = {name: sum(one["verdict"] == name for one in reports) for name in _WORST}
@@ -546,8 +549,8 @@ class _Claim:
         own = {one.address for one in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
-            # a nearer NIC of another rate is no better one
-            if other.address in own or not machine.alike(nic.address, other.address):
+            # a nearer NIC of another rate is no better one, nor is one that nobody shall get
+            if other.address in own or not machine.alike(nic.address, other.address) or other.device.get("taints"):
                 continue
             near = machine.level(gpu.address, other.address)[0]
             if nearer(near, best[0]):
@@ -556,14 +559,9 @@ class _Claim:
                 best[1].append(other)
         if not best[1]:
             return
-        holders = {
-            one.name: self.check.holders.get((one.driver, one.pool, one.name))
-            for one in best[1]
-            if not one.device.get("allowMultipleAllocations")
-        }
-        other = next((one for one in best[1] if not holders.get(one.name)), best[1][0])
-        holder = holders.get(other.name)
-        state = f"which {holder} has" if holder else "which is free"
+        states = [self._state_of(one) for one in best[1]]
+        state = _FREE if _FREE in states else states[0]
+        other = best[1][states.index(state)]
         told = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
         if promised:
             told = f"aligned as promised by {' and '.join(promised)}, but could be nearer: {told}"
@@ -572,6 +570,14 @@ class _Claim:
             told = f"could be aligned: {told}"
             fix = "ask for it: align: [pcie_root, numa_node, any] in dra_claims_templates"
         self._find("note", "could-be-aligned", told, fix)
+
+    def _state_of(self, other: Published) -> str:
+        """Who keeps a device from being given away, in words."""
+        holder = self.check.taken.get(other.id)
+        direct = other.id in self.check.holders
+        if holder is None or (direct and other.device.get("allowMultipleAllocations")):
+            return _FREE
+        return f"which {holder} has" if direct else f"of which {holder} has a part"
 
     def _conditions(self) -> None:
         for entry in (self.claim.get("status") or {}).get("devices") or ():

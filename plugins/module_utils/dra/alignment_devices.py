@@ -14,17 +14,20 @@ import dataclasses
 import re
 import typing as t
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from ..topology import cpuset
 from ..topology.affinity import RANK, Proximity
 from ..topology.model import Link, Nic, NumaNode, PciFunction, Topology
+from . import quantity
 from .drivers import DRIVERS, NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
 from .offers import Offer
-from .search import attribute
+from .search import DeviceId, attribute, consumption
 from .versions import convert
 
 Object = dict[str, t.Any]
 Facts = t.Mapping[str, t.Any]
+Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
 
 API_VERSION = "resource.k8s.io/v1"
 #: What a machine must say for its devices to be compared.
@@ -93,13 +96,18 @@ class Published:
         return str(self.device["name"])
 
     @property
+    def id(self) -> DeviceId:
+        return (self.driver, self.pool, self.name)
+
+    @property
     def offer(self) -> Offer:
         return Offer(self.driver, self.pool, self.node or "", self.device, self.address or "")
 
 
 @dataclass
 class Pool:
-    """The slices of one pool. C(older) maps devices that only an earlier generation has to that generation."""
+    """The slices of one pool. C(older) maps devices that only an earlier generation has to that generation, C(counters)
+    are what devices share."""
 
     generation: int
     slices: int
@@ -107,6 +115,7 @@ class Pool:
     nodes: set[str] = field(default_factory=set)
     devices: dict[str, Published] = field(default_factory=dict)
     older: dict[str, int] = field(default_factory=dict)
+    counters: dict[Counter, Fraction] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -135,6 +144,9 @@ class Pools:
         for spec in specs:
             pool.nodes |= {spec["nodeName"]} if spec.get("nodeName") else set()
         for spec in current:
+            for entry in spec.get("sharedCounters") or ():
+                for key, counter in entry["counters"].items():
+                    pool.counters[driver, name, entry["name"], key] = quantity.parse(counter["value"])
             for device in spec.get("devices") or ():
                 node = spec.get("nodeName") or device.get("nodeName")
                 found = Published(driver, name, device, node, address_of(driver, device))
@@ -153,6 +165,25 @@ class Pools:
         """The devices of a node that a scheduler can give away, by driver and pool."""
         whole = [pool for pool in self.pools.values() if pool.whole]
         return [device for pool in whole for device in pool.devices.values() if device.node == node]
+
+    def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
+        """Who keeps devices from being given away: C(holders) has claims by the device that they have.
+
+        That is the claim with the device, or one with another device that leaves too little of the counters which both
+        draw on, as a PF and its VFs do, or a GPU and its partitions.
+        """
+        found = dict(holders)
+        for pool in self.pools.values():
+            drawing = [(one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)]
+            left, last = dict(pool.counters), {}
+            for device, key, value in drawing:
+                if device in holders:
+                    left[key] = left.get(key, Fraction()) - value
+                    last[key] = holders[device]
+            for device, key, value in drawing:
+                if key in last and value > left[key]:
+                    found.setdefault(device, last[key])
+        return found
 
 
 def v1(obj: t.Mapping[str, t.Any], kind: str) -> Object:

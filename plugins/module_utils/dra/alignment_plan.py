@@ -22,6 +22,7 @@ from ..topology.pci import sort_key
 from .alignment_devices import GPU, NIC, Machine, Object, Published, has_rdma, kind_of, nearer
 from .compiler import compile_site
 from .problems import Problems
+from .search import DeviceId
 
 #: What a NIC carries of its rate in large messages.
 NIC_SHARE = 0.93
@@ -177,11 +178,11 @@ def placements(
     machine: Machine,
     published: t.Sequence[Published],
     gpu: str,
-    held: t.Container[tuple[str, str, str]] = (),
+    held: t.Container[DeviceId] = (),
 ) -> Object:
     """For one GPU (PCI address), the nearest and the farthest NIC that could be had with it, to compare them.
 
-    C(published) are the node's devices. NICs that a claim has (C(held), by driver, pool and device) or that have a
+    C(published) are the node's devices. Those that nobody can have (C(held), see L(Pools.taken,)) or that have a
     taint are left out, and so is the farthest of another rate or kind: what is compared shall differ in the place
     alone. Either is None where there is none, and C(reason) says why.
     """
@@ -190,12 +191,11 @@ def placements(
     if not mine:
         return {**answer, "reason": f"no driver publishes a GPU at {gpu} on {node}"}
     answer["gpu"] = _named(mine[0])
-    if (mine[0].driver, mine[0].pool, mine[0].name) in held:
+    if any(one.id in held for one in mine):
         return {**answer, "reason": f"the GPU at {gpu} is in use"}
     free = []
     for one in published:
-        identity = (one.driver, one.pool, one.name)
-        if one.address not in machine.nics or kind_of(one.driver, one.address, machine) != NIC or identity in held:
+        if one.address not in machine.nics or kind_of(one.driver, one.address, machine) != NIC or one.id in held:
             continue
         level = machine.level(gpu, one.address)[0]
         if not one.device.get("taints") and level != "UNKNOWN":

@@ -27,7 +27,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices
     address_of,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Uncheckable
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
@@ -308,6 +308,55 @@ def test_an_unaligned_pair_without_promise_is_a_note() -> None:
     world.claim({"nic": near}, name="other")
     found = world.check()["claims"][0]["findings"]
     assert any("which ml/other has" in one["summary"] for one in found)
+
+
+def nearest(world: World, gpu: str) -> str:
+    return next(one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX")
+
+
+def test_what_a_pf_and_its_vfs_share_is_not_free() -> None:
+    """A PF of which a claim has a VF cannot be given away: their counters say so."""
+    world = World("hgx-h100")
+    gpu, nic = world.pair("SYS")
+    near = nearest(world, gpu)
+    world.claim({"gpu": gpu, "nic": nic})
+    vf = share_counters(world, near)
+    [finding] = world.check()["claims"][0]["findings"]
+    assert "which is free" in finding["summary"] and world.devices()[near]["device"] in finding["summary"]
+    world.claim({"vf": vf}, name="other")
+    [finding] = world.check()["claims"][0]["findings"]
+    assert "of which ml/other has a part" in finding["summary"]
+
+
+def share_counters(world: World, pf: str) -> str:
+    """Publish a VF of a PF and the counters that the two draw on; the VF's address."""
+    vf = f"{pf[:-1]}7"
+    world.facts["functions"][vf] = {**world.facts["functions"][pf], "physfn": pf}
+    world.facts["nics"].append({**world.machine.nics[pf], "address": vf, "physfn": pf, "speed_mbps": 1})
+    device = copy.deepcopy(world.published(pf))
+    device["name"] = f"pci-{vf.replace(':', '-').replace('.', '-')}"
+    device["attributes"][PCI_BUS_ID] = {"string": vf}
+    [one] = [one for one in world.slices if one["spec"]["driver"] == "lanewise.dev"]
+    for drawing in (world.published(pf), device):
+        drawing["consumesCounters"] = [{"counterSet": "pf", "counters": {"functions": {"value": "1"}}}]
+    counters = copy.deepcopy(one)
+    del counters["spec"]["devices"]
+    counters["spec"]["sharedCounters"] = [{"name": "pf", "counters": {"functions": {"value": "1"}}}]
+    one["spec"]["devices"].append(device)
+    world.slices.append(counters)
+    for each in (one, counters):
+        each["spec"]["pool"]["resourceSliceCount"] = 2
+    return vf
+
+
+def test_a_tainted_nic_is_no_better_one() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("SYS")
+    world.claim({"gpu": gpu, "nic": nic})
+    for near in world.machine.nics:
+        if world.machine.level(gpu, near)[0] == "PIX" and near in world.devices():
+            world.published(near)["taints"] = [{"key": "lanewise.dev/link-down", "effect": "NoSchedule"}]
+    assert all("at PIX" not in one["summary"] for one in world.only()["findings"])
 
 
 def test_a_nic_in_use_is_still_like_others() -> None:

@@ -21,7 +21,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import off
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import DRIVERS, NODE, World
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import (
+    DRIVERS,
+    NODE,
+    World,
+    share_counters,
+)
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 H100_GPUS = 8
@@ -199,6 +204,29 @@ def test_what_is_held_or_tainted_is_not_planned_with():
     busy = {tuple(world.devices()[gpu][key] for key in ("driver", "pool", "device"))}
     assert "in use" in placements(NODE, world.machine, pools.on(NODE), gpu, busy)["reason"]
     assert "no driver publishes" in placements(NODE, world.machine, [], gpu)["reason"]
+
+
+def test_what_shares_counters_with_a_held_device_is_not_planned_with():
+    world = World("hgx-h100")
+    gpu = next(iter(world.machine.gpus))
+    before = placements(NODE, world.machine, Pools(world.slices).on(NODE), gpu)["nearest"]["address"]
+    vf = share_counters(world, before)
+    world.claim({"vf": vf})
+    # a partition of the GPU draws on the same counters as the whole GPU, or is all that is published of it
+    check = Check(world.slices, machines={NODE: world.facts})
+    check.run(world.claims)
+    machine, published = check.machines[NODE], check.pools.on(NODE)
+    assert placements(NODE, machine, published, gpu, check.taken)["nearest"]["address"] not in (before, vf)
+    assert placements(NODE, machine, published, gpu, {})["nearest"]["address"] == before
+
+
+def test_a_gpu_of_which_a_partition_is_held_is_in_use():
+    world = World("hgx-h100")
+    gpu = next(iter(world.machine.gpus))
+    [one] = [one for one in world.slices if one["spec"]["driver"] == "gpu.nvidia.com"]
+    one["spec"]["devices"].append({**world.published(gpu), "name": "gpu-0-mig-1g10gb-0"})
+    held = {("gpu.nvidia.com", NODE, "gpu-0-mig-1g10gb-0")}
+    assert "in use" in placements(NODE, world.machine, Pools(world.slices).on(NODE), gpu, held)["reason"]
 
 
 def test_nics_in_use_are_predicted_with():
