@@ -49,12 +49,15 @@ _STAGED_MBPS = 100_000
 _DIRECT = ("SELF", "PIX", "PXB")
 
 
-def _link(function: PciFunction) -> tuple[float, float] | None:
-    """GB/s of a function's own link upwards, from NCCL's reckoning to the payload rate; None where it is not told."""
+def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
+    """GB/s of a function's own link upwards, from NCCL's reckoning to the payload rate; None where it is not told.
+
+    C(fastest) is the speed in GT/s that counts, if it is not the present one.
+    """
     link = function.link
     if link is None:
         return None
-    speed, width = link.speed_gts or link.max_speed_gts, link.width or link.max_width
+    speed, width = fastest or link.speed_gts or link.max_speed_gts, link.width or link.max_width
     most = payload_rate(speed, width)
     if most is None or width is None:
         return None
@@ -62,9 +65,28 @@ def _link(function: PciFunction) -> tuple[float, float] | None:
     return min(least, most), most
 
 
+def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
+    """The speed in GT/s that both ends of a GPU's link can do, by end, where it runs slower now.
+
+    An idle GPU lowers it to save power, so the present speed is no bound of what is sent. NCCL reckons by what both can
+    do as well (src/graph/xml.cc).
+    """
+    function = machine.functions[gpu]
+    ends = [machine.functions[one] for one in (gpu, *function.bridges[-1:]) if one in machine.functions]
+    best = min((one.link.max_speed_gts for one in ends if one.link and one.link.max_speed_gts), default=None)
+    now = function.link.speed_gts if function.link else None
+    return {one.address: best for one in ends} if best and now and now < best else {}
+
+
+def _port(machine: Machine, nic: str) -> str:
+    """The function whose port and link a NIC has: of a VF those of its PF, where the machine shows it."""
+    physfn = machine.nics[nic].get("physfn") if nic in machine.nics else None
+    return physfn if physfn in machine.functions else nic
+
+
 def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
     """The functions whose links upwards a flow crosses: both ends and the bridges below where their ways meet."""
-    one, other = machine.functions[gpu], machine.end(gpu, nic)
+    one, other = machine.functions[gpu], machine.end(gpu, _port(machine, nic))
     ours, theirs = [*one.bridges, one.address], [*other.bridges, other.address]
     shared = 0
     if one.root_complex == other.root_complex:
@@ -90,13 +112,13 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
     """What each of several flows, GPU to NIC at the same time on one node, is predicted to carry, in GB/s.
 
     C(pairs) are PCI addresses. Each answer has C(low), C(likely) and C(high), C(limits) by name with their bounds, and
-    C(unknown): what the machine does not say. A prediction without a bound from the NIC's rate and at least one link is
-    None: then nothing is predicted.
+    C(unknown): what the machine does not say. VFs share the rate and the link of their PF. A prediction without a bound
+    from the NIC's rate and at least one link is None: then nothing is predicted.
     """
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
     uses: dict[t.Any, int] = {}
     for pair in known:
-        for key in [*_path(machine, *pair), _between(machine, *pair), ("nic", pair[1])]:
+        for key in [*_path(machine, *pair), _between(machine, *pair), ("nic", _port(machine, pair[1]))]:
             uses[key] = uses.get(key, 0) + 1
     return [_predicted(machine, pair, uses) for pair in pairs]
 
@@ -140,12 +162,15 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, i
         return {**answer, "limits": limits, "unknown": ["where the two are to each other"]}
     rate = (machine.nics.get(nic) or {}).get("speed_mbps")
     if rate:
-        share = rate / 8000 / uses["nic", nic]
+        share = rate / 8000 / uses["nic", _port(machine, nic)]
         limits["nic"] = [share * NIC_SHARE, share]
     else:
         unknown.append("the NIC's rate")
+    fastest = _fastest(machine, gpu)
+    if fastest:
+        unknown.append(f"whether the link of {gpu} is slow, or the GPU idle")
     for address in _path(machine, gpu, nic):
-        found = _link(machine.functions[address]) if address in machine.functions else None
+        found = _link(machine.functions[address], fastest.get(address)) if address in machine.functions else None
         if found is None:
             unknown.append(f"the link of {address}")
         else:

@@ -99,6 +99,49 @@ def test_predictions_of_every_pair_of_every_machine(name):
             assert bounds["high"] <= rate * 1.001
 
 
+def test_an_idle_gpu_is_no_bound():
+    """It lowers the speed of its link, which the port above shows too, and raises it when it sends."""
+    known = facts("hgx-h100")
+    machine = Machine(known)
+    gpu, nic = at(machine, "PIX")
+    expected = one(machine, (gpu, nic))
+    function = known["functions"][gpu]
+    ends = [function, known["functions"][function["bridges"][-1]]]
+    for end in ends:
+        end["link"].update(speed_gts=2.5)
+    found = one(Machine(known), (gpu, nic))
+    assert found["gb_per_s"] == expected["gb_per_s"] and found["limits"] == expected["limits"]
+    assert found["unknown"] == [f"whether the link of {gpu} is slow, or the GPU idle"] and not expected["unknown"]
+    # the slower end of the two decides
+    ends[1]["link"]["max_speed_gts"] = 8.0
+    assert one(Machine(known), (gpu, nic))["gb_per_s"]["high"] < 16
+    # fewer lanes save no power: they are a fault
+    ends[1]["link"]["max_speed_gts"] = ends[0]["link"]["max_speed_gts"]
+    ends[0]["link"]["width"] = 4
+    assert one(Machine(known), (gpu, nic))["gb_per_s"]["high"] < 16
+    # and NICs do not lower theirs
+    ends[0]["link"]["width"] = 16
+    known["functions"][nic]["link"]["speed_gts"] = 2.5
+    assert one(Machine(known), (gpu, nic))["gb_per_s"]["high"] < 5
+
+
+def test_vfs_share_the_port_and_the_link_of_their_pf():
+    world = World("hgx-h100")
+    machine = world.machine
+    gpu, pf = at(machine, "PIX")
+    other = next(one for one in machine.gpus if one != gpu)
+    rate = machine.nics[pf]["speed_mbps"]
+    vf = share_counters(world, pf)
+    world.facts["functions"][vf] = {**world.facts["functions"][vf], "link": None}
+    machine = Machine(world.facts)
+    machine.nics[vf] = {**machine.nics[vf], "speed_mbps": rate}
+    alone, whole = one(machine, (gpu, vf)), one(machine, (gpu, pf))
+    assert alone["limits"] == whole["limits"] and not alone["unknown"]
+    together = predict(machine, [(gpu, vf), (other, pf)])[0]
+    for name in ("nic", f"link of {pf}"):
+        assert together["limits"][name][1] == pytest.approx(alone["limits"][name][1] / 2, abs=0.01)
+
+
 def test_what_is_not_known_is_not_predicted():
     known = facts("hgx-h100")
     machine = Machine(known)
@@ -212,7 +255,6 @@ def test_what_shares_counters_with_a_held_device_is_not_planned_with():
     before = placements(NODE, world.machine, Pools(world.slices).on(NODE), gpu)["nearest"]["address"]
     vf = share_counters(world, before)
     world.claim({"vf": vf})
-    # a partition of the GPU draws on the same counters as the whole GPU, or is all that is published of it
     check = Check(world.slices, machines={NODE: world.facts})
     check.run(world.claims)
     machine, published = check.machines[NODE], check.pools.on(NODE)
