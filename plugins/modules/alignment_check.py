@@ -287,7 +287,8 @@ comparisons:
   elements: dict
 measurable:
   description:
-    - Pods that can measure with each other, each the client once, by C(claim), C(client) and C(server).
+    - Pods that can measure with each other, each the client once, by C(claim), C(client) and C(server). Both tell
+      C(namespace), C(pod) and the C(container) that has the NIC, which is null where the pod does not tell.
     - C(commands) has a C(server) and a C(client) command line for each program that fits the NICs of both, the best
       first.
   returned: always

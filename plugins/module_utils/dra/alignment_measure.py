@@ -49,7 +49,8 @@ def pairs(
 
     It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
     claim's own pod.
-    C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. C(commands) has a C(server) and
+    C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. Each end is told with the
+    container that has the NIC, None where the pod does not tell. C(commands) has a C(server) and
     a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
     ends have an RDMA device, C(iperf3) where both drivers tell the NICs' addresses, so that it measures these NICs and
     no other network.
@@ -93,16 +94,30 @@ def _ends(
     pool = pools.pool(nic["driver"], nic["pool"])
     published = pool.devices.get(nic["device"]) if pool else None
     rdma = attribute(published.offer, f"{nic['driver']}/{_RDMA_DEVICE}") if published else None
+    namespace, _slash, name = report["claim"].partition("/")
     yield {
         "claim": report["claim"],
-        "namespace": report["claim"].partition("/")[0],
+        "namespace": namespace,
         "pod": pod["name"],
+        "container": _container(pods[pod["uid"]], name, nic["request"].partition("/")[0]),
         "node": report["node"],
         "nic": f"{nic['driver']}/{nic['device']}",
         "rdma": value_of(rdma),
         "address": networks.get((report["uid"], nic["driver"], nic["pool"], nic["device"])),
         "pod_ip": (pods[pod["uid"]].get("status") or {}).get("podIP"),
     }
+
+
+def _container(pod: t.Mapping[str, t.Any], claim: str, request: str) -> str | None:
+    """The first container that has the devices of a request; None where the pod tells of none."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    told = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
+    names = {one["name"] for one in told if one.get("resourceClaimName") == claim}
+    for container in spec.get("containers") or ():
+        for one in (container.get("resources") or {}).get("claims") or ():
+            if one["name"] in names and one.get("request") in (None, request):
+                return str(container["name"])
+    return None
 
 
 def _commands(server: Object, client: Object, seconds: int) -> Object:

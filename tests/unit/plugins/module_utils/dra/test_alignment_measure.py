@@ -405,3 +405,36 @@ def test_who_watches_a_device_does_not_measure_with_it():
     claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
     claims[1]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     assert pairs(world.check()["claims"], claims, world.pods, Pools(world.slices), 5) == []
+
+
+def test_commands_run_where_the_devices_are():
+    """A pod may begin with a container that has no devices, and each request may be another container's."""
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    other = next(one for one in world.machine.nics if one not in (gpu, nic) and one in world.devices())
+    claims = [addressed(world, "one", nic, 1, gpu=gpu), addressed(world, "two", other, 2)]
+    reports, pools = world.check()["claims"], Pools(world.slices)
+
+    def containers():
+        return [entry["client"]["container"] for entry in pairs(reports, claims, world.pods, pools, 5)]
+
+    assert containers() == [None, None]
+    proxy = {"name": "proxy"}
+    world.pods[0]["spec"].update(
+        resourceClaims=[
+            {"name": "other", "resourceClaimName": "three"},
+            {"name": "devices", "resourceClaimName": "one"},
+        ],
+        containers=[
+            proxy,
+            {"name": "watch", "resources": {"claims": [{"name": "other"}]}},
+            {"name": "gpu", "resources": {"claims": [{"name": "devices", "request": "gpu"}]}},
+            {"name": "nic", "resources": {"claims": [{"name": "devices", "request": "nic"}]}},
+        ],
+    )
+    world.pods[1]["spec"].update(
+        resourceClaims=[{"name": "devices", "resourceClaimTemplateName": "template"}],
+        containers=[proxy, {"name": "main", "resources": {"claims": [{"name": "devices"}]}}],
+    )
+    world.pods[1]["status"]["resourceClaimStatuses"] = [{"name": "devices", "resourceClaimName": "two"}]
+    assert containers() == ["nic", "main"]
