@@ -131,6 +131,10 @@ options:
         description: What it printed; of iperf3 with C(--json).
         type: str
         required: true
+      rc:
+        description: What it ended with. Nothing that a failed run printed counts as a measurement.
+        type: int
+        default: 0
   seconds:
     description: How long each measurement of RV(measurable) takes.
     type: int
@@ -287,10 +291,11 @@ comparisons:
   elements: dict
 measurable:
   description:
-    - Pods that can measure with each other, each the client once, by C(claim), C(client) and C(server). Both tell
-      C(namespace), C(pod) and the C(container) that has the NIC, which is null where the pod does not tell.
+    - Pods that can measure, each the C(client) once, by C(claim), with C(server), the pod to measure with, which is
+      null where there is no other. Both tell C(namespace), C(pod) and the C(container) that has the NIC, which is null
+      where the pod does not tell.
     - C(commands) has a C(server) and a C(client) command line for each program that fits the NICs of both, the best
-      first.
+      first. Where it is empty, only a command of the site's own can measure.
   returned: always
   type: list
   elements: dict
@@ -349,7 +354,7 @@ def measured(entry: dict) -> dict:
     """One entry of measurements: the measurement, or the problem."""
     known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
     try:
-        return {**known, **read(entry["tool"], entry["output"]), "problem": ""}
+        return {**known, **read(entry["tool"], entry["output"], entry["rc"]), "problem": ""}
     except Unreadable as error:
         return {**known, "gb_per_s": None, "latency_us": None, "bytes": None, "details": {}, "problem": str(error)}
 
@@ -364,6 +369,7 @@ def main() -> None:
             "choices": ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"],
         },
         "output": {"type": "str", "required": True},
+        "rc": {"type": "int", "default": 0},
     }
     comparison = {
         "node": {"type": "str", "required": True},

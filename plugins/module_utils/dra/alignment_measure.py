@@ -24,6 +24,7 @@ from .search import attribute
 Object = dict[str, t.Any]
 
 _PORT = 18515
+_STOPPED = (124, 143)  # statuses by which timeout tells that it ended a program, that of GNU and of BusyBox
 _RDMA_DEVICE = "rdmaDevice"  # so called by lanewise.dev and dra.net
 
 _COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
@@ -31,6 +32,7 @@ _UNITS = {"Gb/sec": 1 / 8, "MB/sec": 1 / 1000, "MiB/sec": 2**20 / 1e9}
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
 _OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)")
+_FAILURE = re.compile(r"^.*\bTest (?:NCCL |CUDA )?failure\b.*$", re.MULTILINE)
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-output
 
 
@@ -48,7 +50,7 @@ def pairs(
     """For each claim whose pod runs and has a NIC, a pod to measure with, and the commands for it.
 
     It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
-    claim's own pod.
+    claim's own pod, and None where there is no other.
     C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. Each end is told with the
     container that has the NIC, None where the pod does not tell. C(commands) has a C(server) and
     a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
@@ -70,8 +72,7 @@ def pairs(
         apart = [end for end in others if end["node"] != client["node"]]
         server = next(iter(apart or others), None)
         commands = _commands(server, client, seconds) if server else {}
-        if commands:
-            found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
+        found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
     return found
 
 
@@ -136,14 +137,22 @@ def _commands(server: Object, client: Object, seconds: int) -> Object:
     return found
 
 
-def read(tool: str, text: str) -> Object:
-    """A program's output as a measurement. Raises Unreadable, and KeyError for a program that is not known."""
+def read(tool: str, text: str, status: int = 0) -> Object:
+    """A program's output as a measurement. C(status) is what it ended with: of a failed run nothing counts.
+
+    Raises Unreadable, and KeyError for a program that is not known.
+    """
     readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
-    return readers[tool](text)
+    if status in _STOPPED:
+        raise Unreadable("it did not end in time, and was stopped")
+    found = readers[tool](text)
+    if status:
+        raise Unreadable(f"it ended with {status}: {_ended(text)}")
+    return found
 
 
 def _ended(text: str) -> Unreadable:
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip().strip("#")]
     return Unreadable(lines[-1][:300] if lines else "it printed nothing")
 
 
@@ -217,9 +226,13 @@ def nccl_tests(text: str) -> Object:
 
     Its head names the columns: size, count, type, mostly redop and root, then time (us), algbw, busbw (GB/s) and the
     number of wrong results out of place, the same in place; other columns stand between where the program was asked for
-    them. Wrong results are no measurement. mpirun may have marked each line with its rank.
+    them. Wrong results are no measurement, nor is a run that fails at a later size. mpirun may have marked each line
+    with its rank.
     """
     text = _MPI_TAG.sub("", text)
+    failure = _FAILURE.search(text)
+    if failure:
+        raise Unreadable(failure.group().strip()[:300])
     columns: list[str] = []
     rows = []
     for line in text.splitlines():

@@ -296,6 +296,28 @@ def test_nccl_tests():
         read("all_gather_perf", NCCL.replace("values : 0 OK", "values : 3 FAILED"))
 
 
+def test_a_run_that_failed_is_no_measurement():
+    """Of a run that crashes later, the first sizes stand in the table."""
+    begun = "".join(NCCL.splitlines(keepends=True)[:-4])
+    assert read("all_gather_perf", begun, 0)["bytes"] < 8589934592
+    with pytest.raises(Unreadable, match="ended with 3: .* 46.49 "):
+        read("all_gather_perf", begun, 3)
+    crash = (
+        f"{begun}node-1: Test NCCL failure common.cu:1057 'unhandled system error / '\n .. node-1 pid 7: Test failure\n"
+    )
+    with pytest.raises(Unreadable, match="^node-1: Test NCCL failure common.cu:1057"):
+        read("all_gather_perf", crash)
+    for tool, text in (("iperf3", TCP), ("ib_write_bw", RATE), ("ib_write_lat", LATENCY)):
+        assert read(tool, text) == read(tool, text, 0)
+        with pytest.raises(Unreadable, match="ended with 1"):
+            read(tool, text, 1)
+    # what the program says itself comes first
+    with pytest.raises(Unreadable, match="^unable to connect"):
+        read("iperf3", REFUSED, 1)
+    with pytest.raises(Unreadable, match="did not end in time"):
+        read("iperf3", "", 124)
+
+
 def test_nccl_tests_under_mpirun():
     """C(mpirun --tag-output) marks lines; those of the ranks' own logs stand between."""
     tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in NCCL.splitlines())
@@ -375,11 +397,13 @@ def test_who_can_measure_with_whom():
     for claim in claims:
         claim["status"]["devices"] = []
     assert list(pairs(reports, claims, pods, pools, 5)[0]["commands"]) == ["ib_write_bw"]
-    assert pairs(reports[:1], claims, pods, pools, 5) == []
+    [alone] = pairs(reports[:1], claims, pods, pools, 5)
+    assert (alone["client"]["pod"], alone["server"], alone["commands"]) == ("claim-0", None, {})
     here = [{**report, "node": "node-1"} for report in reports]
     assert len(pairs(here, claims, pods, pools, 5)) == 2, "on one node where there is no other"
     pods[0]["metadata"]["uid"] = "another"
-    assert pairs(reports, claims, pods, pools, 5) == []
+    assert [entry["client"]["pod"] for entry in pairs(reports, claims, pods, pools, 5)] == ["claim-1"]
+    assert pairs(reports[:1], claims, pods, pools, 5) == []
 
 
 def test_a_pod_does_not_measure_with_itself():
@@ -389,7 +413,7 @@ def test_a_pod_does_not_measure_with_itself():
     claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
     claims[1]["status"]["reservedFor"] = claims[0]["status"]["reservedFor"]
     reports, pools = world.check()["claims"], Pools(world.slices)
-    assert pairs(reports, claims, world.pods, pools, 5) == []
+    assert [entry["server"] for entry in pairs(reports, claims, world.pods, pools, 5)] == [None, None]
     claims.append(addressed(world, "claim-2", nics[2], 2))
     found = pairs(world.check()["claims"], claims, world.pods, pools, 5)
     assert [(entry["claim"], entry["server"]["claim"]) for entry in found] == [
@@ -404,7 +428,8 @@ def test_who_watches_a_device_does_not_measure_with_it():
     nics = [nic for nic in world.machine.nics if nic in world.devices()]
     claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
     claims[1]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    assert pairs(world.check()["claims"], claims, world.pods, Pools(world.slices), 5) == []
+    [alone] = pairs(world.check()["claims"], claims, world.pods, Pools(world.slices), 5)
+    assert (alone["claim"], alone["server"]) == ("ml/claim-0", None)
 
 
 def test_commands_run_where_the_devices_are():
