@@ -35,7 +35,9 @@ options:
     description: The context in it. By default the current one.
     type: str
   drivers:
-    description: The drivers whose devices are told. All by default.
+    description:
+      - The drivers of which something is told. All by default.
+      - Nodes where none of these publishes anything are nodes without devices, see O(all_nodes).
     type: list
     elements: str
     default: []
@@ -93,10 +95,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             found = self._ask()
         if self.get_option("cache"):
             self._cache[key] = found
-        drivers = set(self.get_option("drivers"))
-        for name, node in sorted(describe(*found).items()):
-            if drivers:
-                node["devices"] = [one for one in node["devices"] if one["driver"] in drivers]
+        for name, node in sorted(describe(*found, self.get_option("drivers")).items()):
             if node["devices"] or node["drivers"] or self.get_option("all_nodes"):
                 self._add(name, node)
 

@@ -8,45 +8,47 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import convert
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Pools
 
 Object = dict[str, t.Any]
 
 
-def describe(nodes: t.Iterable[Object], slices: t.Iterable[Object], claims: t.Iterable[Object]) -> dict[str, Object]:
+def describe(
+    nodes: t.Iterable[Object],
+    slices: t.Iterable[Object],
+    claims: t.Iterable[Object],
+    drivers: t.Collection[str] = (),
+) -> dict[str, Object]:
     """By name of the node: its addresses, versions, devices, and what is wrong.
 
-    C(nodes) are v1 Nodes, C(slices) and C(claims) ResourceSlices and ResourceClaims of any served version. Devices are
-    those of the newest generation of each pool that is whole, as a scheduler takes them
-    (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Slices of several nodes
+    C(nodes) are v1 Nodes, C(slices) and C(claims) ResourceSlices and ResourceClaims of any served version. Of other
+    drivers than C(drivers) nothing is told, if any are given. Devices are those of the newest generation of each pool
+    that is whole, as a scheduler takes them
+    (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Devices of several nodes
     (allNodes, nodeSelector) belong to none, and are left out.
     """
     found = {node["metadata"]["name"]: _node(node) for node in nodes}
     holders = _holders(claims)
-    pools: dict[tuple[str, str, str], list[Object]] = {}
-    for one in slices:
-        spec = convert(one, "resource.k8s.io/v1")["spec"]
-        if spec.get("nodeName"):
-            pools.setdefault((spec["nodeName"], spec["driver"], spec["pool"]["name"]), []).append(spec)
-            version = (one.get("metadata", {}).get("annotations") or {}).get(f"{spec['driver']}/version")
-            if version and spec["nodeName"] in found:
-                found[spec["nodeName"]]["driver_versions"][spec["driver"]] = version
-    for (node, driver, pool), specs in sorted(pools.items()):
-        if node not in found:
-            continue
-        entry = found[node]
-        newest = max(spec["pool"]["generation"] for spec in specs)
-        current = [spec for spec in specs if spec["pool"]["generation"] == newest]
-        wanted = current[0]["pool"]["resourceSliceCount"]
-        entry["drivers"] = sorted({*entry["drivers"], driver})
-        if len(current) != wanted:
-            entry["findings"].append(f"{driver}: pool {pool} has {len(current)} of {wanted} slices: nobody gets of it")
-            continue
-        devices = [_device(one, driver, pool, holders) for spec in current for one in spec.get("devices") or ()]
-        entry["devices"] += devices
-        entry["findings"] += [
-            f"{driver}: {one['name']} has the taint {taint}" for one in devices for taint in one["taints"]
-        ]
+    chosen = [one for one in slices if not drivers or one["spec"]["driver"] in drivers]
+    for one in chosen:
+        driver, node = one["spec"]["driver"], one["spec"].get("nodeName")
+        version = (one["metadata"].get("annotations") or {}).get(f"{driver}/version")
+        if version and node in found:
+            found[node]["driver_versions"][driver] = version
+    for (driver, name), pool in Pools(chosen).pools.items():
+        for node in found.keys() & {*pool.nodes, *(one.node for one in pool.devices.values())}:
+            entry = found[node]
+            entry["drivers"] = sorted({*entry["drivers"], driver})
+            if not pool.whole:
+                told = f"{driver}: pool {name} has {pool.slices} of {pool.wanted} slices: nobody gets of it"
+                entry["findings"].append(told)
+                continue
+            here = [one.device for one in pool.devices.values() if one.node == node]
+            devices = [_device(one, driver, name, holders) for one in here]
+            entry["devices"] += devices
+            entry["findings"] += [
+                f"{driver}: {one['name']} has the taint {taint}" for one in devices for taint in one["taints"]
+            ]
     for entry in found.values():
         if not entry["ready"]:
             entry["findings"].append("the node is not ready")

@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the inventory plugin makes of a cluster's objects."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
+
+Object = dict[str, t.Any]
+
+
+def node(name: str) -> Object:
+    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def piece(driver: str, pool: str, where: str | None, *devices: Object, generation: int = 1, count: int = 1) -> Object:
+    """A ResourceSlice of a node, or of none in particular."""
+    place = {"nodeName": where} if where else {"allNodes": True}
+    members = {"name": pool, "generation": generation, "resourceSliceCount": count}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{pool}-{driver}-{where}", "annotations": {f"{driver}/version": "1.0.0"}},
+        "spec": {"driver": driver, "pool": members, **place, "devices": list(devices)},
+    }
+
+
+def device(name: str, **attributes: t.Any) -> Object:
+    typed = {key: {"int" if isinstance(value, int) else "string": value} for key, value in attributes.items()}
+    return {"name": name, "attributes": typed}
+
+
+def test_drivers_that_nobody_asked_for_tell_nothing() -> None:
+    """Neither devices nor what follows from them, and a node with such drivers alone has none."""
+    nodes = [node("both"), node("foreign")]
+    tainted = {**device("gpu-0", model="H100", numaNode=1), "taints": [{"key": "x", "effect": "NoSchedule"}]}
+    nic = device("nic-0", model="ConnectX-7", numaNode=0, rail=3)
+    slices = [piece("gpu.nvidia.com", name, name, tainted) for name in ("both", "foreign")]
+    slices.append(piece("lanewise.dev", "both", "both", nic))
+    found = describe(nodes, slices, [], ["lanewise.dev"])
+    both, foreign = found["both"], found["foreign"]
+    assert [one["name"] for one in both["devices"]] == ["nic-0"] and both["drivers"] == ["lanewise.dev"]
+    assert (both["models"], both["numa_nodes"], both["rails"]) == (["ConnectX-7"], [0], [3])
+    assert both["findings"] == [] and both["driver_versions"] == {"lanewise.dev": "1.0.0"}
+    assert not foreign["devices"] and not foreign["drivers"] and not foreign["findings"]
+    everything = describe(nodes, slices, [])
+    assert everything["both"]["drivers"] == ["gpu.nvidia.com", "lanewise.dev"]
+    assert everything["foreign"]["models"] == ["H100"] and len(everything["foreign"]["findings"]) == 1
+
+
+def test_a_pool_may_have_slices_of_several_nodes() -> None:
+    """It is whole where all of them are there, and each node has its own devices."""
+    nodes = [node("one"), node("two")]
+    slices = [piece("fabric.example.com", "rack", name, device(f"nic-{name}"), count=3) for name in ("one", "two")]
+    slices.append(piece("fabric.example.com", "rack", None, device("switch"), count=3))
+    found = describe(nodes, slices, [])
+    for name in ("one", "two"):
+        assert [one["name"] for one in found[name]["devices"]] == [f"nic-{name}"] and not found[name]["findings"]
+    torn = describe(nodes, slices[1:], [])
+    assert not torn["two"]["devices"] and torn["two"]["drivers"] == ["fabric.example.com"]
+    assert torn["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: nobody gets of it"]
+    # what an older generation has is not there
+    slices.append(piece("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
+    newer = describe(nodes, slices, [])
+    assert [one["name"] for one in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
