@@ -15,6 +15,7 @@ description:
     what is wrong with them.
   - The file that configures it must end in C(slices.yml) or C(slices.yaml).
   - Reads Nodes, ResourceSlices and ResourceClaims, and nothing else. It needs the right to list them.
+  - A cache keeps what is told of the nodes, for each kubeconfig and context on its own.
 requirements:
   - the Python package C(kubernetes) on the controller
 extends_documentation_fragment:
@@ -62,7 +63,11 @@ compose:
   free_nics: dra_devices | selectattr('driver', 'equalto', 'lanewise.dev') | rejectattr('claim') | length
 """
 
+import contextlib
+import hashlib
 import json
+import os
+import pathlib
 import typing as t
 
 from ansible.errors import AnsibleParserError
@@ -88,14 +93,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         super().parse(inventory, loader, path)
         self._read_config_data(path)
         self.load_cache_plugin()
-        key = self.get_cache_key(path)
+        key = f"{self.get_cache_key(path)}_{self._question()}"
         use = self.get_option("cache") and cache
         found = self._cache.get(key) if use else None
         if found is None:
-            found = self._ask()
+            found = describe(*self._ask(), self.get_option("drivers"))
         if self.get_option("cache"):
             self._cache[key] = found
-        for name, node in sorted(describe(*found, self.get_option("drivers")).items()):
+        for name, node in sorted(found.items()):
             if node["devices"] or node["drivers"] or self.get_option("all_nodes"):
                 self._add(name, node)
 
@@ -113,6 +118,16 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_composed_groups(self.get_option("groups"), variables, name, strict=strict)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)
 
+    def _question(self) -> str:
+        """What tells one cluster and choice of drivers from another in the cache, which else knows the source only."""
+        kubeconfig = self.get_option("kubeconfig") or os.path.expanduser("~/.kube/config")
+        said = [kubeconfig, self.get_option("context"), sorted(self.get_option("drivers"))]
+        digest = hashlib.sha256(json.dumps(said).encode())
+        for name in kubeconfig.split(os.pathsep):
+            with contextlib.suppress(OSError):  # the file has the current context, and where the cluster is
+                digest.update(pathlib.Path(name).read_bytes())
+        return digest.hexdigest()[:16]
+
     def _ask(self) -> tuple[list[Object], list[Object], list[Object]]:
         """Nodes, ResourceSlices and ResourceClaims. Raises AnsibleParserError."""
         try:
@@ -125,7 +140,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         except (config.ConfigException, OSError) as error:
             raise AnsibleParserError(f"the kubeconfig cannot be used: {error}") from None
         try:
-            version = self._version(client.ApisApi(api).get_api_versions())
+            version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_SECONDS))
             custom = client.CustomObjectsApi(api)
 
             def resources(plural: str) -> t.Callable[..., Object]:
