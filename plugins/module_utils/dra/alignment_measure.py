@@ -28,7 +28,7 @@ _STOPPED = (124, 143)  # statuses by which timeout tells that it ended a program
 _RDMA_DEVICE = "rdmaDevice"  # so called by lanewise.dev and dra.net
 
 _COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
-_UNITS = {"Gb/sec": 1 / 8, "MB/sec": 1 / 1000, "MiB/sec": 2**20 / 1e9}
+_UNITS = {"Gb/sec": 1 / 8, "MB/sec": 2**20 / 1e9, "MiB/sec": 2**20 / 1e9}  # perftest's MB are MiB
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
 _OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)")
