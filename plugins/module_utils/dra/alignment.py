@@ -89,7 +89,7 @@ class Promise:
     """What a claim was promised of its devices: a constraint (C(match) or C(distinct) of an attribute), a selector, or
     a class that is gone, of which nobody knows what it asks for.
 
-    C(values) are what the drivers publish, C(kernel) what the kernel says, by request. C(proven) tells that the kernel
+    C(values) are what the drivers publish, C(kernel) what the kernel says, by device. C(proven) tells that the kernel
     confirms a promise of locality; promises of which the kernel knows nothing rest on the driver's word alone.
     """
 
@@ -440,22 +440,27 @@ class _Claim:
             return
         if machine is None or not machine.probed:
             return
-        for one, published in known:
-            if one.address:
-                promise.kernel[one.shown] = machine.kernel_value(published, name)
-        values = promise.kernel
-        differ = [shown for shown, value in values.items() if value != promise.values[shown]]
+        readings = [
+            (one.shown, value_of(attribute(published.offer, name)), machine.kernel_value(published, name))
+            for one, published in known
+            if one.address
+        ]
+        promise.kernel = {shown: kernel for shown, _value, kernel in readings}
+        lists = any(isinstance(value, list) for _shown, value, _kernel in readings)
+        complete = len(readings) == len(known) and None not in promise.kernel.values()
+        truth = _holds([kernel for _shown, _value, kernel in readings], distinct) if complete else None
+        differ = [reading for reading in readings if _own(reading[1]) != reading[2]]
         if not differ:
-            promise.proven = len(values) == len(known) and promise.verdict == KEPT
+            # the kernel confirms the first of a list: where those are equal one is shared, else it says nothing
+            promise.proven = complete and promise.verdict == KEPT and (not lists or (bool(truth) and not distinct))
             return
         told = "; ".join(
-            f"{shown}: the driver publishes {promise.values[shown]}, the kernel says "
-            + ("nothing" if values[shown] is None else str(values[shown]))
-            for shown in differ
+            dict.fromkeys(
+                f"{shown}: the driver publishes {value}, the kernel says {'nothing' if kernel is None else kernel}"
+                for shown, value, kernel in differ
+            )
         )
-        complete = len(values) == len(known) and None not in values.values()
-        truth = _holds(list(values.values()), distinct) if complete else None
-        if truth is not None and truth == (promise.verdict == KEPT):
+        if truth is not None and not lists and truth == (promise.verdict == KEPT):
             # both readings come to the same answer, by different values
             self._find("warning", "driver-and-kernel-differ", f"{name}: {told}", _PROBE_AGAIN)
             promise.proven = truth
@@ -633,6 +638,11 @@ def _covers(requests: t.Sequence[str] | None, request: str) -> bool:
 def _compared(published: Published, name: str) -> t.Any:
     value = comparable(published.offer, name)
     return frozenset(value_of(attribute(published.offer, name)) or ()) if value is LIST else value
+
+
+def _own(value: t.Any) -> t.Any:
+    """What a device has for itself: of a list the first, which others as good follow."""
+    return value[0] if isinstance(value, list) and value else value
 
 
 def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:

@@ -451,6 +451,40 @@ def test_distinct_lists_and_all_requests() -> None:
     assert world.only()["verdict"] == "broken"
 
 
+def test_shares_of_one_device_are_proven_like_devices() -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    claim = world.claim({"gpu": gpu, "one": nic, "two": nic}, match("gpu", "one", "two"))
+    for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"][1:]):
+        result["shareID"] = f"00000000-0000-0000-0000-00000000000{number}"
+    report = world.only()
+    assert (report["verdict"], report["proven"]) == ("kept", True)
+    assert len(report["promises"][0]["values"]) == 2
+
+
+def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
+    """Such a list has the nodes that are as good as well; the kernel's number is the first."""
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic", attribute=NUMA_NODE))
+    own = world.machine.numa_of(gpu)
+    assert own is not None
+    for address in (gpu, nic):
+        world.published(address)["attributes"][NUMA_NODE] = {"ints": [own, 1 - own]}
+    assert (world.only()["verdict"], world.only()["proven"]) == ("kept", True)
+    world.published(nic)["attributes"][NUMA_NODE] = {"ints": [1 - own, own]}
+    report = world.only()
+    assert report["verdict"] == "unknown" and f"the kernel says {own}" in report["promises"][0]["reason"]
+    # two nodes that are as good for each other: kept, and the kernel does not say that they are
+    world.facts["functions"][nic]["kubernetes"]["numaNode"] = 1 - own
+    assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)
+    # nor that lists have nothing in common
+    world.claims[0]["spec"]["devices"]["constraints"] = [{"distinctAttribute": NUMA_NODE}]
+    for address, nodes in ((gpu, [own]), (nic, [1 - own, 7])):
+        world.published(address)["attributes"][NUMA_NODE] = {"ints": nodes}
+    assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)
+
+
 class Says:
     """An engine with one answer, or with one error."""
 
