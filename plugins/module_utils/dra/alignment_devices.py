@@ -135,6 +135,10 @@ class Pools:
             spec = v1(one, "ResourceSlice")["spec"]
             specs.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
         self.pools = {key: self._pool(*key, members) for key, members in sorted(specs.items())}
+        self._on: dict[str | None, list[Published]] = {}
+        for pool in self.pools.values():
+            for device in pool.devices.values() if pool.whole else ():
+                self._on.setdefault(device.node, []).append(device)
 
     @staticmethod
     def _pool(driver: str, name: str, specs: list[Object]) -> Pool:
@@ -163,8 +167,7 @@ class Pools:
 
     def on(self, node: str) -> list[Published]:
         """The devices of a node that a scheduler can give away, by driver and pool."""
-        whole = [pool for pool in self.pools.values() if pool.whole]
-        return [device for pool in whole for device in pool.devices.values() if device.node == node]
+        return self._on.get(node, [])
 
     def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
         """Who keeps devices from being given away: C(holders) has claims by the device that they have.
