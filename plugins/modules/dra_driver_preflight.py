@@ -26,8 +26,14 @@ options:
   python:
     description:
       - The interpreter to look at, a path or a name.
-      - By default the newest of C(python3.10) and later, C(python3) included, that has C(venv).
+      - By default the newest of C(python3.10) to C(python3.14), C(python3) included, that has C(venv).
     type: str
+  newer:
+    description:
+      - Whether a newer Python will do too. For the collection's own lock of the driver's dependencies it will not, as
+        there are no wheels.
+    type: bool
+    default: false
   kubelet_version:
     description: The version of kubelet, as the Node says it. By default C(kubelet --version) is asked.
     type: str
@@ -77,6 +83,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 LEAST_PYTHON = (3, 10)
+NEWEST_PYTHON = (3, 14)  # that all of requirements/driver.txt has wheels for; nothing is compiled on a node
 LEAST_KUBELET = (1, 34)
 LEAST_CONTAINERD = (1, 7)
 LEAST_CRIO = (1, 28)
@@ -107,9 +114,10 @@ def shown(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
 
 
-def python(module: AnsibleModule, asked: str | None, problems: list[str]) -> str:
+def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list[str]) -> str:
     """The interpreter for the driver's environment."""
-    names = [asked] if asked else [*(f"python3.{minor}" for minor in range(19, LEAST_PYTHON[1] - 1, -1)), "python3"]
+    minors = range(19 if newer else NEWEST_PYTHON[1], LEAST_PYTHON[1] - 1, -1)
+    names = [asked] if asked else [*(f"python3.{minor}" for minor in minors), "python3"]
     wrong = []
     for name in names:
         path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/bin:/usr/bin")
@@ -122,16 +130,20 @@ def python(module: AnsibleModule, asked: str | None, problems: list[str]) -> str
             wrong.append(f"{path} has no venv (on Debian and Ubuntu: apt install {os.path.basename(name)}-venv)")
             continue
         version = tuple(json.loads(output))
-        if version[:2] >= LEAST_PYTHON:
+        if version[:2] > NEWEST_PYTHON and not newer:
+            wrong.append(f"{path} is {shown(version)}, for which the driver's lock has no wheels")
+        elif version[:2] >= LEAST_PYTHON:
             if run(module, path, "-I", "-c", _LOAD)[0]:
                 problems.append(
                     f"{path} cannot load {LIBRARY}, which gRPC is linked with. Install it (on Debian and Ubuntu: apt "
                     "install libstdc++6, on the RHEL family: dnf install libstdc++)."
                 )
             return path
-        wrong.append(f"{path} is {shown(version)}")
+        else:
+            wrong.append(f"{path} is {shown(version)}")
+    needed = f"{shown(LEAST_PYTHON)} {'or later' if newer else f'to {shown(NEWEST_PYTHON)}'}"
     problems.append(
-        f"The driver needs Python {shown(LEAST_PYTHON)} or later with venv: {'; '.join(wrong) or 'there is none'}. "
+        f"The driver needs Python {needed} with venv: {'; '.join(wrong) or 'there is none'}. "
         "Install one; where it is not on PATH name it in dra_driver_python."
     )
     return ""
@@ -244,6 +256,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "python": {"type": "str"},
+            "newer": {"type": "bool", "default": False},
             "kubelet_version": {"type": "str"},
             "runtime_version": {"type": "str"},
         },
@@ -255,7 +268,7 @@ def main() -> None:
     if not os.path.isdir("/run/systemd/system"):
         problems.append("systemd does not run here. The driver is a systemd unit; elsewhere use its DaemonSet.")
     result = {
-        "python": python(module, params["python"], problems),
+        "python": python(module, params["python"], params["newer"], problems),
         "kubelet": kubelet(module, params["kubelet_version"] or "", problems),
         "runtime": runtime(module, params["runtime_version"] or "", problems),
     }

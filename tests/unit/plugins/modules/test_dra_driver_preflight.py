@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.modules import dra_driver_preflight
+
+ROOT = Path(dra_driver_preflight.__file__).absolute().parents[2]
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """Which interpreter is chosen of a node with these, and what is in the way."""
+
+    def call(*versions, asked=None, newer=False, **names):
+        names.update(("python" + version.rpartition(".")[0], version) for version in versions)
+
+        def which(name, path):
+            return f"/usr/bin/{name}" if name in names else None
+
+        def run(_module, path, *_arguments):
+            return 0, json.dumps([int(part) for part in names[os.path.basename(path)].split(".")])
+
+        monkeypatch.setattr(dra_driver_preflight.shutil, "which", which)
+        monkeypatch.setattr(dra_driver_preflight, "run", run)
+        problems = []
+        found = dra_driver_preflight.python(None, asked, newer, problems)
+        return os.path.basename(found), problems
+
+    return call
+
+
+def test_the_newest_that_has_wheels(choose):
+    assert choose("3.16.0", "3.15.1", "3.14.2", "3.9.18", python3="3.15.1") == ("python3.14", [])
+
+
+def test_one_of_the_distribution_that_is_too_new_is_no_way_out(choose):
+    found, problems = choose(python3="3.15.1")
+    assert not found and len(problems) == 1
+    assert "needs Python 3.10 to 3.14 with venv" in problems[0] and "is 3.15.1, for which" in problems[0]
+
+
+def test_one_that_is_too_old(choose):
+    found, problems = choose(python3="3.9.18")
+    assert not found and "python3 is 3.9.18. Install one" in problems[0]
+
+
+def test_one_that_is_named_and_has_no_wheels(choose):
+    found, problems = choose("3.15.1", "3.14.2", asked="python3.15")
+    assert not found and "no wheels" in problems[0]
+
+
+@pytest.mark.parametrize("asked", [None, "python3.15"])
+def test_a_lock_of_ones_own_takes_newer_ones(choose, asked):
+    assert choose("3.15.1", "3.14.2", asked=asked, newer=True) == ("python3.15", [])
+
+
+def test_a_lock_of_ones_own_takes_no_older_ones(choose):
+    found, problems = choose(python3="3.9.18", newer=True)
+    assert not found and "needs Python 3.10 or later with venv" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "docs/dependencies.md",
+        "docs/driver.md",
+        "docs/driver-install.md",
+        "driver/Containerfile",
+        "roles/dra_driver/README.md",
+        "roles/dra_driver/meta/argument_specs.yml",
+    ],
+)
+def test_all_documents_say_the_same(path):
+    least, newest = (
+        dra_driver_preflight.shown(one)
+        for one in (dra_driver_preflight.LEAST_PYTHON, dra_driver_preflight.NEWEST_PYTHON)
+    )
+    assert f"ython {least} to {newest}" in " ".join((ROOT / path).read_text(encoding="utf-8").split())
