@@ -444,6 +444,19 @@ def test_uninstall(site: Site) -> None:
     assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 0
 
 
+def test_uninstall_by_force_while_the_api_server_is_away(site: Site) -> None:
+    site.play()
+    site.plane.stop("kube-apiserver")
+    try:
+        site.play(rc=2, dra_driver_state="absent")
+        assert CURRENT.exists()
+        site.play(dra_driver_state="absent", dra_driver_force=True)
+    finally:
+        site.plane.start("kube-apiserver")
+        site.plane.wait_ready("kube-apiserver")
+    assert not CURRENT.parent.exists() and site.property("LoadState") == "not-found"
+
+
 def test_uninstall_by_force(site: Site) -> None:
     site.play()
     kept = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
