@@ -53,6 +53,13 @@ release:
   returned: success
   type: str
   sample: 1.0.0-3f9c2d417a55
+previous:
+  description:
+    - The release that ran before it, which C(/opt/lanewise/previous) names. Where the node was put back, it is
+      RV(release) itself. Empty where there was none.
+  returned: success
+  type: str
+  sample: 1.0.0-1091d17335ba
 releases:
   description: All releases on the node that are complete, newest first.
   returned: success
@@ -65,12 +72,13 @@ partial:
   elements: str
 service:
   description:
-    - C(installed) and C(enabled), C(state) in systemd's words, C(pid), and the C(release) that the process is of.
+    - C(installed) and C(enabled), C(state) in systemd's words, C(pid), the C(release) that the process is of, and
+      whether systemd has yet to read the unit as it is on disk (C(reload)).
   returned: success
   type: dict
-  sample: {installed: true, enabled: true, state: active, pid: 4711, release: 1.0.0-3f9c2d417a55}
+  sample: {installed: true, enabled: true, state: active, pid: 4711, release: 1.0.0-3f9c2d417a55, reload: false}
 files:
-  description: SHA-256 of its settings and its unit file, by path, where they are there.
+  description: SHA-256 of its settings, its unit file and its kubeconfig, by path, where they are there.
   returned: success
   type: dict
 contents:
@@ -122,6 +130,7 @@ PROGRAM = f"{FOLDER}/current/bin/lanewise-driver"
 STATE = "/var/lib/kubelet/plugins/lanewise.dev/state"
 TOKEN = "/etc/lanewise/token"
 FILES = ("/etc/lanewise/driver.yml", f"/etc/systemd/system/{UNIT}")
+KUBECONFIG = "/etc/lanewise/kubeconfig"
 COMPLETE = ".complete"
 SECONDS = 60
 
@@ -147,15 +156,16 @@ def releases() -> dict[str, list[str]]:
     return {"releases": [name for _time, name in sorted(complete, reverse=True)], "partial": partial}
 
 
-def current() -> str:
+def linked(name: str) -> str:
+    """The release that a link names."""
     try:
-        return os.path.basename(os.readlink(f"{FOLDER}/current"))
+        return os.path.basename(os.readlink(f"{FOLDER}/{name}"))
     except OSError:
         return ""
 
 
 def service(module: AnsibleModule) -> dict[str, t.Any]:
-    names = ("LoadState", "ActiveState", "UnitFileState", "MainPID")
+    names = ("LoadState", "ActiveState", "UnitFileState", "MainPID", "NeedDaemonReload")
     status, output, _errors = run(module, "systemctl", "show", UNIT, f"--property={','.join(names)}")
     told = dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if status == 0 else {}
     pid = int(told.get("MainPID") or 0)
@@ -165,6 +175,7 @@ def service(module: AnsibleModule) -> dict[str, t.Any]:
         "state": told.get("ActiveState", "unknown"),
         "pid": pid,
         "release": running(pid),
+        "reload": told.get("NeedDaemonReload") == "yes",
     }
 
 
@@ -181,7 +192,7 @@ def running(pid: int) -> str:
 
 def files() -> dict[str, bytes]:
     found = {}
-    for path in FILES:
+    for path in (*FILES, KUBECONFIG):
         try:
             with open(path, "rb") as stream:
                 found[path] = stream.read()
@@ -247,10 +258,15 @@ def main() -> None:
     if os.geteuid():
         module.fail_json(msg="the driver's state can be read by root only: use become")
     found = files()
-    result = {"release": current(), "service": service(module), "token": token()}
+    result = {
+        "release": linked("current"),
+        "previous": linked("previous"),
+        "service": service(module),
+        "token": token(),
+    }
     result["files"] = {path: hashlib.sha256(content).hexdigest() for path, content in found.items()}
     if module.params["contents"]:
-        result["contents"] = {path: base64.b64encode(content).decode() for path, content in found.items()}
+        result["contents"] = {path: base64.b64encode(found[path]).decode() for path in FILES if path in found}
     result.update(**releases(), **status(module))
     if module.params["devices"] and os.path.exists(PROGRAM):
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")

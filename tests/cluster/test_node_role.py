@@ -301,6 +301,33 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
     assert site.property("MainPID") != pid
 
 
+def test_what_is_gone_or_was_changed_on_the_node_has_drifted_and_is_put_back(site: Site) -> None:
+    unit, kubeconfig = Path(f"/etc/systemd/system/{UNIT}"), Path("/etc/lanewise/kubeconfig")
+    before = unit.read_text(), kubeconfig.read_text()
+    site.systemctl("disable", UNIT)
+    site.play(playbook="lanewise.dra.drift", rc=1)
+    assert "driver: enable it" in site.output
+    unit.unlink()
+    kubeconfig.write_text(before[1] + "\n")
+    site.play(playbook="lanewise.dra.drift", rc=1)
+    assert "driver: a new unit, a new kubeconfig" in site.output
+    site.play()
+    assert (unit.read_text(), kubeconfig.read_text()) == before
+    assert site.systemctl("is-enabled", UNIT) == "enabled"
+    assert site.play(playbook="lanewise.dra.drift") == 0
+
+
+def test_a_unit_that_systemd_has_not_read_is_read_and_started_anew(site: Site) -> None:
+    pid, unit = site.property("MainPID"), Path(f"/etc/systemd/system/{UNIT}")
+    os.utime(unit, (unit.stat().st_mtime + 9, unit.stat().st_mtime + 9))  # as of a run that was killed after it wrote
+    assert site.property("NeedDaemonReload") == "yes"
+    site.play(playbook="lanewise.dra.drift", rc=1)
+    assert "driver: start it anew" in site.output
+    assert site.play() == 1
+    assert site.property("NeedDaemonReload") == "no" and site.property("MainPID") != pid
+    assert site.play() == 0
+
+
 def other_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
     """A wheel of the driver with changes to its cli.py, and its version by C(name)."""
     import zipfile
@@ -350,15 +377,37 @@ def test_an_upgrade_and_the_way_back_keep_pods_and_some_releases(site: Site) -> 
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
     assert site.play(playbook="lanewise.dra.upgrade", **newer) == 0 and "nothing to do: 1 node" in site.output
 
+    assert site.info()["previous"] == first
     site.play("--check", playbook="lanewise.dra.rollback")
     assert Path(os.readlink(CURRENT)).name == second
     site.play(playbook="lanewise.dra.rollback")
     assert Path(os.readlink(CURRENT)).name == first and site.info()["service"]["release"] == first
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
-    site.play(playbook="lanewise.dra.rollback", rc=2)
-    assert "has none that is older" in site.output
+    assert site.play(playbook="lanewise.dra.rollback") == 0
+    assert f"is back on release {first}" in site.output
+    assert Path(os.readlink(CURRENT)).name == first and site.info()["service"]["release"] == first
     site.play(playbook="lanewise.dra.rollback", dra_driver_release=second)
     assert Path(os.readlink(CURRENT)).name == second
+
+
+def test_a_run_that_was_killed_between_switch_and_start_is_ended_by_the_next_one(site: Site) -> None:
+    second = Path(os.readlink(CURRENT)).name
+    newer: Object = {"dra_driver_wheel": str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")}
+    (first,) = {path.name for path in (CURRENT.parent / "releases").iterdir()} - {second}
+    CURRENT.unlink()
+    CURRENT.symlink_to(f"releases/{first}")
+    site.play(playbook="lanewise.dra.drift", rc=1)
+    assert "driver: start it anew" in site.output
+    site.play(playbook="lanewise.dra.upgrade")
+    assert "done: 1 node" in site.output and site.info()["service"]["release"] == first
+    assert site.play(playbook="lanewise.dra.drift") == 0
+    # to a release that is on the node, and back from it
+    site.play(playbook="lanewise.dra.upgrade", **newer)
+    site.play(playbook="lanewise.dra.rollback")
+    assert site.info()["service"]["release"] == first
+    site.play(playbook="lanewise.dra.upgrade", **newer)
+    assert site.info()["service"]["release"] == second
+    assert "net1" in site.node.execute("one", "ip", "-brief", "link")
 
 
 def cordoned(site: Site) -> bool:

@@ -1,0 +1,124 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.modules import dra_driver_info
+
+RETURN = yaml.safe_load(dra_driver_info.RETURN)
+SYSTEMD = {
+    "LoadState": "loaded",
+    "ActiveState": "active",
+    "UnitFileState": "enabled",
+    "MainPID": "0",
+    "NeedDaemonReload": "no",
+}
+
+
+class Node:
+    """A node in a folder. Its systemctl tells C(properties), and a driver that is installed is ready."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.properties = dict(SYSTEMD)
+
+    def command(self, _module, program, *_arguments):
+        if program == "systemctl":
+            return 0, "".join(f"{name}={value}\n" for name, value in self.properties.items()), ""
+        if not os.path.exists(program):
+            return 127, "", f"timeout: failed to run command '{program}'"
+        return 0, json.dumps({"ready": True, "reasons": [], "claims": []}), ""
+
+    def write(self, path, text=""):
+        found = self.folder / path
+        found.parent.mkdir(parents=True, exist_ok=True)
+        found.write_text(text, encoding="utf-8")
+        return str(found)
+
+    def release(self, name, installed):
+        path = self.write(f"releases/{name}/.complete")
+        os.utime(path, (installed, installed))
+        self.write(f"releases/{name}/bin/lanewise-driver")
+
+    def link(self, name, release):
+        (self.folder / name).symlink_to(f"releases/{release}")
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(dra_driver_info, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(dra_driver_info, "PROGRAM", f"{tmp_path}/current/bin/lanewise-driver")
+    monkeypatch.setattr(dra_driver_info, "STATE", f"{tmp_path}/state")
+    monkeypatch.setattr(dra_driver_info, "TOKEN", f"{tmp_path}/token")
+    monkeypatch.setattr(dra_driver_info, "FILES", (f"{tmp_path}/driver.yml", f"{tmp_path}/unit"))
+    monkeypatch.setattr(dra_driver_info, "KUBECONFIG", f"{tmp_path}/kubeconfig")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    made = Node(tmp_path)
+    monkeypatch.setattr(dra_driver_info, "run", made.command)
+    return made
+
+
+@pytest.fixture
+def run(node, capsys):
+    def call(**options):
+        with patch_module_args({"devices": False, **options}), pytest.raises(SystemExit) as stop:
+            dra_driver_info.main()
+        answer = json.loads(capsys.readouterr().out)
+        assert not stop.value.code, answer
+        return answer
+
+    return call
+
+
+def test_a_node_without_the_driver(node, run):
+    node.properties = {**SYSTEMD, "LoadState": "not-found", "UnitFileState": ""}
+    answer = run(contents=True)
+    assert (answer["release"], answer["previous"], answer["releases"], answer["files"]) == ("", "", [], {})
+    assert not answer["ready"] and not answer["service"]["installed"] and not answer["service"]["enabled"]
+    told = set(answer) - {"changed", "invocation"}
+    assert told == set(RETURN) - {"devices", "withheld"}
+
+
+def test_releases_and_their_links(node, run):
+    node.release("1.0.0-b", 2_000)
+    node.release("1.0.0-a", 3_000)
+    node.write("releases/1.0.0-c/bin/python")
+    node.link("current", "1.0.0-b")
+    node.link("previous", "1.0.0-a")
+    answer = run()
+    assert (answer["release"], answer["previous"]) == ("1.0.0-b", "1.0.0-a")
+    assert answer["releases"] == ["1.0.0-a", "1.0.0-b"] and answer["partial"] == ["1.0.0-c"]
+    assert answer["ready"]
+
+
+def test_what_systemd_says_of_the_unit(node, run):
+    assert run()["service"] == {
+        "installed": True,
+        "enabled": True,
+        "state": "active",
+        "pid": 0,
+        "release": "",
+        "reload": False,
+    }
+    node.properties.update(UnitFileState="disabled", NeedDaemonReload="yes")
+    service = run()["service"]
+    assert not service["enabled"] and service["reload"]
+    assert set(service) == set(RETURN["service"]["sample"])
+
+
+def test_files_are_told_apart_and_contents_leave_the_kubeconfig_out(node, run):
+    texts = {node.write("driver.yml", "a: 1\n"): "a: 1\n", node.write("kubeconfig", "{}\n"): "{}\n"}
+    answer = run(contents=True)
+    assert answer["files"] == {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
+    settings = f"{node.folder}/driver.yml"
+    assert answer["contents"] == {settings: base64.b64encode(b"a: 1\n").decode()}
+    assert "contents" not in run()
