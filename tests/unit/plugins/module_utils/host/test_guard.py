@@ -111,24 +111,25 @@ def test_what_nobody_knows_cannot_be_confirmed(node: Node, name: str) -> None:
 
 
 def test_of_two_that_come_at_once_one_has_it(node: Node) -> None:
+    won: list[str] = []
+    together = threading.Barrier(2)
+
+    def confirm() -> None:
+        together.wait()
+        try:
+            node.confirm()
+            won.append("confirm")
+        except HostError:
+            pass
+
+    def begin() -> None:
+        together.wait()
+        if guard.begin(str(node.file)):
+            won.append("undo")
+
     for _turn in range(200):
         node.change()
-        won: list[str] = []
-        together = threading.Barrier(2)
-
-        def confirm(barrier: threading.Barrier = together, winners: list[str] = won) -> None:
-            barrier.wait()
-            try:
-                node.confirm()
-                winners.append("confirm")
-            except HostError:
-                pass
-
-        def begin(barrier: threading.Barrier = together, winners: list[str] = won) -> None:
-            barrier.wait()
-            if guard.begin(str(node.file)):
-                winners.append("undo")
-
+        won.clear()
         both = [threading.Thread(target=one) for one in (confirm, begin)]
         for one in both:
             one.start()
