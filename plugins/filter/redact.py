@@ -89,7 +89,9 @@ _OCTETS = re.compile(
     r"[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4,}[0-9A-Fa-f]{2}(?![0-9A-Fa-f])"
 )
 _GUID = re.compile(
-    r"(?<![0-9A-Fa-f])(?<!::)(?<![0-9A-Fa-f]{4}:)(?:(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}|0x[0-9A-Fa-f]{16})"
+    # not a part of an address that stays, as of multicast
+    r"(?<![0-9A-Fa-f])(?<!::)(?<!:[0-9A-Fa-f]:)(?<!:[0-9A-Fa-f]{2}:)(?<!:[0-9A-Fa-f]{3}:)(?<![0-9A-Fa-f]{4}:)"
+    r"(?:(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}|0x[0-9A-Fa-f]{16})"
     r"(?![0-9A-Fa-f]|:[0-9A-Fa-f:])"
 )
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)")

@@ -32,7 +32,7 @@ def describe(
     chosen = [one for one in slices if not drivers or one["spec"]["driver"] in drivers]
     for one in chosen:
         driver, node = one["spec"]["driver"], one["spec"].get("nodeName")
-        version = (one["metadata"].get("annotations") or {}).get(f"{driver}/version")
+        version = ((one.get("metadata") or {}).get("annotations") or {}).get(f"{driver}/version")
         if version and node in found:
             found[node]["driver_versions"][driver] = version
     for (driver, name), pool in Pools(chosen).pools.items():

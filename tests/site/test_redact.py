@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 import re
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.filter.redact import GONE, redact
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 words = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", min_size=12, max_size=60)
@@ -109,6 +110,7 @@ def test_longer_addresses_of_hardware_go_too(octets):
     assert not any(octets.hex(":")[at : at + 17] in told for at in range(0, 24, 3))
 
 
+@example(ipaddress.ip_address("ff00::1:1000:1000:1000:1000"), "{}: unreachable")
 @given(st.ip_addresses(v=6), st.sampled_from(["{}: unreachable", "IP:{}", "\\n{} dev", "from {}.", "{}%eth0"]))
 def test_addresses_become_names_wherever_they_stand(address, line):
     kept = address.is_loopback or address.is_unspecified or address.is_multicast
