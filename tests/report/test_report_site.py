@@ -13,7 +13,6 @@ import json
 import os
 import random
 import re
-import time
 import typing as t
 
 import html5lib
@@ -432,8 +431,8 @@ def test_text_is_clipped_and_cleaned():
     assert clean("a\u202eb\x1b[31m\tc\udcff") == "a\ufffdb\ufffd[31m c\ufffd"
 
 
-def test_thousand_nodes(machines, report, record_property):
-    """A fleet of a thousand varied nodes: time, size of the fleet page, and the time when nothing changed."""
+def test_thousand_nodes(machines, report):
+    """A fleet of a thousand varied nodes is written once, on a page that a browser can take; tests/bench times it."""
     names = sorted(machines)
     facts = {}
     for number in range(1000):
@@ -443,13 +442,6 @@ def test_thousand_nodes(machines, report, record_property):
             found = without_gpu(found, 0)
             found["fingerprint"] = f"{number:016x}"
         facts[f"node{number:04}"] = found
-    start = time.monotonic()
     report.run(facts)
-    first = time.monotonic() - start
-    start = time.monotonic()
     assert not report.run(facts).changed
-    second = time.monotonic() - start
-    size = len(report.text().encode())
-    record_property("seconds", first)
-    print(f"1000 nodes: first {first:.1f} s, again {second:.1f} s, fleet page {size / 1e6:.2f} MB")
-    assert first < 60 and second < 30 and size < 2_000_000
+    assert len(report.text().encode()) < 2_000_000
