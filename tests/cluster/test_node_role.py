@@ -302,24 +302,28 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
 
 
 def test_what_is_gone_or_was_changed_on_the_node_has_drifted_and_is_put_back(site: Site) -> None:
-    unit, kubeconfig = Path(f"/etc/systemd/system/{UNIT}"), Path("/etc/lanewise/kubeconfig")
-    before = unit.read_text(), kubeconfig.read_text()
+    unit, kubeconfig = (
+        f"/etc/systemd/system/{UNIT}",
+        Path("/etc/lanewise/kubeconfig"),
+    )
+    before = site.machine.run("cat", unit).stdout, kubeconfig.read_text()
     site.systemctl("disable", UNIT)
     site.play(playbook="lanewise.dra.drift", rc=1)
     assert "driver: enable it" in site.output
-    unit.unlink()
+    site.machine.run("rm", unit)
     kubeconfig.write_text(before[1] + "\n")
     site.play(playbook="lanewise.dra.drift", rc=1)
     assert "driver: a new unit, a new kubeconfig" in site.output
     site.play()
-    assert (unit.read_text(), kubeconfig.read_text()) == before
+    assert (site.machine.run("cat", unit).stdout, kubeconfig.read_text()) == before
     assert site.systemctl("is-enabled", UNIT) == "enabled"
     assert site.play(playbook="lanewise.dra.drift") == 0
 
 
 def test_a_unit_that_systemd_has_not_read_is_read_and_started_anew(site: Site) -> None:
-    pid, unit = site.property("MainPID"), Path(f"/etc/systemd/system/{UNIT}")
-    os.utime(unit, (unit.stat().st_mtime + 9, unit.stat().st_mtime + 9))  # as of a run that was killed after it wrote
+    pid = site.property("MainPID")
+    # as of a run that was killed after it wrote
+    site.machine.run("touch", "--date=9 seconds", f"/etc/systemd/system/{UNIT}")
     assert site.property("NeedDaemonReload") == "yes"
     site.play(playbook="lanewise.dra.drift", rc=1)
     assert "driver: start it anew" in site.output
