@@ -92,6 +92,29 @@ def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -
     assert {one["driver"] for one in only["dra_devices"]} == {"gpu.nvidia.com"}
 
 
+def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane, tmp_path: Path) -> None:
+    kept = {"cache": True, "cache_plugin": "jsonfile", "cache_connection": str(tmp_path / "kept"), "cache_timeout": 600}
+
+    def hosts(plane: ControlPlane | None = None, **options: t.Any) -> set[str]:
+        done = inventory(tmp_path, plane, **{"all_nodes": True, **kept, **options})
+        assert done.returncode == 0, done.stderr
+        return set(read(done.stdout)["_meta"]["hostvars"])
+
+    newest.add_node("cached-newest")
+    oldest.add_node("cached-oldest")
+    first = hosts(newest)
+    assert "cached-newest" in first
+    newest.add_node("cached-later")
+    assert hosts(newest) == first
+    text = "".join(path.read_text() for path in (tmp_path / "kept").iterdir())
+    assert "cached-newest" in text and "managedFields" not in text
+    assert "cached-oldest" in hosts(oldest) and not first & {"cached-oldest"}
+    for plane, own in ((newest, "cached-newest"), (oldest, "cached-oldest")):  # one file, which gets another content
+        (tmp_path / "one.yml").write_text(plane.kubeconfig.read_text())
+        assert own in hosts(kubeconfig=str(tmp_path / "one.yml"))
+    assert "cached-newest" not in hosts(newest, drivers=["dra.net"], all_nodes=False)
+
+
 def test_what_keeps_it_from_reading_is_told(newest: ControlPlane, tmp_path: Path) -> None:
     missing = inventory(tmp_path, None)
     assert missing.returncode and "the kubeconfig cannot be used" in missing.stderr

@@ -2,30 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the inventory plugin makes of a cluster's objects, and what it keeps of them in its cache.
-
-ansible-inventory asks a server that knows four lists; tests/cluster has real ones.
-"""
+"""What the inventory plugin makes of a cluster's objects."""
 
 from __future__ import annotations
 
-import copy
-import http.server
-import json
-import os
-import subprocess
-import sys
-import threading
 import typing as t
-from pathlib import Path
 
-import pytest
-import yaml
-from ansible_collections.lanewise.dra.plugins.plugin_utils import cluster_nodes
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
-
-PROGRAM = Path(sys.executable).with_name("ansible-inventory")
-COLLECTIONS = Path(cluster_nodes.__file__).absolute().parents[5]
 
 Object = dict[str, t.Any]
 
@@ -84,99 +67,3 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
     slices.append(piece("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])
     assert [one["name"] for one in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
-
-
-class Cluster:
-    """A server with one node, which counts what it is asked, and a kubeconfig for it."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        config = {"opaque": {"driver": "lanewise.dev", "parameters": {"secret": "Zq-opaque"}}}
-        result = {"driver": "lanewise.dev", "pool": name, "device": "nic-0", "request": "nic"}
-        allocation = {"devices": {"results": [result], "config": [config]}}
-        claim = {"metadata": {"namespace": "ml", "name": "job"}, "spec": {}, "status": {"allocation": allocation}}
-        managed = {**node(name), "spec": {}}
-        managed["metadata"]["managedFields"] = [{"manager": "Zq-manager"}]
-        group = {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
-        versions = {"name": "resource.k8s.io", "versions": [group], "preferredVersion": group}
-        slices = [
-            piece("lanewise.dev", name, name, device("nic-0", rail=1)),
-            piece("gpu.nvidia.com", name, name, device("gpu-0", model="H100")),
-        ]
-        answers = {
-            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [versions]},
-            "/api/v1/nodes": {"metadata": {}, "items": [managed]},
-            "/apis/resource.k8s.io/v1/resourceslices": {"metadata": {}, "items": slices},
-            "/apis/resource.k8s.io/v1/resourceclaims": {"metadata": {}, "items": [claim]},
-        }
-        self.asked = asked = []
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0].rstrip("/")
-                asked.append(path)
-                body = json.dumps(answers[path]).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: t.Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": name, "cluster": {"server": address}}],
-            "users": [{"name": name, "user": {}}],
-            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-            "current-context": name,
-        }
-        self.kubeconfig = folder / f"{name}.yml"
-        self.kubeconfig.write_text(yaml.safe_dump(self.content))
-
-
-@pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
-def test_the_cache_serves_one_cluster(tmp_path: Path) -> None:
-    pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-    one, two = Cluster("one", tmp_path), Cluster("two", tmp_path)
-    source, cache = tmp_path / "cluster.slices.yml", tmp_path / "cache"
-    options = {"plugin": "lanewise.dra.slices", "cache": True, "cache_plugin": "jsonfile"}
-    options.update(cache_connection=str(cache), cache_timeout=600)
-
-    def hosts(kubeconfig: Path, **more: t.Any) -> dict[str, Object]:
-        source.write_text(yaml.safe_dump({**options, **more}))
-        own = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(tmp_path / "home")}
-        own.update(KUBECONFIG=str(kubeconfig), ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED="true")
-        command = [str(PROGRAM), "-i", str(source), "--list"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
-        assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout, object_hook=lambda entry: entry.get("__ansible_unsafe", entry))
-        return t.cast("dict[str, Object]", told["_meta"]["hostvars"])
-
-    try:
-        first = hosts(one.kubeconfig)
-        assert list(first) == ["one"] and first["one"]["dra_devices"][1]["claim"] == "ml/job"
-        before = len(one.asked)
-        assert hosts(one.kubeconfig) == first and len(one.asked) == before, "from the cache"
-        kept = "".join(path.read_text() for path in cache.iterdir())
-        assert "nic-0" in kept and "Zq-" not in kept
-        # the same source for another cluster, by another file, by another context of one file
-        assert list(hosts(two.kubeconfig)) == ["two"]
-        both = copy.deepcopy(one.content)
-        for key in ("clusters", "users", "contexts"):
-            both[key] += two.content[key]
-        (tmp_path / "both.yml").write_text(yaml.safe_dump(both))
-        assert list(hosts(tmp_path / "both.yml")) == ["one"]
-        assert list(hosts(tmp_path / "both.yml", context="two")) == ["two"]
-        (tmp_path / "both.yml").write_text(yaml.safe_dump({**both, "current-context": "two"}))
-        assert list(hosts(tmp_path / "both.yml")) == ["two"]
-        # and for other drivers
-        assert hosts(one.kubeconfig, drivers=["dra.net"]) == {}
-    finally:
-        for cluster in (one, two):
-            cluster.server.shutdown()
-            cluster.server.server_close()
