@@ -64,3 +64,16 @@ def test_a_list_that_never_rests_is_an_error():
 def test_a_recorded_tree_has_no_sockets(tmp_path):
     with pytest.raises(HostError, match="a recorded tree does not tell it"):
         System(str(tmp_path)).socket("IPRoute")
+
+
+def test_folders_of_ours_go_with_their_last_file(tmp_path):
+    system = System(str(tmp_path))
+    files = ("/opt/lanewise/fabric/fabric.pyz", "/etc/lanewise/fabric.json", "/etc/sysctl.d/90-lanewise.conf")
+    for file in files:
+        system.install(file, "ours", "write it")
+    (tmp_path / "etc/lanewise/driver.yml").touch()
+    for file in files:
+        system.install(file, None, "remove it")
+    assert not (tmp_path / "opt/lanewise").exists() and (tmp_path / "opt").is_dir()
+    assert [path.name for path in (tmp_path / "etc/lanewise").iterdir()] == ["driver.yml"]
+    assert (tmp_path / "etc/sysctl.d").is_dir()
