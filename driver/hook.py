@@ -33,6 +33,10 @@ class Again(Exception):
     """The reason to ask again."""
 
 
+class Told(Again):
+    """The reason to ask again, in the driver's own words."""
+
+
 def main(arguments: list[str], state: bytes) -> int:
     """Do the work; returns the exit status."""
     try:
@@ -59,12 +63,17 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
     except OSError as error:
         raise Failure(f"the container's process {pid}: {error.strerror}") from None
     request = f"{uid} {pid}\n".encode() + state
+    unfinished = Again("the driver has not finished")
     while True:
         try:
             return ask(path, request, netns, deadline)
-        except Again:
+        except TimeoutError:
+            raise unfinished from None
+        except Again as reason:
             if time.monotonic() + _PAUSE >= deadline:
                 raise
+            if isinstance(reason, Told):
+                unfinished = reason  # says more than that the time was over in the middle of a try
         time.sleep(_PAUSE)
 
 
@@ -83,7 +92,7 @@ def process(state: bytes) -> int:
 
 
 def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
-    """Ask once. Raises Failure where the driver refuses, Again where it cannot do it now."""
+    """Ask once. Raises Failure where the driver refuses, Again where it cannot do it now, TimeoutError at the end."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -99,14 +108,14 @@ def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
                 raise Again("the driver ended while it worked")
             answer += part
     except TimeoutError:
-        raise Again("the driver has not finished") from None
+        raise
     except OSError as error:
         raise Again(f"no driver at {path}: {error.strerror or error}") from None
     finally:
         connection.close()
     verdict, _unused, reason = answer.decode("utf-8", "replace").partition(" ")
     if verdict == "again":
-        raise Again(reason)
+        raise Told(reason)
     if verdict.strip() != "done":
         raise Failure(reason if verdict == "refused" else "the driver gave an answer that this hook does not know")
 

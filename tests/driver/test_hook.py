@@ -140,8 +140,15 @@ def test_busy_is_tried_again(server: HookServer, paths: Paths, shelf: Shelf, con
     assert Hook(paths, container).ended() == (0, "")
     assert shelf.busy == 0 and len(shelf.attached) == 1
     shelf.busy = 1000
-    status, said = Hook(paths, container, wait=0.7).ended()
-    assert (status, said) == (1, "lanewise.dev: gave up after 0.7 seconds: nic0 is still with claim other\n")
+    status, said = Hook(paths, container, wait=3).ended()
+    assert (status, said) == (1, "lanewise.dev: gave up after 3 seconds: nic0 is still with claim other\n")
+
+
+def test_the_last_reason_outlives_the_last_try(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+    """The time is over in the middle of a try: what the driver said before tells more than that."""
+    shelf.busy, shelf.delay = 1000, 3
+    status, said = Hook(paths, container, wait=5.5).ended()
+    assert (status, said) == (1, "lanewise.dev: gave up after 5.5 seconds: nic0 is still with claim other\n")
 
 
 def test_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: int) -> None:
