@@ -26,7 +26,7 @@ def test_pod_that_cannot_start_is_told_with_its_events(node: Node) -> None:
     pod = node.pod("broken")
     pod["spec"]["containers"][0]["image"] = "lanewise.dev/missing:1"
     with pytest.raises(Failed, match="is not present with pull policy of Never"):
-        node.run_pod(pod, seconds=10)
+        node.run_pod(pod, seconds=20)
     node.delete_pod("broken")
 
 

@@ -173,11 +173,11 @@ class Scene:
             return now == self.before
 
         try:
-            self.plane.wait_for(same, "the node to be as it was", 10)
+            self.plane.wait_for(same, "the node to be as it was", 30)
         except Failed as failure:
             raise Failed(f"{failure}: {differences(self.before, now)}") from None
         try:
-            self.plane.wait_for(lambda: self.driver.devices() == self.published, "devices to be published", 10)
+            self.plane.wait_for(lambda: self.driver.devices() == self.published, "devices to be published", 30)
         except Failed as failure:
             raise Failed(f"{failure}: {differences(self.published, self.driver.devices())}") from None
 

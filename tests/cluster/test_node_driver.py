@@ -94,7 +94,7 @@ def attached(driver: Driver, pod: str) -> Object:
         found: list[Object] = claim_of(driver, pod)["status"].get("devices") or [{}]
         return found[0] if found[0].get("networkData") else None
 
-    told: Object = driver.plane.wait_for(device, "the status of the attached device", 10)
+    told: Object = driver.plane.wait_for(device, "the status of the attached device", 30)
     return told
 
 
@@ -220,7 +220,7 @@ def test_leases_of_both_families(node: Node, driver: Driver) -> None:
     log = node.plane.log("dnsmasq")
     node.plane.run("dnsmasq", ["ip", "netns", "exec", "switch", "dnsmasq", *options.split()])
     try:
-        node.plane.wait_for(lambda: "DHCPv6, IP range" in log.read_text(), "dnsmasq", 10)
+        node.plane.wait_for(lambda: "DHCPv6, IP range" in log.read_text(), "dnsmasq", 30)
         claim = template(driver, "leased", {"name": "net1", "dhcp": ["ipv4", "ipv6"]}, "rail2")
         node.run_pod(node.pod("leased", resourceClaims=[claim]))
         link = links(node, "leased")["net1"]
@@ -243,7 +243,7 @@ def test_leases_of_both_families(node: Node, driver: Driver) -> None:
         assert "DHCPRELEASE" not in log.read_text()
         end(node, driver, "leased")
         for said in (f"DHCPRELEASE(wire2) {four['local']} ", "DHCPRELEASE(wire2) 00:03:"):
-            node.plane.wait_for(lambda said=said: said in log.read_text(), said, 5)
+            node.plane.wait_for(lambda said=said: said in log.read_text(), said, 30)
     finally:
         node.plane.stop("dnsmasq")
         ip("-n switch address del 2001:db8:2::1/64 dev wire2")

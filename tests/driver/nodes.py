@@ -75,14 +75,16 @@ def _become_a_node() -> None:
 
 def run(command: str, check: bool = True, text: str | None = None) -> str:
     """A shell command on the node, and what it says."""
-    done = subprocess.run(["sh", "-c", command], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], input=text, capture_output=True, text=True, errors="surrogateescape", check=False
+    )
     assert not check or done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
 
 
 def wait_for_ipv6() -> None:
     """Until the kernel has taken the IPv6 addresses of the node, and made their routes."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while run("ip -6 addr show tentative") and time.monotonic() < end:
         time.sleep(0.005)
     time.sleep(0.01)

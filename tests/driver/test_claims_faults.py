@@ -281,9 +281,9 @@ else:
             start = time.monotonic()
             for number in range(500):
                 reporter.tell(about, events.PREPARE, f"reason {number}", "")
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < 10
             reporter.stop(1)
-            assert time.monotonic() - start < 3
+            assert time.monotonic() - start < 15
 
     # links
 

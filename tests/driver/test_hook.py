@@ -357,7 +357,7 @@ def test_stop_does_not_wait_for_a_free_worker(
     assert shelf.running.acquire(timeout=20)
     start = time.monotonic()
     server.stop(0.1)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 3.5
     assert {running.ended()[0] for running in hooks} == {1}
 
 

@@ -220,7 +220,7 @@ def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
     pod = Pod()
     interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
     pod.end()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while run("ip link show one-far", check=False) and time.monotonic() < end:  # its peer goes with it
         time.sleep(0.01)
     assert interfaces.where(ONE, pod.pin) == interfaces.Place("missing")
@@ -294,7 +294,7 @@ def test_only_addresses_that_were_asked_for_are_waited_for() -> None:
             network = interfaces.attach(ONE, host, config, pod.pin).network
             assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
             took = time.monotonic() - start
-            assert takes or took < 0.5, took  # some 20 ms on an idle machine
+            assert takes or took < 1, took  # duplicate detection takes a second at least
             for address in network["ips"]:
                 assert "tentative" not in pod.run(f"ip -o addr show to {address.partition('/')[0]}")
             assert len(network["ips"]) == len(config.get("addresses", ["the node's"]))
@@ -466,7 +466,9 @@ def test_a_link_that_comes_up_late_gets_all_back() -> None:
         notes = interfaces.detach(ONE, host, pod.pin, {"name": "net1"})
         assert notes == [], notes
     run("ip link set one-far up")
-    time.sleep(0.05)
+    end = time.monotonic() + 20
+    while interfaces.snapshot(ONE) != host and time.monotonic() < end:  # the kernel sees the link a moment later
+        time.sleep(0.05)
     wait_for_ipv6()
     assert interfaces.snapshot(ONE) == host
     assert shown("one") == before

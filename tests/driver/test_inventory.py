@@ -414,9 +414,9 @@ def test_many_routes_take_no_time() -> None:
         lines = "".join(f"route add 10.{n >> 8}.{n & 255}.0/24 dev nic0\\n" for n in range(20000))
         subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
         subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
-        began = time.monotonic()
+        began = time.process_time()
         found = uplinks.default_routes()
-        took = time.monotonic() - began
+        took = time.process_time() - began
         print(json.dumps([list(found.values()), took]))
         """
     )

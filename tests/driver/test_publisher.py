@@ -26,7 +26,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 from lanewise_driver.cluster import Access, AccessError, Cluster, Unreachable, in_cluster
 from lanewise_driver.inventory import Inventory
 from lanewise_driver.monitor import _uevent
-from lanewise_driver.publisher import Publisher
+from lanewise_driver.publisher import STOP_SECONDS, Publisher
 from lanewise_driver.settings import SettingsFile
 from lanewise_driver.token import Renewal
 
@@ -50,7 +50,7 @@ def test_without_an_api_server_it_goes_on(tmp_path: Path) -> None:
     assert {thread.name for thread in threading.enumerate()} >= {"publisher", "slices", "settings", "monitor"}
     began = time.monotonic()
     publisher.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < STOP_SECONDS
     assert not {thread.name for thread in threading.enumerate()} & {"publisher", "settings", "monitor"}
 
 
@@ -72,14 +72,14 @@ def test_a_server_that_never_answers_holds_no_stop_up(tmp_path: Path) -> None:
         began = time.monotonic()
         publisher.stop()
         renewal.stop()
-        assert time.monotonic() - began < 9
+        assert time.monotonic() - began < 12
 
 
 def test_requests_end() -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
         Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 1.5).node_object()
-    assert 0.5 < time.monotonic() - began < 3  # it did try again
+    assert 0.5 < time.monotonic() - began < 10  # it did try again, and not for the 15 seconds that it has by itself
 
 
 def test_the_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +124,18 @@ def test_which_news_of_the_kernel_matter() -> None:
         monitor = Monitor(seen.append, lambda: ["nic*"])
         monitor.start()
         found = {}
+
+        def heard():
+            # all news so far, and up to that of a mark: rtnetlink keeps their order
+            time.sleep(0.2)  # the kernel tells of carriers a moment later
+            for turn in range(400):
+                if "interface nicmark has changed" in seen:
+                    break
+                if turn % 100 == 0:  # the first may be lost in a flood
+                    subprocess.run(f"ip link set nicmark mtu {1000 + time.monotonic_ns() % 499}".split(), check=True)
+                time.sleep(0.05)
+            return sorted({*seen} - {"interface nicmark has changed"})
+
         for name, commands in {
             "a pod's interface": ["link add veth1 type veth peer name veth2", "link set veth1 up"],
             "ours": ["link set nic0 up"],
@@ -137,36 +149,33 @@ def test_which_news_of_the_kernel_matter() -> None:
             seen.clear()
             for command in commands:
                 subprocess.run(["ip", *command.split()], check=True)
-            time.sleep(0.2)
-            found[name] = sorted(set(seen))
+            found[name] = heard()
         # more news than any buffer holds must not be lost in silence, nor end the thread
         seen.clear()
         lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
         subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)
         subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
-        time.sleep(1)
-        found["flood"] = sorted(set(seen))[:1]
+        found["flood"] = heard()[:1]
         seen.clear()
         subprocess.run(["ip", "link", "add", "nic1", "type", "veth"], check=True)
-        time.sleep(0.2)
-        found["after"] = "interface nic1 has changed" in seen
+        found["after"] = "interface nic1 has changed" in heard()
         # nor do messages of others, that look like the kernel's
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as other:
             for kind in (16, 24):
                 for size in (16, 17, 20):
                     target = monitor._sockets[0].getsockname()[0]
                     other.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
-        time.sleep(0.2)
+        seen.clear()
+        heard()
         seen.clear()
         subprocess.run(["ip", "link", "del", "nic1"], check=True)
-        time.sleep(0.2)
-        found["after others"] = "interface nic1 has changed" in seen
-        began = time.monotonic()
+        found["after others"] = "interface nic1 has changed" in heard()
         monitor.stop()
-        found["stopped"] = time.monotonic() - began < 1 and not monitor._thread.is_alive()
+        found["stopped"] = not monitor._thread.is_alive()
         print(json.dumps(found))
     """
-    shell = 'ip link set lo up && ip link add nic0 type veth peer name far0 && ip link set far0 up && exec "$0" -c "$1"'
+    links = "ip link add nic0 type veth peer name far0 && ip link add nicmark type veth peer name far1"
+    shell = f'ip link set lo up && {links} && ip link set far0 up && exec "$0" -c "$1"'
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", shell, sys.executable, textwrap.dedent(script)],
         capture_output=True,
