@@ -301,6 +301,19 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
     assert site.property("MainPID") != pid
 
 
+def test_settings_of_a_run_that_was_killed_before_the_start_are_taken(site: Site) -> None:
+    """The address of its metrics is one that a driver that runs does not take, and what its readiness is asked at."""
+    settings, pid = Path("/etc/lanewise/driver.yml"), site.property("MainPID")
+    site.settings["metrics_address"] = "127.0.0.1:9177"
+    level = "log_level: info\n"
+    settings.write_text(settings.read_text().replace(level, level + "metrics_address: 127.0.0.1:9177\n"))
+    site.play(playbook="lanewise.dra.drift", rc=1)
+    assert "driver: start it" in site.output
+    assert site.play() == 1
+    assert site.info()["ready"] and site.property("MainPID") != pid
+    assert site.play() == 0
+
+
 def test_what_is_gone_or_was_changed_on_the_node_has_drifted_and_is_put_back(site: Site) -> None:
     unit, kubeconfig = (
         f"/etc/systemd/system/{UNIT}",
