@@ -76,6 +76,8 @@ def run(
 
     try:
         with contextlib.nullcontext() if module.check_mode else alone():
+            if system.live:
+                guard.none_waits(system)
             node = Node(system, wanted, general, params["allow_management"], ssh_connection())
             before: dict[str, State] | None = None
             if restore:
@@ -94,6 +96,10 @@ def run(
     except Unfit as error:
         fail(module, error)
     except Failed as error:
+        if rollback and not error.remaining:  # there is nothing left to take back
+            with contextlib.suppress(HostError):
+                guard.confirm(system, rollback["id"])
+            rollback = None
         module.fail_json(
             msg=str(error),
             failed_change=dataclasses.asdict(error.change),

@@ -102,14 +102,22 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
 
     # nobody confirms: the node takes it back by itself
     module = json.dumps({"nics": [{"select": {"interface": ["mgmt0"]}, "mtu": 1300}], "persist": False})
-    more = json.dumps({**json.loads(module), "allow_management": True, "rollback_after": 10})
+    more = {**json.loads(module), "allow_management": True, "rollback_after": 40}
     on_it = ("ansible", "-i", site.inventory, "all", "-b", "-m", "lanewise.dra.fabric", "-a")
-    (name,) = re.findall(r'"id": "(\d+)"', ansible(*on_it, more))
-    deadline = time.monotonic() + 90
+    (name,) = re.findall(r'"id": "(\d+)"', ansible(*on_it, json.dumps(more)))
+    for mode in ((), ("--check",)):  # what another run does would be taken back with it
+        assert f"lanewise-fabric-undo-{name}.timer" in ansible(*on_it, json.dumps(more), *mode, fails=True)
+    deadline = time.monotonic() + 150
     while site.node.ssh("cat /sys/class/net/mgmt0/mtu") != "1400":
         assert time.monotonic() < deadline
         time.sleep(2)
     assert "nobody confirmed them in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
+
+    # a step fails: the run has taken all back itself, and leaves no timer behind
+    text = ansible(*on_it, json.dumps({**more, "sysctl": {"kernel.pid_max": "1"}}), fails=True)
+    assert "kernel.pid_max" in text and "as it was" in text and '"rollback": null' in text
+    assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
+    assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
 
 
 def test_a_vf_in_a_container_is_left_alone(site: Site) -> None:

@@ -50,6 +50,22 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     return name
 
 
+def none_waits(system: System) -> None:
+    """Raises HostError where changes of an earlier run are neither confirmed nor taken back yet.
+
+    Their way back would take back what another run makes of the same settings meanwhile.
+    """
+    for entry in system.names(_FOLDER):
+        if not entry.startswith("undo-") or not entry.endswith(".json"):
+            continue
+        unit = _unit(entry[len("undo-") : -len(".json")])
+        reason = "changes of an earlier run to what the node is reached by wait to be confirmed, or else are taken back"
+        fix = (
+            f"run again when 'systemctl is-active {unit}.timer' says inactive; if {_FOLDER}/{entry} is there even then"
+        )
+        raise HostError("configure the node", reason, f"{fix}, nothing takes them back: remove it to keep them")
+
+
 def begin(path: str) -> str | None:
     """Claim the changes of that file for an undo: its name from then on, or None where they were confirmed.
 

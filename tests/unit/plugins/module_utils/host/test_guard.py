@@ -110,6 +110,15 @@ def test_what_nobody_knows_cannot_be_confirmed(node: Node, name: str) -> None:
     assert node.file.exists()
 
 
+def test_nobody_changes_what_may_be_taken_back(node: Node) -> None:
+    for name in ("fabric.lock", "undo-8.json.begun", "undo-.txt"):
+        (node.file.parent / name).touch()
+    with pytest.raises(HostError, match=r"wait to be confirmed.*lanewise-fabric-undo-7\.timer.*undo-7\.json"):
+        guard.none_waits(System())
+    node.confirm()
+    guard.none_waits(System())
+
+
 def test_of_two_that_come_at_once_one_has_it(node: Node) -> None:
     won: list[str] = []
     together = threading.Barrier(2)
