@@ -46,7 +46,11 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     system.install(path, json.dumps([dataclasses.asdict(change) for change in changes]), step, 0o600)
     python = sys.executable or "/usr/bin/python3"
     timer = ["systemd-run", f"--unit={_unit(name)}", f"--on-active={seconds}", "--timer-property=AccuracySec=100ms"]
-    system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
+    try:
+        system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
+    except HostError:
+        os.unlink(path)  # nothing was changed yet, and nobody would ever undo it
+        raise
     return name
 
 

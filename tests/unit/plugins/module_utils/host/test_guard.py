@@ -110,6 +110,15 @@ def test_what_nobody_knows_cannot_be_confirmed(node: Node, name: str) -> None:
     assert node.file.exists()
 
 
+def test_a_timer_that_cannot_be_set_leaves_nothing_to_undo(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_PROGRAM", str(node.file.parent / "fabric.pyz"))
+    monkeypatch.setattr(System, "exists", lambda *_path: True)  # systemd, wherever this runs
+    node.file.unlink()
+    with pytest.raises(HostError, match="set a timer that undoes the changes"):
+        guard.arm(System(run=lambda _argv: (1, "", "Failed to start transient timer unit.")), [CHANGE], 10)
+    assert not list(node.file.parent.glob("undo-*"))
+
+
 def test_nobody_changes_what_may_be_taken_back(node: Node) -> None:
     for name in ("fabric.lock", "undo-8.json.begun", "undo-.txt"):
         (node.file.parent / name).touch()
