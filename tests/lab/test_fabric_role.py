@@ -49,7 +49,12 @@ def ansible(program: str, *arguments: str, fails: bool = False) -> str:
     done = subprocess.run(
         [str(Path(sys.executable).with_name(program)), *arguments],
         cwd=COLLECTION,
-        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(paths), "ANSIBLE_NOCOLOR": "1"},
+        env={
+            **os.environ,
+            "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(paths),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -114,7 +119,7 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
     assert "nobody confirmed them in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
 
     # a step fails: the run has taken all back itself, and leaves no timer behind
-    text = ansible(*on_it, json.dumps({**more, "sysctl": {"kernel.pid_max": "1"}}), fails=True)
+    text = ansible(*on_it, json.dumps({**more, "node": {"sysctl": {"kernel.pid_max": "1"}}}), fails=True)
     assert "kernel.pid_max" in text and "as it was" in text and '"rollback": null' in text
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
