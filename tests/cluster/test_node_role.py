@@ -305,7 +305,7 @@ def test_settings_of_a_run_that_was_killed_before_the_start_are_taken(site: Site
     """The address of its metrics is one that a driver that runs does not take, and what its readiness is asked at."""
     settings, pid = Path("/etc/lanewise/driver.yml"), site.property("MainPID")
     site.settings["metrics_address"] = "127.0.0.1:9177"
-    level = "log_level: info\n"
+    level = f"log_level: {site.settings['log_level']}\n"
     settings.write_text(settings.read_text().replace(level, level + "metrics_address: 127.0.0.1:9177\n"))
     site.play(playbook="lanewise.dra.drift", rc=1)
     assert "driver: start it" in site.output
