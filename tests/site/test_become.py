@@ -1,0 +1,67 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Work on the controller is done by whoever runs the play, whatever the inventory says of the nodes."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+
+FILES = [*COLLECTION.glob("roles/*/tasks/*.yml"), *COLLECTION.glob("playbooks/**/*.yml")]
+PARTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
+
+
+def on_the_controller(entry: dict[str, t.Any], around: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
+    """What holds for each task on the controller, below a play, block or task: C(name), C(vars), C(become)."""
+    apply = (entry.get("ansible.builtin.include_role") or {}).get("apply") or {}
+    known = {**around, **{key: one[key] for one in (entry, apply) for key in ("name", "become") if key in one}}
+    known["vars"] = {**around["vars"], **(entry.get("vars") or {})}
+    known["here"] = (
+        around["here"]
+        or "localhost" in (entry.get("delegate_to"), apply.get("delegate_to"))
+        or "local" in (entry.get("connection"), known["vars"].get("ansible_connection"))
+    )
+    inner = [one for part in PARTS for one in entry.get(part) or ()]
+    for one in inner:
+        yield from on_the_controller(one, known)
+    if known["here"] and not inner:
+        yield known
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
+def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
+    """The keyword is for --become, and the variable for an inventory: that goes before the keyword."""
+    around = {"name": "", "vars": {}, "here": False}
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for task in (one for entry in entries for one in on_the_controller(entry, around)):
+        assert task.get("become") is False and task["vars"].get("ansible_become") is False, task["name"]
+
+
+@pytest.fixture(name="site")
+def _site(tmp_path: Path) -> Path:
+    """A folder for an inventory whose hosts all become somebody else, by a program that fails."""
+    (tmp_path / "group_vars").mkdir()
+    # root need not become root
+    shared = {"ansible_become": True, "ansible_become_user": "nobody", "ansible_become_exe": "/bin/false"}
+    (tmp_path / "group_vars" / "all.json").write_text(json.dumps(shared), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_site_that_becomes_root_on_its_nodes_does_not_on_the_controller(site: Path) -> None:
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    options = ("--become", "-e", f"support_dest={site}")
+    played(site, {"gone": gone}, "support_bundle", *options)
+    (bundle,) = site.glob("support-*.tar.gz")
+    with tarfile.open(bundle) as archive:
+        assert "gone.topology.json" in {Path(one.name).name for one in archive}
+
+    played(site, {"idle": {"topology_root": "/nowhere"}}, "drift", "--become")
+    assert json.loads((site / "report" / "drift.json").read_text(encoding="utf-8"))["verdict"] == "as wanted"
