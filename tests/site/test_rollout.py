@@ -222,6 +222,16 @@ def test_drift_is_told_by_the_exit_status(machines, tmp_path):
     assert "&lt;b&gt;untold" in page and "<b>" not in page
 
 
+@pytest.mark.parametrize("options", [(), ("--limit", "one")])
+@pytest.mark.parametrize(("hosts", "site_hosts"), [({}, "all"), ({"one": {}}, "typo")])
+def test_drift_is_not_told_where_no_node_was_looked_at(tmp_path, hosts, site_hosts, options):
+    # a run of an empty inventory with --limit has not even the controller left to fail on
+    rc = 1 if options and not hosts else 2
+    output = play(tmp_path, hosts, "-e", f"site_hosts={site_hosts}", *options, playbook="drift", rc=rc)
+    assert ("no node was looked at" if rc == 2 else "THE_INVENTORY_HAS_NO_NODE") in output
+    assert not (tmp_path / "report").exists()
+
+
 def test_a_support_bundle_names_no_address(machines, tmp_path):
     tree = machines / "hgx-h100"
     hosts = {"node": {"topology_root": str(tree), "fabric_nics": RAILS}, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
