@@ -45,10 +45,12 @@ class ActionModule(ControllerAction):
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         names = variables.get("ansible_play_hosts_all") or []
         alive = set(variables.get("ansible_play_hosts") or [])
+        # Ansible takes all but one out of the play where a task for all nodes fails, also where that is rescued
+        looked = alive | {name for name in names if _of(variables, name, "site_looked")}
         if options["tell"] == "plan":
-            result.update(self._plan(_nodes(variables, names, alive), options["serial"]))
+            result.update(self._plan(_nodes(variables, names, looked), options["serial"]))
         elif options["tell"] == "drift":
-            result.update(self._drift(variables, _nodes(variables, names, alive)))
+            result.update(self._drift(variables, _nodes(variables, names, looked)))
         else:
             result.update(self._state(variables, names, alive, options["max_fail_percentage"]))
         result["changed"] = False
@@ -96,11 +98,11 @@ class ActionModule(ControllerAction):
         return found
 
 
-def _nodes(variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str]) -> list[Node]:
+def _nodes(variables: dict[str, t.Any], names: t.Sequence[str], looked: set[str]) -> list[Node]:
     """The plans of the hosts of which something is asked."""
     # a site that only probes may have hosts that do not answer
     asked = any(_of(variables, name, "site_asked") for name in names)
-    found = [_node(variables, name, name in alive) for name in names if asked]
+    found = [_node(variables, name, name in looked) for name in names if asked]
     return [node for node in found if node]
 
 
@@ -110,12 +112,12 @@ def _of(variables: dict[str, t.Any], host: str, name: str) -> t.Any:
     return raw.get(name) if isinstance(raw, dict) else None
 
 
-def _node(variables: dict[str, t.Any], host: str, alive: bool) -> Node | None:
+def _node(variables: dict[str, t.Any], host: str, looked: bool) -> Node | None:
     """The plan of a host; None for one that the rollout has nothing to do with."""
     node = Node(host)
     problems = _of(variables, host, "site_problems")
     node.problems = [str(one) for one in problems or ()]
-    if not alive:
+    if not looked:
         probe = _of(variables, host, "topology_probe")
         reason = probe.get("msg") if isinstance(probe, dict) else None
         node.problems.append(str(reason or "it was lost while it was looked at; its messages stand above"))

@@ -222,6 +222,23 @@ def test_drift_is_told_by_the_exit_status(machines, tmp_path):
     assert "&lt;b&gt;untold" in page and "<b>" not in page
 
 
+def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machines, tmp_path):
+    tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
+    wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
+    play(tmp_path, {"same": wanted, "other": {**tree, "fabric_nics": RAILS}, "third": wanted}, playbook="drift", rc=2)
+    told = json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
+    states = {name: node["state"] for name, node in told["nodes"].items()}
+    assert states == {"same": "as wanted", "other": "drifted", "third": "as wanted"}
+    assert told["claims"]["state"] == "unknown"
+
+    driver = {"dra_driver_kubeconfig": str(tmp_path / "nowhere"), "dra_driver_wheel": str(tmp_path / "no.whl")}
+    output = play(tmp_path, {name: driver for name in "abc"}, rc=2)
+    problems = output[output.index("as this is in the way:") :]
+    assert set(re.findall(r"(\w): a task for all nodes failed on another one", problems)) == {"b", "c"}
+    assert re.search(r"\ba: .*no\.whl", problems)
+    assert "lost" not in problems and "no reason was given" not in problems
+
+
 @pytest.mark.parametrize("options", [(), ("--limit", "one")])
 @pytest.mark.parametrize(("hosts", "site_hosts"), [({}, "all"), ({"one": {}}, "typo")])
 def test_drift_is_not_told_where_no_node_was_looked_at(tmp_path, hosts, site_hosts, options):
