@@ -160,17 +160,38 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
     assert "ok: [c]" in output and "stops here" not in output
 
 
+def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
+    """What each batch of a playbook has to say, which chooses hosts and does nothing else."""
+    plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
+    for one in plays:
+        told = {"debug": {"msg": f"has {message}"}, "run_once": True}
+        choosing = [task for task in one["tasks"] if "ansible.builtin.group_by" in task]
+        one["tasks"] = [told] if "serial" in one else choosing
+        one.pop("vars", None)
+    (tmp_path / "chosen.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    return re.findall("msg: has (.*)", play(tmp_path, hosts, playbook=str(tmp_path / "chosen")))
+
+
+def test_only_nodes_that_may_have_the_driver_go_back(tmp_path):
+    asked = {"dra_driver_kubeconfig": "/nowhere"}
+    hosts = {
+        "switch": {},
+        "d": asked,
+        "recorded": {**asked, "topology_root": "/elsewhere"},
+        "b": {"dra_driver_settings": {"kubeconfig": "/etc/kubernetes/own"}},
+        "fabric-only": {"fabric_nics": RAILS, "dra_driver_settings": {"log_level": "debug"}},
+        "a": asked,
+    }
+    shown = "{{ ansible_play_batch | join(' ') }}"
+    assert chosen(tmp_path, "rollback", hosts, shown) == ["d", "b", "a"]
+    assert chosen(tmp_path, "rollback", {"switch": {}}, shown) == []
+
+
 def test_batches_may_be_set_in_the_inventory(tmp_path):
     """Keywords of a play see no variables of hosts by themselves."""
     for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
-        plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
-        for one in plays:
-            told = {"debug": {"msg": "has {{ ansible_play_batch | length }}"}, "run_once": True}
-            one["tasks"] = [told] if "serial" in one else []
-            one.pop("vars", None)
-        (tmp_path / "serial.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
-        output = play(tmp_path, {host: {f"{owner}_serial": [2]} for host in "abc"}, playbook=str(tmp_path / "serial"))
-        assert re.findall(r"has (\d)", output) == ["2", "1"]
+        hosts = {host: {f"{owner}_serial": [2], "dra_driver_kubeconfig": "/nowhere"} for host in "abc"}
+        assert chosen(tmp_path, name, hosts, "{{ ansible_play_batch | length }}") == ["2", "1"]
 
 
 def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
