@@ -47,7 +47,8 @@ options:
     description:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, workload examples to
         C(workloads/). Without it nothing is written.
-      - A file there without the mark of this site in its first line is never touched.
+      - A file there without the mark of this site in its first line is never touched. One with a Secret is for its
+        owner alone.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   nodes:

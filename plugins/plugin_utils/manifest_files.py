@@ -12,8 +12,12 @@ import re
 import tempfile
 import typing as t
 
+import yaml
+from ansible_collections.lanewise.dra.plugins.plugin_utils.apply_set import shown, title
+
 _MARK = "# Rendered by lanewise.dra for site {site}. Edit the inventory, not this file."
 _MARKED = re.compile(r"^# Rendered by lanewise\.dra for site ([^\n]+)\. Edit the inventory, not this file\.\n")
+_SECRET = re.compile(r"""\bkind["']?\s*:\s*["']?Secret\b""")
 
 Object = dict[str, t.Any]
 
@@ -33,7 +37,8 @@ def place(manifest: Object) -> str:
 class ManifestFolder:
     """The files that a site's manifests are in.
 
-    C(written) and C(removed) hold the paths that changed, or would in a dry run, C(diff) what Ansible shows for them.
+    C(written) and C(removed) hold the paths that changed, or would in a dry run, C(diff) what Ansible shows for them,
+    without the values of Secrets; files with a Secret are for their owner alone.
     Files without the mark of the same site in their first line are never touched: C(write) raises FileExistsError for
     one that stands in the way.
     """
@@ -95,7 +100,8 @@ class ManifestFolder:
                 file.write(text)
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # mkstemp gives 0600; a folder for GitOps is shared
+            if not _has_secret(text):
+                os.chmod(name, 0o666 & ~umask)  # mkstemp gives 0600; a folder for GitOps is shared
             os.replace(name, target)
         except BaseException:
             os.unlink(name)
@@ -113,4 +119,37 @@ class ManifestFolder:
 
     def _note(self, path: str, before: str, after: str) -> None:
         header = str(self._dest / path)
+        if _has_secret(before) or _has_secret(after):
+            before, after = _masked(before, after)
         self.diff.append({"before_header": header, "after_header": header, "before": before, "after": after})
+
+
+def _has_secret(text: str) -> bool:
+    """Whether it holds a Secret, or may, as it cannot be read."""
+    if not _SECRET.search(text):
+        return False
+    try:
+        return any(item["kind"] == "Secret" for item in _objects(text).values())
+    except ValueError:
+        return True
+
+
+def _objects(text: str) -> dict[str, Object]:
+    """The objects of a file by name. Raises ValueError where it holds something else."""
+    try:
+        return {title(item): item for item in yaml.safe_load_all(text) if item}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError("no manifests") from error
+
+
+def _masked(before: str, after: str) -> tuple[str, str]:
+    """Both texts with stars for values of Secrets; all of them where it cannot be told what is one."""
+    found = ["", ""]
+    try:
+        old, new = _objects(before), _objects(after)
+        for name, item in {**old, **new}.items():
+            for number, side in enumerate(shown(item, old.get(name), new.get(name))):
+                found[number] += f"---\n{yaml.safe_dump(side, sort_keys=False)}" if side else ""
+    except (ValueError, AttributeError, TypeError, yaml.YAMLError):
+        found = ["*** (before)\n" if before else "", "*** (after)\n" if after else ""]
+    return found[0], found[1]

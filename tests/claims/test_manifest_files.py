@@ -52,6 +52,40 @@ def test_without_prune_stale_files_are_named(tmp_path):
     assert stale == ["y.yaml"] and not folder.changed and (tmp_path / "y.yaml").exists()
 
 
+SECRET = """---
+apiVersion: v1
+kind: Secret
+metadata: {name: pull, namespace: ml}
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ("stringData: {token: one-hidden, same: too-hidden}", "token: '***"),
+        ("data: {token: two-hidden}", "token: '***"),
+        ("data: [list-hidden]", "*** (after)"),
+        ("data: {token: half-hidden", "*** (after)"),
+        ("---\nword-hidden", "*** (after)"),
+    ],
+)
+def test_the_values_of_secrets_are_for_the_files_owner(tmp_path, values, shown):
+    path = "namespaces/ml/secrets.yaml"
+    text = SECRET % values
+    for files in ({path: text}, {path: SECRET % "data: {token: other-hidden}"}, {path: text}, {}):
+        dry, _stale = write(tmp_path, files, dry=True)
+        folder, _stale = write(tmp_path, files)
+        assert folder.diff == dry.diff and len(folder.diff) == 1 and "hidden" not in str(folder.diff)
+        assert folder.diff[0]["before"] != folder.diff[0]["after"]
+        if files:
+            assert (tmp_path / path).stat().st_mode & 0o777 == 0o600 and "hidden" in (tmp_path / path).read_text()
+        if files.get(path) == text:
+            assert shown in folder.diff[0]["after"]
+    folder, _stale = write(tmp_path, {"x.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nof: {kind: Secret}\n"})
+    assert "of: {kind: Secret}" in folder.diff[0]["after"] and (tmp_path / "x.yaml").stat().st_mode & 0o077
+
+
 @pytest.mark.parametrize(
     ("kind", "namespace", "path"),
     [
