@@ -87,13 +87,17 @@ class ActionModule(ControllerAction):
             "summary": lines,
             "states": {name: {"state": state, "reason": reason} for name, (state, reason) in states.items()},
         }
-        if too_many(states, percentage):
+        stopped = too_many(states, percentage)
+        # Ansible ends a run of whose batch no host is left; those that are lost are out of it already
+        batch = variables.get("ansible_play_batch") or []
+        if stopped or (batch and all(states[name][0] == FAILED for name in batch)):
             left = sum(state == WAITING for state, _reason in states.values())
             lines.append(
                 "The rollout stops here"
                 + (f", and {left} {'node was' if left == 1 else 'nodes were'} not touched" if left else "")
                 + ". Mend what failed, and run it again: it goes on where it stopped."
             )
+        if stopped:
             found.update(failed=True, msg="\n".join(lines))
         return found
 

@@ -160,6 +160,16 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
     assert "ok: [c]" in output and "stops here" not in output
 
 
+def test_a_batch_of_which_no_node_is_left_ends_the_rollout_and_says_so(tmp_path):
+    plays = yaml.safe_load(BATCHES)
+    stands = {"import_tasks": f"{COLLECTION}/playbooks/tasks/stands.yml", "vars": {"stands_bearable": 90}}
+    plays[0].update(serial=1, tasks=[plays[0]["tasks"][0], stands])
+    (tmp_path / "batches.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    output = play(tmp_path, {name: {} for name in "abcd"}, playbook=str(tmp_path / "batches"), rc=2)
+    assert "[a]" not in output and output.count("The rollout stops here, and 2 nodes were not touched") == 1
+    assert output.index("The rollout stops here") > output.index("failed: 1 node")
+
+
 def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
     """What each batch of a playbook has to say, which chooses hosts and does nothing else."""
     plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
