@@ -9,6 +9,8 @@ It opens the container's network namespace and hands it to the driver together w
 Where the driver restarts, or something has to end first, it asks again, up to SECONDS. Exit status 0: devices are
 attached. Otherwise the container does not start, and the one line on standard error stands in the pod's event.
 Each start of a container waits for it, so it loads nothing: json and socket would take longer than all else here.
+The node's own Python may run it, from 3.6 on: annotations are evaluated there, and before 3.10 a socket's timeout is no
+TimeoutError.
 """
 
 import os
@@ -37,7 +39,7 @@ class Told(Again):
     """The reason to ask again, in the driver's own words."""
 
 
-def main(arguments: list[str], state: bytes) -> int:
+def main(arguments: "list[str]", state: bytes) -> int:
     """Do the work; returns the exit status."""
     try:
         path, uid, seconds = arguments
@@ -67,7 +69,7 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
     while True:
         try:
             return ask(path, request, netns, deadline)
-        except TimeoutError:
+        except socket.timeout:
             raise unfinished from None
         except Again as reason:
             if time.monotonic() + _PAUSE >= deadline:
@@ -92,7 +94,7 @@ def process(state: bytes) -> int:
 
 
 def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
-    """Ask once. Raises Failure where the driver refuses, Again where it cannot do it now, TimeoutError at the end."""
+    """Ask once. Raises Failure where the driver refuses, Again where it cannot do it now, socket.timeout at the end."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -107,7 +109,7 @@ def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
             if not part:
                 raise Again("the driver ended while it worked")
             answer += part
-    except TimeoutError:
+    except socket.timeout:
         raise
     except OSError as error:
         raise Again(f"no driver at {path}: {error.strerror or error}") from None

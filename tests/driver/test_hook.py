@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import json
 import os
 import socket
@@ -39,6 +41,12 @@ ANNOTATIONS = {
     "io.kubernetes.cri.container-name": 'has a "pid": 1 in it',
     "pid": "7",
 }
+#: Interpreters that a node may have as its own, and the driver does not run on.
+OLD = sorted(
+    path
+    for folder in (Path("/usr/bin"), *Path.home().glob(".pyenv/versions/*/bin"))
+    for path in folder.glob("python3.[6-9]")
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the socket is for root alone")
 pytestmark = needs_root
 
@@ -205,6 +213,35 @@ def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
     status, said = Hook(paths, container, wait=0.5).ended()
     assert (status, said) == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
     server.stop(10)
+
+
+@pytest.mark.parametrize(
+    "python", OLD or [pytest.param(None, marks=pytest.mark.skip("no old Python is here"))], ids=str
+)
+def test_an_old_python_runs_it(
+    server: HookServer, paths: Paths, shelf: Shelf, container: int, python: Path, tmp_path: Path
+) -> None:
+    there = dataclasses.replace(paths, hook_python=python)
+    assert Hook(there, container).ended() == (0, "")
+    refusal = Hook(there, container, annotations={"refuse": "no link"}).ended()
+    assert refusal == (1, "lanewise.dev: no link\n")
+    gone = Hook(dataclasses.replace(there, run_dir=tmp_path), container, wait=0.5).ended()
+    missing = f"no driver at {tmp_path}/hook.sock: No such file or directory"
+    assert gone == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
+    shelf.delay = 3
+    slow = Hook(there, container, wait=0.5).ended()
+    assert slow == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
+
+
+def test_it_is_written_for_an_old_python() -> None:
+    """Where none is installed: its grammar, and annotations that it can evaluate."""
+    # there is no grammar of 3.6 to ask for; what 3.7 added to it is of no use here
+    tree = ast.parse(Path(hook.__file__).read_text(), feature_version=(3, 7))
+    annotations = [node.annotation for node in ast.walk(tree) if isinstance(node, (ast.arg, ast.AnnAssign))]
+    annotations += [node.returns for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert len(annotations) > 9
+    for one in annotations:
+        assert isinstance(one, (ast.Constant, ast.Name, type(None))), ast.unparse(one)
 
 
 def test_stop_lets_running_attaches_end(paths: Paths, shelf: Shelf, container: int) -> None:
