@@ -26,7 +26,7 @@ from .claim_files import ClaimFiles
 from .claim_status import Ailment
 from .dra.interface_config import DRIVER
 from .dra.problems import Problem
-from .errors import Busy, DriverError, Refused, Unreachable
+from .errors import Busy, DriverError, KernelError, Refused, Unreachable
 from .inventory import Device
 from .lock import PATIENCE, Locks
 from .metrics import DETACH, Metrics
@@ -589,7 +589,13 @@ class Service:
 
     def _take(self, device: DeviceRecord, pin: Path) -> None:
         for link in device.rdma["moves"] if device.rdma else ():
-            rdma.move(link, pin, back=True)
+            try:
+                rdma.move(link, pin, back=True)
+            except KernelError as error:
+                if rdma.place(link, pin) != "missing":
+                    raise
+                # its hardware is gone, or the pod gave it another name: it then comes when the namespace ends
+                log.warning("%s is left: %s", link, error.message, extra={"device": device.device})
         if device.host is not None:
             identity = Device.from_json(device.known).identity
             inside = pin if netns.alive(pin) else None

@@ -22,11 +22,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra import interface_
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
-from lanewise_driver import calls, events
+from lanewise_driver import calls, events, rdma
 from lanewise_driver.claim_status import Writer
 from lanewise_driver.cluster import Access, Cluster
 from lanewise_driver.errors import DriverError, KernelError, Refused
 from lanewise_driver.lock import Locks
+from lanewise_driver.records import DETACHING, PREPARED
 
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
 
@@ -215,6 +216,59 @@ else:
         found = world.plane.expect("GET", EVENTS)["items"]
         ours = [one for one in found if one.get("reportingController") == "lanewise.dev"]
         return [one for one in ours if (one["regarding"]["kind"], one["regarding"]["name"]) == (kind, name)]
+
+    # RDMA devices, where each is in one namespace
+
+    @pytest.mark.parametrize("act", ["unprepare", "drop_gone", "recover"])
+    def test_an_rdma_device_that_vanished_holds_nothing_up(clean: World, sandbox: Sandbox, act: str) -> None:
+        """It fell off the bus, or the pod gave it another name."""
+        service = clean.service()
+        claim = clean.claims["one"]
+        service.prepare(claim)
+        service.attach(clean.request("one", sandbox.path))
+        record = service.store.load(claim.uid)
+        assert record
+        record.held[0].rdma = {"nodes": [], "moves": ["no_such_0"]}
+        if act == "drop_gone":
+            record.name = "gone"
+            sandbox.end()
+        if act == "recover":
+            record.phase = DETACHING
+        service.store.save(record)
+        again = clean.service()
+        if act == "unprepare":
+            again.unprepare(claim)
+        else:
+            assert getattr(again, act)()
+        if act == "recover":
+            left = again.store.load(claim.uid)
+            assert left and left.phase == PREPARED
+            again.unprepare(claim)
+        assert again.store.uids() == []
+
+    def test_an_rdma_device_that_stays_in_its_pod_is_not_left_there(
+        clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(link: str, _netns: Path, back: bool = False) -> None:
+            raise KernelError(f"move {link}", errno.EOPNOTSUPP if back else 0)
+
+        service = clean.service()
+        claim = clean.claims["one"]
+        service.prepare(claim)
+        service.attach(clean.request("one", sandbox.path))
+        record = service.store.load(claim.uid)
+        assert record
+        record.held[0].rdma = {"nodes": [], "moves": ["soft0"]}
+        service.store.save(record)
+        with monkeypatch.context() as patched:
+            patched.setattr(rdma, "move", refuse)
+            for side in ("pod", "host"):
+                patched.setattr(rdma, "place", lambda _link, _netns, side=side: side)
+                with pytest.raises(KernelError, match="move soft0"):
+                    service.unprepare(claim)
+        left = service.store.load(claim.uid)
+        assert left and left.phase == DETACHING
+        service.unprepare(claim)
 
     def test_failures_are_events(clean: World, sandbox: Sandbox) -> None:
         reporter = events.Reporter(clean.cluster)
