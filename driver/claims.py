@@ -210,10 +210,12 @@ class Service:
         return found if found != known else None
 
     def held(self) -> list[Device]:
-        """The devices that claims have for themselves, as they were at allocation, for inventory.Inventory."""
+        """The devices that claims have for themselves, as they were at allocation, for inventory.Inventory. Those of an
+        earlier boot are on the node again, and may be others by now."""
         records, unreadable = self.store.all()
         for error in unreadable:
             log.error("%s", error.message)
+        records = [record for record in records if record.boot == self.boot]
         return [Device.from_json(device.known) for record in records for device in record.held]
 
     # after a start
@@ -333,9 +335,23 @@ class Service:
         if record and record.boot != self.boot:
             # the machine has started anew, and its devices are where the kernel put them
             self._at_home(record)
+            self._look_anew(record)
             record.boot = self.boot
             self._save(record, PREPARED)
         return record
+
+    def _look_anew(self, record: Record) -> None:
+        """Have a record say what its devices are in this boot. One that is not there yet with all that it had, as its
+        drivers are not loaded, stays what it was."""
+        for device in record.devices:
+            try:
+                now = self.inventory.device(device.device)
+            except DriverError as error:
+                log.warning("%s is taken to be what it was: %s", device.device, error.message)
+                continue
+            had = Device.from_json(device.known)
+            if now and (now.interface or not had.interface) and (now.rdma_devices or not had.rdma_devices):
+                device.known = now.as_json()
 
     def _save(self, record: Record, phase: str) -> None:
         before = record.phase, record.since
@@ -378,6 +394,7 @@ class Service:
             if record.phase == PREPARED:
                 with self._devices(record):
                     self._check_devices(record)
+                    self._name_rdma(record)
             prepared = self.files.write(record)
         except BaseException as error:
             if record is not old:
@@ -420,6 +437,26 @@ class Service:
                 problems += interfaces.check(identity, device.config, where)
         if problems:
             raise refusal(problems)
+
+    def _name_rdma(self, record: Record) -> None:
+        """Have RDMA devices under the names of now: where the kernel numbered them anew, another function has the old
+        name. Raises Busy where there is none, as its driver is not loaded yet or a pod that ends still has it."""
+        changed = False
+        for device in record.held:
+            known = Device.from_json(device.known)
+            if not known.address or not known.rdma_devices:
+                continue
+            now = rdma.links(known.address)
+            if not now:
+                raise Busy(f"{device.device}: its RDMA device is not on the node now")
+            if now != sorted(known.rdma_devices):
+                attributes = device.known["device"].get("attributes", {})
+                if "rdmaDevice" in attributes and len(now) == 1:
+                    attributes["rdmaDevice"] = {"string": now[0]}
+                device.known["rdma_devices"] = now
+                changed = True
+        if changed:
+            self._save(record, PREPARED)
 
     def _forget(self, uid: str, record: Record | None, untold: bool = False) -> None:
         """Take back a claim's devices and leave no trace of it; the record goes last. C(untold) keeps it until the

@@ -23,6 +23,7 @@ from . import netns as namespaces
 from .errors import KernelError
 from .links import step
 from .netlink import Netlink
+from .topology.pci import address_in
 
 SYS = "/sys"
 DEV = "/dev"
@@ -61,11 +62,14 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
 
 
 def links(address: str, root: str = SYS) -> list[str]:
-    """The RDMA devices (C(mlx5_0)) of a PCI function, as long as they are on the node."""
+    """The RDMA devices (C(mlx5_0)) that hang on a PCI function, as a probe finds them, while they are on the node."""
+    folder = f"{root}/class/infiniband"
     try:
-        return sorted(os.listdir(f"{root}/bus/pci/devices/{address}/infiniband"))
+        names = sorted(os.listdir(folder))
     except OSError:
         return []
+    owners = {name: os.path.realpath(f"{folder}/{name}").rpartition("/infiniband/")[0] for name in names}
+    return [name for name, owner in owners.items() if address_in(owner) == address]
 
 
 def link_layer(link: str, root: str = SYS) -> str:

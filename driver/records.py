@@ -61,11 +61,11 @@ class DeviceRecord:
     """One allocated device.
 
     C(request) is the allocation's (C(nic), or C(nic/fast) for a subrequest). C(known) is the inventory.Device as it was
-    at allocation, C(config) the merged fields of its InterfaceConfigs. While it may be away from the node, C(host) is
-    its host state and C(rdma) says which RDMA devices go along (C(moves)) and what containers may open (C(nodes)).
-    C(network) and C(leases) are what attach told. C(interface) is the name in the pod, empty for a device without
-    network interface. C(admin) devices are never moved. Devices with the same C(lock) are not worked on at the same
-    time: functions of one port.
+    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; C(config) the merged fields
+    of its InterfaceConfigs. While it may be away from the node, C(host) is its host state and C(rdma) says which RDMA
+    devices go along (C(moves)) and what containers may open (C(nodes)). C(network) and C(leases) are what attach told.
+    C(interface) is the name in the pod, empty for a device without network interface. C(admin) devices are never moved.
+    Devices with the same C(lock) are not worked on at the same time: functions of one port.
     """
 
     device: str

@@ -30,10 +30,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from lanewise_driver import rdma
 from lanewise_driver.calls import AttachRequest, ClaimRef
 from lanewise_driver.claim_status import Writer
 from lanewise_driver.claims import Service
 from lanewise_driver.errors import Busy, DriverError, KernelError, Refused
+from lanewise_driver.inventory import Device
 from lanewise_driver.lock import Locks
 from lanewise_driver.records import ATTACHED, PREPARED
 
@@ -220,7 +222,6 @@ else:
         record = service.store.load(clean.claims["one"].uid)
         assert record
         from lanewise_driver import interfaces, netns
-        from lanewise_driver.inventory import Device
 
         pin = clean.paths.pin(record.uid)
         (device,) = record.held
@@ -236,6 +237,76 @@ else:
         again.attach(clean.request("one", sandbox.path))
         assert set(sandbox.links()) == {"lo", "net1"}
         again.unprepare(clean.claims["one"])
+
+    def test_after_a_boot_devices_are_what_they_are_now(clean: World) -> None:
+        service = clean.service()
+        service.prepare(clean.claims["one"])
+        record = service.store.load(clean.claims["one"].uid)
+        assert record
+        (device,) = record.held
+        fresh, name = dict(device.known), device.device
+        stale = {"name": name, "attributes": {"rdma": {"bool": False}, "rdmaDevice": {"string": "mlx5_0"}}}
+        device.known = {**fresh, "device": stale, "interface": "old0"}
+        service.store.save(record)
+        # in the same boot it may be in a pod, and nothing else is known of it
+        assert clean.service().recover()
+        record = service.store.load(record.uid)
+        assert record and record.held[0].known["device"] == stale
+        again = clean.service(boot="another boot")
+        published = {one["name"]: one for one in again.inventory.publication.devices}
+        assert published[name] == fresh["device"]
+        assert again.recover()
+        record = again.store.load(record.uid)
+        assert record and record.held[0].known == fresh
+        assert again.held() == [Device.from_json(fresh)]
+        # one that the next boot does not find, or not with its RDMA device yet, stays what it was
+        for known in ({**fresh, "name": "net-none"}, {**fresh, "rdma_devices": ["mlx5_0"]}):
+            record.held[0].known, record.held[0].device = known, known["name"]
+            again.store.save(record)
+            assert clean.service(boot="a third boot").recover()
+            left = again.store.load(record.uid)
+            assert left and left.held[0].known == known
+        again.unprepare(clean.claims["one"])
+
+    def test_rdma_devices_have_the_names_of_this_boot(
+        clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now: list[str] = []
+        monkeypatch.setattr(rdma, "links", lambda _address: list(now))
+        monkeypatch.setattr(
+            rdma, "char_devices", lambda link, **_asked: [rdma.CharDevice(f"/dev/infiniband/{link}", 231, 192)]
+        )
+
+        def nodes() -> list[str]:
+            edits = json.loads(clean.paths.cdi_spec(uid).read_text())["devices"][0]["containerEdits"]
+            return [node["path"] for node in edits["deviceNodes"]]
+
+        uid = clean.claims["one"].uid
+        service = clean.service()
+        service.prepare(clean.claims["one"])
+        record = service.store.load(uid)
+        assert record
+        (device,) = record.held
+        told = {"rdmaDevice": {"string": "mlx5_0"}, "rdma": {"bool": True}}
+        device.known = {**device.known, "address": "0000:ff:00.0", "rdma_devices": ["mlx5_0"]}
+        device.known["device"] = {"name": device.device, "attributes": told}
+        device.interface = ""
+        service.store.save(record)
+        with pytest.raises(Busy, match=f"{device.device}: its RDMA device is not on the node"):
+            service.prepare(clean.claims["one"])
+        now.append("mlx5_3")
+        service.prepare(clean.claims["one"])
+        assert nodes() == ["/dev/infiniband/mlx5_3"]
+        record = service.store.load(uid)
+        assert record and record.held[0].known["rdma_devices"] == ["mlx5_3"]
+        file = next(clean.paths.metadata_dir.rglob("metadata.json")).read_text()
+        assert "mlx5_3" in file and "mlx5_0" not in file
+        # what a pod has is not touched
+        service.attach(clean.request("one", sandbox.path))
+        now[:] = ["mlx5_4"]
+        service.prepare(clean.claims["one"])
+        assert nodes() == ["/dev/infiniband/mlx5_3"]
+        service.unprepare(clean.claims["one"])
 
     # claims that live on
 

@@ -19,9 +19,11 @@ def sysfs(root: Path) -> None:
     """A node with a RoCE and an InfiniBand device, and the class entries of Linux 6.12."""
     for place, (address, layer) in enumerate((("0000:8a:00.0", "Ethernet"), ("0000:8b:00.0", "InfiniBand"))):
         name = f"mlx5_{place}"
-        (root / f"bus/pci/devices/{address}/infiniband/{name}").mkdir(parents=True)
-        port = root / f"class/infiniband/{name}/ports/1"
+        device = root / f"devices/pci0000:80/{address}/infiniband/{name}"
+        port = device / "ports/1"
         port.mkdir(parents=True)
+        (root / "class/infiniband").mkdir(parents=True, exist_ok=True)
+        (root / "class/infiniband" / name).symlink_to(device)
         (port / "link_layer").write_text(f"{layer}\n")
         entries = {"infiniband_verbs": [(f"uverbs{place}", 231, 192 + place)]}
         if layer == "InfiniBand":
@@ -44,6 +46,14 @@ def test_devices_of_a_function(tmp_path: Path) -> None:
     sysfs(tmp_path)
     assert rdma.links("0000:8a:00.0", root) == ["mlx5_0"]
     assert rdma.links("0000:8c:00.0", root) == []
+    # one on a part of the function, and a soft one on nothing
+    part = tmp_path / "devices/pci0000:80/0000:8a:00.0/mlx5_core.sf.4/infiniband/mlx5_7"
+    soft = tmp_path / "devices/virtual/infiniband/rxe0"
+    for device in (part, soft):
+        device.mkdir(parents=True)
+        (tmp_path / "class/infiniband" / device.name).symlink_to(device)
+    assert rdma.links("0000:8a:00.0", root) == ["mlx5_0", "mlx5_7"]
+    assert rdma.links("0000:8a:00.0", str(tmp_path / "none")) == []
     assert not rdma.before_interface("mlx5_0", root)
     assert rdma.before_interface("mlx5_1", root)
     assert rdma.link_layer("mlx5_9", root) == ""
