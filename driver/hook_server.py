@@ -102,14 +102,15 @@ class HookServer:
         return listener
 
     def _run(self, listener: socket.socket) -> None:
-        """Take hooks, and listen again where someone took the socket away, such as a newer instance that ended."""
+        """Take hooks, and listen again where nobody does any more: someone removed the socket, or a newer instance that
+        took it over has ended."""
         while not self._stopping.is_set():
             try:
                 connection, _unused = listener.accept()
             except TimeoutError:
-                if self.path.exists():
+                if _answered(self.path):
                     continue
-                log.warning("%s was removed: listening again", self.path)
+                log.warning("nobody listens at %s: listening again", self.path)
                 try:
                     fresh = self._listen()
                 except OSError as error:
@@ -211,6 +212,19 @@ class HookServer:
             with serialized(self._lock):
                 self.service.attach(request)
             log.info("attached")
+
+
+def _answered(path: Path) -> bool:
+    """Whether there is a socket that somebody has open. Asked by one of another kind, of which a listener sees
+    nothing (unix(7): EPROTOTYPE)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as other:
+        try:
+            other.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            pass
+    return True
 
 
 def _peer(connection: socket.socket) -> int:

@@ -341,6 +341,27 @@ def test_a_lost_socket_comes_back(paths: Paths, shelf: Shelf, container: int, mo
     server.stop(1)
 
 
+def test_the_socket_of_a_newer_instance_that_was_killed(
+    paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    server = HookServer(paths, shelf, Metrics(), INSTANCE.format(1))
+    server.start()
+    draft = paths.run_dir / "draft"
+    with socket.socket(socket.AF_UNIX) as newer:
+        newer.bind(str(draft))
+        newer.listen()
+        newer.settimeout(0.5)
+        draft.rename(paths.hook_socket)
+        with pytest.raises(TimeoutError):  # nobody comes to look at it
+            newer.accept()
+        inode = paths.hook_socket.stat().st_ino
+    assert Hook(paths, container).ended() == (0, "")
+    assert paths.hook_socket.stat().st_ino != inode
+    server.stop(1)
+    assert not paths.hook_socket.exists()
+
+
 def test_drafts_of_the_killed_are_swept(paths: Paths, shelf: Shelf) -> None:
     old, fresh = (paths.hook_socket.with_name(f"{paths.hook_socket.name}.{name}") for name in ("0badcafe", "f7e5f7e5"))
     for draft in (old, fresh):
