@@ -44,18 +44,23 @@ _DECIMAL = re.compile(r"^[0-9]{1,6}(\.[0-9]{1,9})?$")
 #: Beginnings of the names that RDMA drivers and rdma-core's renaming rules give; network interfaces have others.
 _RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qedr|hns_|erdma_|mana_|ionic_|siw|rxe)")
 
-_PCI_TYPE = re.compile(r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})$")
+#: Class and subclass, identifiers, revision, and from hwloc 3 on the programming interface.
+_PCI_TYPE = re.compile(
+    r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})(?: ([0-9a-f]{2}))?$"
+)
 _BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
 _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
 
 #: Subclasses for which the PCI Code and ID Assignment Specification knows the programming interface 00 alone, so that
-#: the four digits of hwloc say all six.
+#: the four digits of hwloc before 3 say all six.
 _ONE_INTERFACE = frozenset(
     ("0200", "0203", "0205", "0206", "0207", "0280", "0302", "0380", "0600", "0601", "0680", "0b40")
 )
 
-#: hwloc_obj_osdev_type_e of hwloc 1.x and 2.x
-_OSDEV_BLOCK, _OSDEV_NETWORK, _OSDEV_OPENFABRICS = "0", "2", "3"
+#: hwloc_obj_osdev_type_e: numbers in hwloc 1.x and 2.x, bits from 3 on, of which an RDMA device may have the network's
+#: besides its own.
+_OSDEV_NUMBERS = {0: "block", 2: "network", 3: "openfabrics"}
+_OSDEV_BITS = ((1 << 5, "openfabrics"), (1 << 4, "network"), (1 << 0, "block"))
 
 #: enum ib_port_state
 _PORT_STATES = {"0": "NOP", "1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE", "5": "ACTIVE_DEFER"}
@@ -399,7 +404,7 @@ class _Nccl:
 
 
 class _Hwloc:
-    """The XML of lstopo (hwloc 2.x; 1.x with all but its distances).
+    """The XML of lstopo (hwloc 2.x and 3.x; 1.x with all but its distances).
 
     hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and puts every bus that it
     cannot hang below a bridge under a host bridge of its own. C(root_complex) is therefore stated only where that is
@@ -409,26 +414,28 @@ class _Hwloc:
     C(numa_node) follows the CPUs of the object that the host bridge hangs on, by the rule of
     :func:`cpu.numa_node_of`; on a machine with a single NUMA node the file cannot tell locality from its absence.
     C(gb_per_s) is all that is said of a link. C(class_code) is given where the programming interface, which hwloc
-    leaves out, can be 00 only. VFs look like any other function.
+    before 3 leaves out, is told or can be 00 only. VFs look like any other function.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._sets: dict[int, int] = {}
         self._models: dict[str, str] = {}
+        self._devices_are_bits = False
         self._bridged_domains: set[str] = set()
         self._hosts: dict[str, str] = {}  # function -> domain:bus of the host bridge object above it
 
     def read(self, root: _Element, stated: list[dict[str, t.Any]]) -> None:
         topology = self._topology
         version = root.get("version")
-        if version is not None and not version.startswith("2."):
-            raise root.wrong("version", "2.x or none (1.x); write the file with lstopo --export-xml-flags v2")
+        if version is not None and not version.startswith(("2.", "3.")):
+            raise root.wrong("version", "2.x, 3.x or none (1.x); write the file with lstopo --export-xml-flags v2")
+        self._devices_are_bits = (version or "").startswith("3.")
         machines = [child for child in root.children if child.tag == "object"]
         if not machines:
             raise ValueError(f"line {root.line}: <topology> holds no <object>; write the file with lstopo --of xml")
         for machine in machines:
-            self._system(machine)
+            self._system(root, machine)
             self._processors(machine)
         cpu.join_packages(topology.numa_nodes, self._sets, topology.packages)
         self._distances(root)
@@ -442,9 +449,9 @@ class _Hwloc:
         self._join_interfaces()
         _finish(topology, stated, self._models)
 
-    def _system(self, machine: _Element) -> None:
+    def _system(self, root: _Element, machine: _Element) -> None:
         system = self._topology.system
-        values = _infos(machine)
+        values = {**_infos(root), **_infos(machine)}  # hwloc 3 tells at the root what is not hardware
         system.architecture = values.get("Architecture")
         system.vendor = values.get("DMISysVendor")
         system.product = values.get("DMIProductName") or values.get("PlatformModel")
@@ -535,8 +542,8 @@ class _Hwloc:
         identity = _PCI_TYPE.match((element.get("pci_type") or "").lower())
         if not identity:
             raise element.wrong("pci_type", "class and identifiers such as 0207 [15b3:101b] [15b3:0007] 00")
-        digits, vendor, device, subsystem_vendor, subsystem_device, revision = identity.groups()
-        function = PciFunction(address=address, bridges=bridges, class_code=digits)
+        digits, vendor, device, subsystem_vendor, subsystem_device, revision, interface = identity.groups()
+        function = PciFunction(address=address, bridges=bridges, class_code=digits + (interface or ""))
         if vendor != "0000":  # zeros: hwloc could not read them, nor the revision
             function.vendor_id, function.device_id, function.revision = vendor, device, revision
         if subsystem_vendor != "0000":
@@ -559,15 +566,24 @@ class _Hwloc:
         digits = function.class_code or ""
         if function.kind != "bridge":
             function.kind = ids.kind(digits, function.vendor_id, function.device_id, not function.bridges)
-        function.class_code = f"{digits}00" if digits in _ONE_INTERFACE else None
+        if len(digits) < 6:
+            function.class_code = f"{digits}00" if digits in _ONE_INTERFACE else None
+
+    def _device_kind(self, element: _Element) -> str | None:
+        number = element.number("osdev_type")
+        if number is None:
+            return None
+        if not self._devices_are_bits:
+            return _OSDEV_NUMBERS.get(number)
+        return next((kind for bit, kind in _OSDEV_BITS if number & bit), None)
 
     def _os_device(self, element: _Element, function: PciFunction | None) -> None:
         topology = self._topology
-        name, kind, values = element.get("name"), element.get("osdev_type"), _infos(element)
+        name, kind, values = element.get("name"), self._device_kind(element), _infos(element)
         address = function.address if function else None
         if name is None:
             return
-        if kind == _OSDEV_NETWORK:
+        if kind == "network":
             interface = Interface(name=name, kind="physical" if address else "virtual", address=address)
             interface.mac = values.get("Address")
             if interface.mac and interface.mac.count(":") == 19:
@@ -576,9 +592,9 @@ class _Hwloc:
             if _NUMBER.match(port) and int(port):
                 interface.dev_port = int(port) - 1  # hwloc counts from 1
             topology.interfaces.append(interface)
-        elif kind == _OSDEV_OPENFABRICS:
+        elif kind == "openfabrics":
             topology.rdma_devices.append(_rdma_device(name, address, values))
-        elif kind == _OSDEV_BLOCK and address and name.startswith("nvme"):
+        elif kind == "block" and address and name.startswith("nvme"):
             if all(nvme.address != address for nvme in topology.nvme):
                 nvme = Nvme(address=address, model=values.get("Model"), serial=values.get("SerialNumber"))
                 topology.nvme.append(nvme)
