@@ -216,6 +216,8 @@ def _finish(topology: Topology, stated: list[dict[str, t.Any]], models: dict[str
 class _Nccl:
     """NCCL's topology file (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE; src/graph/xml.cc in NCCL).
 
+    RCCL's is the same with version 2 and what it needs to know of its GPUs and of the links between them.
+
     The graph knows whole switches: NCCL climbs two sysfs levels a step, so root ports and the downstream ports of
     switches are not in it. C(bridges) are the enclosing C(pci) elements, one a switch, fake addresses such as
     ffff:ff:01.0 included; C(root_complex) is unknown. C(link_speed) and C(link_width) are what the two ends of the
@@ -232,8 +234,8 @@ class _Nccl:
     def read(self, root: _Element, stated: list[dict[str, t.Any]]) -> None:
         topology = self._topology
         version = root.get("version")
-        if version not in (None, "1"):
-            raise root.wrong("version", "1; dump the topology with a released NCCL")
+        if version not in (None, "1", "2"):
+            raise root.wrong("version", "1 (NCCL) or 2 (RCCL); dump the topology with a release of either")
         cpus = [element for element in root.children if element.tag == "cpu"]
         if not cpus:
             raise ValueError(f"line {root.line}: <system> holds no <cpu>; give a topology file, not a graph or a part")

@@ -220,6 +220,21 @@ def test_nccl_dump():
     assert {nic.address: nic.speed_mbps for nic in dump.nics} == {"0000:0d:00.0": 200000, "0000:0e:00.0": 25000}
 
 
+def test_rccl_dump():
+    dump = load(
+        '<system version="2"><cpu numaid="0" affinity="ff" arch="x86_64" vendor="AuthenticAMD">'
+        '<pci busid="0000:01:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<pci busid="0000:02:00.0" class="0x120000" vendor="0x1002" device="0x74a1" link_speed="32.0 GT/s PCIe">'
+        '<gpu dev="0" sm="94" gcn="gfx942" arch="38911" rank="0" gdr="1">'
+        '<xgmi target="0000:22:00.0" count="1" tclass="0x120000"/></gpu></pci>'
+        '<pci busid="0000:03:00.0" class="0x020000" vendor="0x14e4" device="0x1760">'
+        '<nic><net name="bnxt_re0" dev="0" speed="400000" port="1" guid="0x1" gdr="1"/></nic></pci>'
+        "</pci></cpu></system>"
+    )
+    assert [(gpu.address, gpu.nearest_nics.level) for gpu in dump.gpus] == [("0000:02:00.0", "PIX")]
+    assert [nic.rdma_devices for nic in dump.nics] == [["bnxt_re0"]]
+
+
 def test_nccl_without_class_is_not_invented():
     bare = load(
         '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0"/><pci busid="0000:00:17.0"/></cpu>'
@@ -397,7 +412,7 @@ def test_lstopo_3_says_the_same_and_the_programming_interface():
         (CLOUD, "hwloc", "line 3: <system> is the nccl form"),
         (LSTOPO, "nccl", "<topology> is the hwloc form"),
         (CLOUD, "other", "unknown form"),
-        ('<system version="2"><cpu numaid="0"/></system>', "auto", "version"),
+        ('<system version="3"><cpu numaid="0"/></system>', "auto", "version"),
         ("<system version='1'/>", "auto", "no <cpu>"),
         ("<topology version='2.0'/>", "auto", "no <object>"),
         ('<topology version="4.0"><object type="Machine"/></topology>', "auto", "--export-xml-flags v2"),
