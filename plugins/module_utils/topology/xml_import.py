@@ -439,6 +439,7 @@ class _Hwloc:
         for machine in machines:
             self._system(root, machine)
             self._processors(machine)
+        self._take_borrowed_cpus()
         cpu.join_packages(topology.numa_nodes, self._sets, topology.packages)
         self._distances(root)
         for machine in machines:
@@ -485,6 +486,21 @@ class _Hwloc:
                 topology.packages.append(Package(id=number, cpus=cpuset.to_list(cpus)))
                 topology.system.cpu_model = topology.system.cpu_model or _infos(child).get("CPUModel")
             self._processors(child)
+
+    def _take_borrowed_cpus(self) -> None:
+        """Leave each CPU to one NUMA node, as the kernel does: hwloc gives a node without CPUs those that it is near.
+
+        What such a node is near are whole nodes with CPUs, so a node whose CPUs all belong to smaller ones has none.
+        Of nodes with the same CPUs the first has them: the kernel numbers the nodes of processors before those of
+        memory alone (acpi_numa_init in drivers/acpi/numa/srat.c), the firmware of POWER does the same. Sets that cross
+        in another way are left as they are.
+        """
+        taken = 0
+        nodes = {node.id: node for node in self._topology.numa_nodes}
+        for number, cpus in sorted(self._sets.items(), key=lambda item: (bin(item[1]).count("1"), item[0])):
+            if cpus and cpus & ~taken == 0:
+                self._sets[number], nodes[number].cpus = 0, ""
+            taken |= cpus
 
     def _distances(self, root: _Element) -> None:
         """The firmware's latency matrix (hwloc 2.x only; kind 5 is HWLOC_DISTANCES_KIND_FROM_OS and MEANS_LATENCY)."""

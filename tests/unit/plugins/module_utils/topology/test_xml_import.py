@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, probe, xml_import
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, cpuset, probe, xml_import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, as_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -354,6 +354,32 @@ def test_lstopo_single_node_does_not_prove_locality():
     node = load(single)
     assert len(node.numa_nodes) == 1
     assert {function.numa_node for function in node.functions.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ({0: 0x0F, 8: 0xF0, 255: 0x0F}, {0: "0-3", 8: "4-7", 255: ""}),  # the memory of a GPU
+        ({3: 0xF0, 1: 0xF0, 2: 0x0F, 0: 0x0F}, {0: "0-3", 1: "4-7", 2: "", 3: ""}),  # HBM beside DRAM
+        ({0: 0x03, 1: 0x0C, 2: 0x0F, 3: 0xF0}, {0: "0-1", 1: "2-3", 2: "", 3: "4-7"}),  # of a package with clusters
+        ({0: 0x0F, 1: 0xF0, 2: 0xFF}, {0: "0-3", 1: "4-7", 2: ""}),  # of the machine
+        ({0: 0x0F, 1: 0xF0, 2: 0x03}, {0: "0-3", 1: "4-7", 2: "0-1"}),  # proves nothing of either
+        ({0: 0x0F, 1: 0x0F}, {0: "0-3", 1: ""}),
+    ],
+)
+def test_lstopo_gives_nodes_without_cpus_those_nearby(sets, expected):
+    objects = [f'<object type="NUMANode" os_index="{number}" cpuset="{cpus:#010x}"/>' for number, cpus in sets.items()]
+    socket = (
+        '<object type="Package" os_index="0" cpuset="0x0000000c"><object type="Bridge" bridge_type="0-1" '
+        'bridge_pci="0000:[17-17]"><object type="PCIDev" pci_busid="0000:17:00.0" '
+        'pci_type="0302 [10de:2330] [10de:16c1] a1"/></object></object>'
+    )
+    machine = f'<object type="Machine" cpuset="0x000000ff">{"".join(objects)}{socket}</object>'
+    node = load(f'<topology version="2.0">{machine}</topology>')
+    assert {one.id: one.cpus for one in node.numa_nodes} == expected
+    holders = [number for number, cpus in expected.items() if cpuset.from_list(cpus) & 0x0C]
+    several = sum(bool(cpus) for cpus in expected.values()) > 1
+    assert node.functions["0000:17:00.0"].numa_node == (holders[0] if several and len(holders) == 1 else None)
 
 
 def test_lstopo_1_names_packages_sockets():
