@@ -197,7 +197,7 @@ def _finish(topology: Topology, stated: list[dict[str, t.Any]], models: dict[str
     for device in topology.rdma_devices:
         device.ports.sort(key=lambda port: port.port)
         device.interfaces = sorted({interface for port in device.ports for interface in port.interfaces})
-    carriers = {interface.address for interface in topology.interfaces if interface.address}
+    carriers = {one.address for one in topology.interfaces if one.address and one.kind != "usb"}
     carriers |= {device.address for device in topology.rdma_devices if device.address}
     for address in carriers:
         if topology.functions[address].kind == "other":
@@ -380,8 +380,8 @@ class _Nccl:
                 if port and all(one.port != port for one in device.ports):
                     device.ports.append(RdmaPort(port=port, rate_gbps=speed / 1000 if speed else None))
             elif port == 0 and all(one.name != name for one in topology.interfaces):
-                kind = "physical" if address else "virtual"
-                topology.interfaces.append(Interface(name=name, kind=kind, address=address, speed_mbps=speed))
+                interface = Interface(name=name, kind=_interface_kind(function), address=address, speed_mbps=speed)
+                topology.interfaces.append(interface)
 
     def _rdma_device(self, name: str) -> RdmaDevice:
         devices = self._topology.rdma_devices
@@ -602,7 +602,7 @@ class _Hwloc:
         if name is None:
             return
         if kind == "network":
-            interface = Interface(name=name, kind="physical" if address else "virtual", address=address)
+            interface = Interface(name=name, kind=_interface_kind(function), address=address)
             interface.mac = values.get("Address")
             if interface.mac and interface.mac.count(":") == 19:
                 interface.link_layer = "infiniband"  # the only hardware addresses of twenty bytes
@@ -625,6 +625,13 @@ class _Hwloc:
             siblings = [one for one in self._topology.interfaces if one.address and one.address == device.address]
             for port in device.ports:
                 port.interfaces = [one.name for one in siblings if len(siblings) == 1 or one.dev_port == port.port - 1]
+
+
+def _interface_kind(function: PciFunction | None) -> str:
+    if function is None:
+        return "virtual"
+    # what is on a USB bus stands below its host controller, which is no NIC for it
+    return "usb" if (function.class_code or "").startswith("0c03") else "physical"
 
 
 def _rdma_device(name: str, address: str | None, values: dict[str, str]) -> RdmaDevice:

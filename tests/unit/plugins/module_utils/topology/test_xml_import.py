@@ -357,6 +357,24 @@ def test_lstopo_single_node_does_not_prove_locality():
 
 
 @pytest.mark.parametrize(
+    "document",
+    [
+        '<system version="1"><cpu numaid="0"><pci busid="0000:00:14.0" class="0x0c0330"><nic>'
+        '<net name="usb0" dev="0" speed="1000" port="0"/></nic></pci></cpu></system>',
+        '<topology version="2.0"><object type="Machine" cpuset="0x1"><object type="Bridge" bridge_type="0-1" '
+        'bridge_pci="0000:[00-00]"><object type="PCIDev" pci_busid="0000:00:14.0" '
+        'pci_type="0c03 [8086:a1af] [1028:0715] 09"><object type="OSDev" name="usb0" osdev_type="2"/></object></object>'
+        "</object></topology>",
+    ],
+)
+def test_usb_controller_with_an_interface_is_no_nic(document):
+    node = load(document)
+    assert [(one.name, one.kind, one.address) for one in node.interfaces] == [("usb0", "usb", "0000:00:14.0")]
+    assert node.functions["0000:00:14.0"].kind == "other"
+    assert node.nics == []
+
+
+@pytest.mark.parametrize(
     ("sets", "expected"),
     [
         ({0: 0x0F, 8: 0xF0, 255: 0x0F}, {0: "0-3", 8: "4-7", 255: ""}),  # the memory of a GPU
