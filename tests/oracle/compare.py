@@ -80,6 +80,15 @@ def _bits(text: str | None) -> int | None:
     return None if text is None else cpuset.from_list(text)
 
 
+def _mask(text: str) -> int | None:
+    """A mask as hwloc parses it: hexadecimal words of any length, with or without 0x."""
+    try:
+        words = [int(word, 16) for word in text.split(",")]
+    except ValueError:
+        return None
+    return sum(word << 32 * place for place, word in enumerate(reversed(words)))
+
+
 class _Comparer:
     def __init__(self, name: str, root: Path, topology: Topology, seen: lstopo.Machine) -> None:
         self.result = Comparison(name)
@@ -286,7 +295,7 @@ class _Comparer:
         """Whether our local CPUs are what one of the function's own files says, or neither says any."""
         own = _bits(self.topology.functions[address].local_cpus)
         said = []
-        for name, parse in (("local_cpulist", cpuset.from_list), ("local_cpus", cpuset.from_mask)):
+        for name, parse in (("local_cpulist", cpuset.from_list), ("local_cpus", _mask)):
             if self.path(address, name).exists():
                 said.append(parse(self.text(address, name)))
         return own in (said or [None])
@@ -299,7 +308,7 @@ class _Comparer:
             return None
         if self.rule_of_list(first) and theirs == seen.cpus:
             return "locality-from-list"
-        expected = (cpuset.from_mask(self.text(first, "local_cpus")) or 0) & seen.cpus or seen.cpus
+        expected = (_mask(self.text(first, "local_cpus")) or 0) & seen.cpus or seen.cpus
         if theirs == expected:
             if not ours and theirs == seen.cpus:
                 return "no-locality"

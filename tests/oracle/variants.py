@@ -233,6 +233,14 @@ def mask_and_list_disagree(tree: Tree) -> None:
 
 
 @_variant()
+def masks_with_a_prefix(tree: Tree) -> None:
+    for path in tree.functions():
+        tree.put(f"{path}/numa_node", "-1")
+        tree.put(f"{path}/local_cpulist", "0-7")
+        tree.put(f"{path}/local_cpus", f"0x{tree.files[f'{path}/local_cpus'].decode().strip()}")
+
+
+@_variant()
 def half_a_node(tree: Tree) -> None:
     _place(tree, "pci0000:97", "4-5", "30")
 

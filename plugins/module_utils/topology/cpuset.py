@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 _LIST = re.compile(r"^([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?$")
-_MASK = re.compile(r"^[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8})*$")
+_MASK = re.compile(r"^(0x)?[0-9a-fA-F]{1,8}(,(0x)?[0-9a-fA-F]{8})*$")
 _LIMIT = 1 << 16  # far above NR_CPUS; a damaged file must not make a giant integer
 
 
@@ -30,7 +30,10 @@ def from_list(text: str) -> int | None:
 
 
 def from_mask(text: str) -> int | None:
-    """Parse C(00000000,0000ffff), 32-bit words from the highest to the lowest; None if malformed."""
+    """Parse C(00000000,0000ffff), 32-bit words from the highest to the lowest; None if malformed.
+
+    Recordings that were edited by hand have words with C(0x), which hwloc reads, too.
+    """
     text = text.strip()
     if not _MASK.match(text) or len(text) > _LIMIT // 4:
         return None

@@ -32,8 +32,9 @@ def test_list_names_each_run_once(cpus):
 def test_mask_is_read_as_the_kernel_writes_it(cpus, padding):
     digits = f"{bits_of(cpus):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8 + padding * 8)
-    mask = ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))
-    assert cpuset.from_mask(mask) == bits_of(cpus)
+    words = [digits[start : start + 8] for start in range(0, len(digits), 8)]
+    assert cpuset.from_mask(",".join(words)) == bits_of(cpus)
+    assert cpuset.from_mask(",".join(f"0x{word}" for word in words)) == bits_of(cpus)
 
 
 @given(st.text(max_size=40))
@@ -59,10 +60,13 @@ def test_malformed_lists(text):
     assert cpuset.from_list(text) is None
 
 
-@pytest.mark.parametrize("text", ["", "g", "1,2", "ffffffff,", "00000001,0000000", "123456789", "f" * 20000])
+@pytest.mark.parametrize(
+    "text", ["", "g", "1,2", "ffffffff,", "00000001,0000000", "123456789", "f" * 20000, "0x", "0x1,0x2", "1x0"]
+)
 def test_malformed_masks(text):
     assert cpuset.from_mask(text) is None
 
 
-def test_first_mask_word_may_be_short():
-    assert cpuset.from_mask("f,00000001") == 0xF00000001
+@pytest.mark.parametrize("text", ["f,00000001", "0xf,0x00000001"])
+def test_first_mask_word_may_be_short(text):
+    assert cpuset.from_mask(text) == 0xF00000001
