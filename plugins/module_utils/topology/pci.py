@@ -270,6 +270,11 @@ class PciReader:
 
         best = reader.text(f"{folder}/max_link_speed")
         link = Link(speed(current), width("current_link_width"), speed(best), width("max_link_width"))
+        if link.width and not link.speed_gts or link.max_width and not link.max_speed_gts:
+            # a kernel older than the link's generation (8 GT/s before 4.17) has no word for its speed
+            registers = self._from_config(folder, config_space.read_link) or Link()
+            link.speed_gts = link.speed_gts or registers.speed_gts
+            link.max_speed_gts = link.max_speed_gts or registers.max_speed_gts
         link.gb_per_s = config_space.payload_rate(link.speed_gts, link.width)
         return link if link != Link() else None
 
