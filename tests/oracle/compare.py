@@ -50,7 +50,7 @@ RULES = {
     "virtual-interface": "hwloc leaves out interfaces below /sys/devices/virtual",
     "class-directory": "hwloc skips entries of /sys/class that are directories without a device link",
     "other-fabric": "hwloc also counts devices of /sys/class/bxi and /sys/class/cxi as OpenFabrics",
-    "no-nvme-class": "the tree has /sys/class/block but not /sys/class/nvme",
+    "no-nvme-class": "the tree has the block device of an NVMe drive but not its controller",
 }
 
 _STATES = {"1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE", "5": "ACTIVE_DEFER"}
@@ -360,7 +360,7 @@ class _Comparer:
 
     def nvme(self, name: str, controller: str, address: str | None, controllers: dict[str, str]) -> None:
         rule = None
-        if not (self.root / "sys/class/nvme").is_dir():
+        if not (self.root / "sys/class/nvme").is_dir() and not self.path(address or "", "nvme").is_dir():
             known = address in {one.address for one in self.topology.nvme}
             self.check(f"{name} is on an NVMe function", known, True)
             rule = "no-nvme-class"

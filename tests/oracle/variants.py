@@ -391,6 +391,16 @@ def another_fabric(tree: Tree) -> None:
     tree.links["sys/class/bxi/bxi0"] = os.path.relpath(home, "sys/class/bxi")
 
 
-@_variant("no-nvme-class")
+@_variant()
 def block_class_only(tree: Tree) -> None:
     tree.drop("sys/class/nvme/*")
+
+
+@_variant("no-nvme-class")
+def nvme_driver_without_a_class(tree: Tree) -> None:
+    """Before 4.0 a drive's block device stood below the PCI function itself."""
+    _rename(tree, "/nvme/nvme0/nvme0n1", "/block/nvme0n1")
+    tree.drop("sys/class/nvme/*")
+    tree.drop("sys/devices/*/nvme/nvme0/*")
+    (device,) = tree.of("sys/devices/*/block/nvme0n1/device")
+    tree.links[device] = "../.."

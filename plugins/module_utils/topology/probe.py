@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from . import affinity, cpu, findings, fingerprint, ids, net, overrides, pci, rdma
@@ -14,6 +15,7 @@ from .model import Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, T
 from .reader import Reader
 
 _ACCELERATORS = ("gpu", "accelerator")
+_CONTROLLER = re.compile(r"^nvme[0-9]{1,9}$")
 
 
 def probe(
@@ -140,10 +142,19 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
         )
         if entry is None:
             continue
-        entry.controllers.append(name)
-        entry.model = entry.model or reader.text(f"{folder}/model") or None
-        entry.serial = entry.serial or reader.text(f"{folder}/serial") or None
+        _add_controller(reader, entry, folder)
+    for address, entry in found.items():  # a recording may lack the class
+        if not entry.controllers:
+            folder = f"{pci.DEVICES}/{address}/nvme"
+            for name in filter(_CONTROLLER.match, reader.names(folder)):
+                _add_controller(reader, entry, f"{folder}/{name}")
     return list(found.values())
+
+
+def _add_controller(reader: Reader, entry: Nvme, folder: str) -> None:
+    entry.controllers.append(folder.rpartition("/")[2])
+    entry.model = entry.model or reader.text(f"{folder}/model") or None
+    entry.serial = entry.serial or reader.text(f"{folder}/serial") or None
 
 
 def _nics(topology: Topology, elsewhere: dict[str, list[str]]) -> list[Nic]:

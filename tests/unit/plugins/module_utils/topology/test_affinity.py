@@ -353,6 +353,14 @@ def test_data_direct_function_that_proves_nothing(tree, uuids):
     assert "as root" in finding.action
 
 
+def test_nvme_has_its_controller_in_a_recording_without_the_class(tree):
+    nvme = tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NVME, 0)
+    for name, text in (("model", "SAMSUNG MZWLO7T6HBLA-00A07   "), ("serial", "S1"), ("../power/control", "on")):
+        tree.write(f"{tree.folder(nvme)}/nvme/nvme10/{name}", text)
+    (found,) = tree.probe().nvme
+    assert (found.controllers, found.model, found.serial) == (["nvme10"], "SAMSUNG MZWLO7T6HBLA-00A07", "S1")
+
+
 def test_nvme_is_in_the_matrix_and_has_its_controller(tree):
     tree.pci(GPU_PATH, GPU, 0)
     nvme = tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NVME, 0)
