@@ -279,6 +279,12 @@ def node_of_gpu_memory(tree: Tree) -> None:
 
 
 @_variant()
+def folder_of_an_absent_node(tree: Tree) -> None:
+    for name, text in (("cpumap", "00"), ("cpulist", ""), ("meminfo", "Node 2 MemTotal:       1024 kB")):
+        tree.put(f"{_NODE}/node2/{name}", text)
+
+
+@_variant()
 def sparse_numbers(tree: Tree) -> None:
     _rename(tree, f"{_NODE}/node1/", f"{_NODE}/node8/")
     tree.put(f"{_NODE}/online", "0,8")

@@ -66,6 +66,9 @@ def read_packages(reader: Reader) -> list[Package]:
 def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
     """NUMA nodes, and the CPU set of each node that told it. Distances are SLIT numbers, memory is bytes."""
     numbers = sorted(int(name[4:]) for name in reader.names(_NODE) if re.match(r"^node\d{1,5}$", name))
+    online = cpuset.from_list(reader.text(f"{_NODE}/online", 65536, whole=True) or "")
+    if online:  # an edited recording may have folders of nodes that it says are not there
+        numbers = [number for number in numbers if online >> number & 1]
     nodes = []
     sets: dict[int, int] = {}
     for number in numbers:

@@ -73,6 +73,17 @@ def test_distances_that_do_not_fit(tree, reader, text):
     assert reader.unreadable_count == 1
 
 
+@pytest.mark.parametrize(
+    ("online", "expected"),
+    [("0,2", [0, 2]), ("0-2", [0, 1, 2]), ("0-7", [0, 1, 2]), ("", [0, 1, 2]), ("0-", [0, 1, 2])],
+)
+def test_nodes_that_are_online(tree, reader, online, expected):
+    tree.nodes("0-3", "", "4-7")
+    tree.write("sys/devices/system/node/online", online)
+    nodes, sets = cpu.read_numa_nodes(reader)
+    assert [node.id for node in nodes] == list(sets) == expected
+
+
 def test_node_without_cpus(tree, reader):
     tree.nodes("0-3", "")
     nodes, sets = cpu.read_numa_nodes(reader)
