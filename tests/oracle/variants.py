@@ -260,6 +260,15 @@ def cpu_offline(tree: Tree) -> None:
     tree.drop(f"{_CPU}/cpu7/topology/*")
 
 
+@_variant("offline-cpus")
+def cpu_offline_and_no_node_number(tree: Tree) -> None:
+    """A node shows its CPUs that are online, a function all that are near it."""
+    cpu_offline(tree)
+    tree.put(f"{_NODE}/node1/cpulist", "4-6")
+    tree.put(f"{_NODE}/node1/cpumap", "70")
+    _drop(tree, "numa_node")
+
+
 @_variant("no-locality", "numa-from-file")
 def node_of_memory_only(tree: Tree) -> None:
     tree.put(f"{_NODE}/node1/cpulist", "")

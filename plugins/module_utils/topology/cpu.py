@@ -41,6 +41,11 @@ def local_cpus(reader: Reader, folder: str) -> int | None:
     return _cpus(reader, folder, "local_cpus", "local_cpulist", 4096)
 
 
+def online_cpus(reader: Reader) -> int | None:
+    """The CPUs that are online, or None where nothing says so."""
+    return cpuset.from_list(reader.text(f"{_CPU}/online", 65536, whole=True) or "") or None
+
+
 def read_packages(reader: Reader) -> list[Package]:
     """Packages (sockets) with their CPUs.
 

@@ -99,6 +99,8 @@ class PciReader:
         self.config_space: bool | None = None
         self._reader = reader
         self._node_cpus = node_cpus
+        online = cpu.online_cpus(reader)
+        self._online = -1 if online is None else online
         self._with_vpd = with_vpd
         self._group_types: dict[str, str | None] = {}
         self._cpu_sets: dict[int, tuple[str, int | None]] = {}
@@ -247,7 +249,9 @@ class PciReader:
             if bits is not None:
                 known = self._cpu_sets.get(bits)
                 if known is None:
-                    known = self._cpu_sets[bits] = (cpuset.to_list(bits), cpu.numa_node_of(bits, self._node_cpus))
+                    # a node shows its CPUs that are online, a function may show all
+                    node = cpu.numa_node_of(bits & self._online, self._node_cpus)
+                    known = self._cpu_sets[bits] = (cpuset.to_list(bits), node)
                 function.local_cpus, numa_from_cpus = known
         if stated:
             function.numa_node, function.numa_source = kernel_numa, "kernel"

@@ -175,6 +175,25 @@ def test_local_cpus_alone_do_not_reach_kubernetes(tree):
     assert "numaNode" not in tree.probe().functions["0000:18:00.0"].kubernetes
 
 
+@pytest.mark.parametrize(
+    ("online", "expected"),
+    [
+        ("0-6", (1, "local_cpus")),
+        ("0-3", (None, None)),
+        ("0-7", (None, None)),  # CPU 7 is of a node that could not be read
+        (None, (None, None)),
+    ],
+)
+def test_local_cpus_that_are_offline_count_for_no_node(tree, online, expected):
+    tree.nodes("0-3", "4-6")
+    if online:
+        tree.write("sys/devices/system/cpu/online", online)
+    tree.pci(PATH, {**GPU, "local_cpulist": "4-7"})
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.numa_node, function.numa_source) == expected
+    assert function.local_cpus == "4-7"
+
+
 def test_link(tree):
     tree.pci(PATH, {**GPU, **FAST, "current_link_speed": "2.5 GT/s PCIe", "current_link_width": "8"})
     assert tree.probe().functions["0000:18:00.0"].link == Link(2.5, 8, 32.0, 16, gb_per_s=2.0)
