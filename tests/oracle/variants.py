@@ -374,6 +374,11 @@ def class_directories_of_old_kernels(tree: Tree) -> None:
 
 
 @_variant()
+def interfaces_that_were_not_recorded(tree: Tree) -> None:
+    tree.drop("sys/devices/*/net/*")
+
+
+@_variant()
 def device_with_two_ports(tree: Tree) -> None:
     for path in tree.of("sys/devices/pci*/infiniband/*/ports/1/*"):
         tree.files[path.replace("/ports/1/", "/ports/2/")] = tree.files[path]

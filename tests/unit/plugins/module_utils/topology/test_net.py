@@ -163,6 +163,27 @@ def test_interface_whose_link_dangles_is_named(tree):
     assert topology.source.unreadable == ["/sys/class/net/eth0: not the directory of an interface"]
 
 
+def test_interface_whose_link_dangles_is_still_on_its_function(tree):
+    nic = tree.pci(PATH, NIC)
+    tree.link("sys/class/net/eth0", f"{tree.folder(nic)}/net/eth0")
+    tree.link("sys/class/net/usb0", "sys/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/net/usb0")
+    tree.routes("eth0")
+    topology = tree.probe()
+    found = [(one.name, one.kind, one.address, one.default_route, one.mac) for one in topology.interfaces]
+    assert found == [
+        ("eth0", "physical", nic, True, None),
+        ("usb0", "usb", "0000:00:14.0", False, None),
+    ]
+    assert [(one.address, one.interfaces, one.default_route) for one in topology.nics] == [(nic, ["eth0"], True)]
+    assert len(topology.source.unreadable) == 2
+
+
+def test_loopback_that_a_recording_left_out_is_not_missed(tree):
+    tree.link("sys/class/net/lo", "sys/devices/virtual/net/lo")
+    topology = tree.probe()
+    assert topology.interfaces == topology.source.unreadable == []
+
+
 def test_ipv4_default_route(tree):
     tree.routes("eth0", "eth1")
     assert net.default_route_interfaces(Reader(str(tree.root))) == {"eth0", "eth1"}
