@@ -29,13 +29,16 @@ from .alignment_devices import (
     Pools,
     Published,
     address_of,
+    hidden,
     kind_of,
     nearer,
     v1,
     value_of,
 )
 from .cel import EvaluationError, Uncheckable
+from .drivers import DRIVERS
 from .search import LIST, DeviceId, Engine, attribute, class_selectors, comparable
+from .selector_text import conjuncts, mentioned
 
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
 #: Of several verdicts the first of these that occurs is the verdict of all.
@@ -496,10 +499,17 @@ class _Claim:
             return promise
         try:
             promise.proven = self.check.engine.matches(text, published.device, device.driver)
-            promise.verdict = KEPT if promise.proven else BROKEN
-            if not promise.proven:
-                promise.reason = f"{device.shown} no longer matches"
-                promise.fix = "delete the pod and the claim for another device, or change what is asked for"
+            if promise.proven:
+                promise.verdict = KEPT
+                return promise
+            silent = _by_silence(self.check.engine, text, published)
+            if silent:
+                told = f"{device.driver} does not tell {', '.join(silent)} while a pod has the device"
+                hint = DRIVERS[device.driver].hint("in_use")
+                promise.reason, promise.fix = told, "look again when no pod has it" + (f"; {hint}" if hint else "")
+                return promise
+            promise.verdict, promise.reason = BROKEN, f"{device.shown} no longer matches"
+            promise.fix = "delete the pod and the claim for another device, or change what is asked for"
         except Uncheckable as error:
             promise.reason, promise.fix = str(error), "see for yourself whether the device still matches"
         except EvaluationError as error:
@@ -653,6 +663,24 @@ def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
             return all(not one & other for at, one in enumerate(sets) for other in sets[at + 1 :])
         return bool(frozenset.intersection(*sets))
     return len(set(values)) == (len(values) if distinct else 1)
+
+
+def _by_silence(engine: Engine, text: str, published: Published) -> list[str]:
+    """The attributes by which alone a selector does not match, because the driver does not tell them of a device that a
+    pod has; empty where anything that it does tell decides."""
+    silent = hidden(published)
+    found: set[str] = set()
+    for part in conjuncts(text) if mentioned(text, silent) else ():
+        try:
+            if engine.matches(part, published.device, published.driver):
+                continue
+        except (EvaluationError, Uncheckable):
+            continue  # another part decides
+        names = mentioned(part, silent)
+        if not names:
+            return []
+        found |= names
+    return sorted(found)
 
 
 def _bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:

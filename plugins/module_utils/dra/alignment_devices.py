@@ -281,6 +281,19 @@ class Machine:
         return None if left else found
 
 
+def hidden(published: Published) -> frozenset[str]:
+    """Attributes that say nothing of a device now: a pod has its interface, and the driver tells them on the node only.
+
+    It has it where the driver publishes none of those that go with the interface.
+    """
+    known = DRIVERS.get(published.driver)
+    offer = published.offer
+    if known is None or any(attribute(offer, name) for name in known.by_interface):
+        return frozenset()
+    denied = [name for name in known.by_rdma if not value_of(attribute(offer, name))]
+    return frozenset([*known.by_interface, *denied])
+
+
 def has_rdma(nic: Facts) -> bool:
     """Whether a NIC has an RDMA device, here or in a pod."""
     return bool(nic.get("rdma_devices")) or "rdma_device" in nic.get("elsewhere", ())

@@ -109,6 +109,9 @@ class DriverKnowledge:
     C(align) maps an alignment level to the attributes that carry it; C(vendors) are PCI vendor ids of the functions
     it serves; C(epochs) are first versions in the order of their release, where numbers alone would lie;
     C(hints) tells, by filter, alignment level or C(version), what a user of an older driver can do instead.
+    C(by_interface) are attributes, qualified, that it publishes only while the node has the device's interface,
+    C(by_rdma) those that it leaves out or denies while a pod has the RDMA device; the hint C(in_use) tells how to keep
+    them.
     """
 
     name: str
@@ -121,6 +124,8 @@ class DriverKnowledge:
     epochs: tuple[str, ...] = ()
     oldest: str = ""  # the first version that these tables hold for
     hints: t.Mapping[str, str] = field(default_factory=dict)
+    by_interface: tuple[str, ...] = ()
+    by_rdma: tuple[str, ...] = ()
 
     def qualified(self, name: str) -> str:
         """C(domain/id) of an attribute or capacity; a bare name is in the driver's own domain."""
@@ -399,7 +404,17 @@ _DRANET = DriverKnowledge(
         "min_firmware": "dra.net publishes no firmware version",
         "numa_node": "dra.net publishes resource.kubernetes.io/numaNode in builds after 1.4.0; with older ones align "
         "on pcie_root",
+        "in_use": "from 1.4.0 on, DRANET's feature gate PersistentResourceSliceAttributes (alpha) keeps them published",
     },
+    # pkg/inventory/db.go, addLinkAttributes; those of gce.dra.net are found by the MAC address
+    by_interface=(
+        *("dra.net/alias", "dra.net/ebpf", "dra.net/encapsulation", "dra.net/ifName", "dra.net/ipv4", "dra.net/ipv6"),
+        *("dra.net/isSriovVf", "dra.net/mac", "dra.net/mtu", "dra.net/sriov", "dra.net/sriovVfs", "dra.net/state"),
+        *("dra.net/tcFilterNames", "dra.net/tcxProgramNames", "dra.net/type", "dra.net/virtual"),
+        *("gce.dra.net/ipAliases", "gce.dra.net/networkName", "gce.dra.net/networkProjectNumber"),
+    ),
+    # in RDMA's exclusive mode the first is false and the second missing
+    by_rdma=("dra.net/rdma", "dra.net/rdmaDevice"),
 )
 
 _SRIOV = DriverKnowledge(

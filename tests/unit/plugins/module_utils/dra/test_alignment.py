@@ -14,6 +14,7 @@ import json
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import (
     Check,
     cgroup_cpusets,
@@ -27,6 +28,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices
     address_of,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Uncheckable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
@@ -48,13 +50,18 @@ DRIVERS: dict[str, dict[str, t.Any]] = {
 class World:
     """One node as the API server and the kernel show it, and claims for its devices."""
 
-    def __init__(self, machine: str, node: str = NODE) -> None:
+    def __init__(self, machine: str, node: str = NODE, drivers: dict[str, dict[str, t.Any]] = DRIVERS) -> None:
         self.node = node
+        self.drivers = drivers
         self.facts = facts(machine)
         self.machine = Machine(self.facts)
-        self.slices = slices(offers(node, self.facts, DRIVERS), generation=3)
+        self.publish()
         self.pods: list[Object] = []
         self.claims: list[Object] = []
+
+    def publish(self) -> None:
+        """Let the drivers publish the node as its facts have it now."""
+        self.slices = slices(offers(self.node, self.facts, self.drivers), generation=3)
 
     def devices(self) -> dict[str, Object]:
         """Published devices by PCI address, each with its driver."""
@@ -540,6 +547,82 @@ def test_selectors_that_nobody_can_check_are_unknown(engine: Says | None) -> Non
     # those of the class are no less a promise
     [first, second] = world.only(engine=engine, classes=[device_class("gpu", "true"), device_class("any")])["promises"]
     assert (first["subject"], first["verdict"]) == ("true", "unknown") and second["rule"] == "selector"
+
+
+def in_use_by_dranet(kind: str, rdma_too: bool, *selectors: str) -> tuple[World, list[Object]]:
+    """A world with a claim for a GPU and a NIC of DRANET's by compiled classes, while a pod has the NIC; the classes.
+
+    In RDMA's shared mode the RDMA device stays on the node: C(rdma_too) False.
+    """
+    world = World("hgx-h100", drivers={"gpu.nvidia.com": {"version": "0.5.0"}, "dra.net": {"version": "1.4.0"}})
+    gpu, nic = world.pair("PIX")
+    asked: Object = {
+        "dra_claims_site": "site",
+        "dra_claims_drivers": world.drivers,
+        "dra_claims_claims": [
+            {"name": "one", "namespace": "ml", "devices": [{"name": "nic", "kind": kind, "driver": "dra.net"}]}
+        ],
+    }
+    made = compile_site(asked, kubernetes="1.36").objects
+    classes = [device_class("any"), *(one for one in made if one["kind"] == "DeviceClass")]
+    [exactly] = [one["spec"]["devices"]["requests"][0]["exactly"] for one in made if one["kind"] == "ResourceClaim"]
+    body = {**exactly, "selectors": [{"cel": {"expression": text}} for text in selectors]}
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "any"}}, {"name": "nic", "exactly": body}]
+    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"), requests=requests)
+    before = world.only(engine=cel.Engine(), classes=classes)
+    assert selectors or (before["verdict"], before["proven"]) == ("kept", True)
+    rdma = world.machine.nics[nic]["rdma_devices"]
+    world.take_away(nic)
+    if not rdma_too:
+        world.machine.nics[nic].update(rdma_devices=rdma)
+    world.publish()
+    return world, classes
+
+
+DRANET = 'device.attributes["dra.net"]'
+
+
+@pytest.mark.parametrize(("kind", "rdma_too"), [("nic", False), ("nic", True), ("rdma", False), ("rdma", True)])
+def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, rdma_too: bool) -> None:
+    """DRANET tells what it reads of an interface only while the node has it, and of an RDMA device alike."""
+    pytest.importorskip("cel_expr_python")
+    world, classes = in_use_by_dranet(kind, rdma_too)
+    nic = next(one["address"] for one in world.only()["devices"] if one["kind"] == "nic")
+    report = world.only(engine=cel.Engine(), classes=classes)
+    unknown = [one for one in report["promises"] if one["verdict"] == "unknown"]
+    assert not ids(report, "error") and not failures([report])
+    assert report["promises"][0]["verdict"] == "kept", "the PCIe root is told all the same"
+    if kind == "rdma" and not rdma_too:
+        assert (report["verdict"], unknown) == ("kept", [])
+    else:
+        name = "virtual" if kind == "nic" else "rdma"
+        assert report["verdict"] == "unknown" and not report["proven"]
+        assert [f"does not tell dra.net/{name} " in one["reason"] for one in unknown] == [True]
+        assert "PersistentResourceSliceAttributes" in unknown[0]["fix"]
+    # while the node has the interface, what is told counts, and what is not told is not so
+    attributes = world.published(nic)["attributes"]
+    attributes.update({"dra.net/ifName": {"string": "eth9"}, "dra.net/virtual": {"bool": True}})
+    attributes["dra.net/rdma"] = {"bool": False}
+    assert world.only(engine=cel.Engine(), classes=classes)["verdict"] == "broken"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (f"has({DRANET}.ifName) && {DRANET}.ifName == 'eth0' && has({DRANET}.pciAddress)", "unknown"),
+        (f"has({DRANET}.ifName) || has({DRANET}.mtu)", "unknown"),
+        (f"has({DRANET}.ifName) && {DRANET}.pciAddress == '0000:00:00.0'", "broken"),
+        (f"{DRANET}.ifName == 'eth0' && {DRANET}.pciAddress == '0000:00:00.0'", "broken"),
+        (f"{DRANET}.pciAddress == '0000:00:00.0'", "broken"),
+        ("device.driver == 'lanewise.dev'", "broken"),
+        (f"has({DRANET}.pciAddress)", "kept"),
+    ],
+)
+def test_what_a_driver_does_tell_of_a_nic_in_use_counts(text: str, verdict: str) -> None:
+    pytest.importorskip("cel_expr_python")
+    world, classes = in_use_by_dranet("rdma", False, text)
+    report = world.only(engine=cel.Engine(), classes=classes)
+    assert [one["verdict"] for one in report["promises"] if one["subject"] == text] == [verdict]
 
 
 def test_what_a_class_that_is_gone_asked_for_is_unknown() -> None:
