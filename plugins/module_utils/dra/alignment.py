@@ -64,7 +64,8 @@ class Reason:
 @dataclass
 class Device:
     """A device that a claim has. C(state) is current, stale (only an older generation of its pool has it), gone,
-    incomplete (slices of its pool are missing, and it is in none that is there) or no-pool."""
+    incomplete (slices of its pool are missing, and it is in none that is there) or no-pool. C(namesake) tells that the
+    claim has one of the same driver and name of another pool too."""
 
     request: str
     driver: str
@@ -77,10 +78,11 @@ class Device:
     state: str = "current"
     admin: bool = False
     published: Published | None = None
+    namesake: bool = False
 
     @property
     def shown(self) -> str:
-        return f"{self.driver}/{self.device}"
+        return f"{self.driver}/{self.pool}/{self.device}" if self.namesake else f"{self.driver}/{self.device}"
 
     def as_dict(self) -> Object:
         names = ("request", "driver", "pool", "device", "node", "kind", "address", "numa_node", "state", "admin")
@@ -245,6 +247,8 @@ class _Claim:
         for device in self.devices:
             device.kind = kind_of(device.driver, device.address, self.machine)
             device.numa_node = self.machine.numa_of(device.address) if self.machine else None
+            alike = [one for one in self.devices if (one.driver, one.device) == (device.driver, device.device)]
+            device.namesake = any(one.pool != device.pool for one in alike)
 
     def report(self) -> Object:
         for device in self.devices:

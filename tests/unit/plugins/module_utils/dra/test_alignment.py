@@ -458,6 +458,39 @@ def test_distinct_lists_and_all_requests() -> None:
     assert world.only()["verdict"] == "broken"
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("value", [None, {"string": ""}])
+def test_devices_of_one_name_in_two_pools_are_two(order: tuple[int, int], value: Object | None) -> None:
+    world = World("hgx-h100")
+    nics = [world.pair("PIX")[1]]
+    nics.append(next(one for one in world.machine.nics if one in world.devices() and one not in nics))
+    [first] = [one for one in world.slices if one["spec"]["driver"] == "lanewise.dev"]
+    devices = [world.published(nic) for nic in nics]
+    first["spec"]["devices"].remove(devices[1])
+    second = copy.deepcopy(first)
+    second["spec"]["pool"]["name"] = "more"
+    second["spec"]["devices"] = [{**devices[1], "name": devices[0]["name"]}]
+    world.slices.append(second)
+    claim = world.claim({"one": nics[0], "two": nics[0]}, {"distinctAttribute": PCIE_ROOT})
+    results = claim["status"]["allocation"]["devices"]["results"]
+    results[1]["pool"] = "more"
+    claim["status"]["allocation"]["devices"]["results"] = [results[at] for at in order]
+    report = world.only()
+    assert report["verdict"] == "kept" and report["proven"]
+    values = report["promises"][0]["values"]
+    assert sorted(values.values()) == sorted(world.machine.functions[nic].kubernetes["pcieRoot"] for nic in nics)
+    assert set(values) == {f"lanewise.dev/{pool}/{devices[0]['name']}" for pool in (NODE, "more")}
+    # the first of the two, whichever it is, says nothing
+    lost = (devices[0], second["spec"]["devices"][0])[order[0]]
+    if value is None:
+        del lost["attributes"][PCIE_ROOT]
+    else:
+        lost["attributes"][PCIE_ROOT] = value
+    report = world.only()
+    assert report["verdict"] == "unknown" and not report["proven"]
+    assert f"/{(NODE, 'more')[order[0]]}/" in report["promises"][0]["reason"]
+
+
 def test_shares_of_one_device_are_proven_like_devices() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
