@@ -126,16 +126,19 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
 def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
     """Predictions by claim, as if the GPUs of all reported claims of a node send at once, each by its nearest NIC.
 
-    C(reports) are those of L(alignment.Check.run,).
+    C(reports) are those of L(alignment.Check.run,). Each GPU device is a flow of its own, also where several are
+    partitions or shares of one function.
     """
-    flows: dict[str, dict[tuple[str, str], str]] = {}
+    flows: dict[str, list[tuple[str, str, str]]] = {}  # by node: GPU, NIC, claim
     for report in reports:
         best: dict[str, tuple[str, str]] = {}
+        addresses: dict[str, str] = {}
         used: dict[str, int] = {}
         for pair in report["pairs"]:
-            gpu, nic, level = pair["gpu_address"], pair["nic_address"], pair["level"]
-            if gpu is None or nic is None or level == "UNKNOWN":
+            gpu, nic, level = pair["gpu"], pair["nic_address"], pair["level"]
+            if pair["gpu_address"] is None or nic is None or level == "UNKNOWN":
                 continue
+            addresses[gpu] = pair["gpu_address"]
             # of NICs as near, the one that serves the fewest GPUs of the claim
             rank = (RANK[level], used.get(nic, 0))
             if gpu not in best or rank < (RANK[best[gpu][1]], used.get(best[gpu][0], 0) - 1):
@@ -144,10 +147,11 @@ def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) ->
                 best[gpu] = (nic, level)
                 used[nic] = used.get(nic, 0) + 1
         for gpu, (nic, _level) in best.items():
-            flows.setdefault(report["node"], {})[gpu, nic] = report["claim"]
+            flows.setdefault(report["node"], []).append((addresses[gpu], nic, report["claim"]))
     found: dict[str, list[Object]] = {}
-    for node, pairs in flows.items():
-        for claim, prediction in zip(pairs.values(), predict(machines[node], list(pairs))):
+    for node, members in flows.items():
+        predictions = predict(machines[node], [(gpu, nic) for gpu, nic, _claim in members])
+        for (_gpu, _nic, claim), prediction in zip(members, predictions):
             found.setdefault(claim, []).append(prediction)
     return found
 

@@ -302,3 +302,39 @@ def test_claims_send_by_their_nearest_nics():
     assert {(entry["gpu_address"], entry["nic_address"]) for entry in found} == set(zip(gpus, nics))
     assert all(entry["gb_per_s"]["likely"] > 40 for entry in found)
     assert alignment_plan.NIC_SHARE == 0.93
+
+
+def partitioned(world, gpu, count):
+    """Publish partitions of a GPU instead of it; as what claims have of them."""
+    [one] = [one for one in world.slices if one["spec"]["driver"] == "gpu.nvidia.com"]
+    whole = world.published(gpu)
+    one["spec"]["devices"].remove(whole)
+    parts = [{**whole, "name": f"{whole['name']}-mig-{index}"} for index in range(count)]
+    one["spec"]["devices"] += parts
+    return [{"driver": "gpu.nvidia.com", "pool": NODE, "device": part["name"]} for part in parts]
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["claims", "one claim"])
+def test_partitions_of_a_gpu_are_flows_of_their_own(apart):
+    """Two that send by one NIC have half of it each, whether claims share the NIC or one claim has both."""
+    world = World("hgx-h100")
+    gpu, nic = world.pair("PIX")
+    whole = world.claim({"gpu": gpu, "nic": nic}, name="whole")
+    [alone] = of_claims(world.check()["claims"], {NODE: world.machine})["ml/whole"]
+    world.claims.clear()
+    parts = partitioned(world, gpu, 2)
+    own = [one for one in whole["status"]["allocation"]["devices"]["results"] if one["request"] == "nic"]
+    world.published(nic)["allowMultipleAllocations"] = True
+    for index, part in enumerate(parts):
+        claim = world.claim({}, name=f"claim-{index}", requests=whole["spec"]["devices"]["requests"])
+        claim["status"]["allocation"]["devices"]["results"] = [{"request": "gpu", **part}, *own]
+    if not apart:
+        world.claims[0]["status"]["allocation"]["devices"]["results"].append({"request": "gpu", **parts[1]})
+        world.claims.pop()
+    found = of_claims(world.check()["claims"], {NODE: world.machine})
+    assert {claim: len(flows) for claim, flows in found.items()} == (
+        {"ml/claim-0": 1, "ml/claim-1": 1} if apart else {"ml/claim-0": 2}
+    )
+    for flow in [flow for flows in found.values() for flow in flows]:
+        assert (flow["gpu_address"], flow["nic_address"]) == (gpu, nic)
+        assert flow["gb_per_s"]["likely"] == pytest.approx(alone["gb_per_s"]["likely"] / 2, abs=0.01)
