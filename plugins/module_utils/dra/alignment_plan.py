@@ -47,6 +47,11 @@ STAGED = (0.37, 0.5, 0.71)
 _STAGED_MBPS = 100_000
 #: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
 _DIRECT = ("SELF", "PIX", "PXB")
+#: Grace's root port for its GPU, and its CPU where it tells its name: by the link between the two (C2C) NCCL may use
+#: GPUDirect to NICs of the CPU's other root ports, each of which is a PCI domain of its own (GB200: 46 measured at
+#: NODE, and nothing is nearer).
+_GRACE_PORT = ("10de", "22b8")
+_GRACE = re.compile(r"Neoverse-V2|Grace", re.IGNORECASE)
 
 
 def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
@@ -106,6 +111,21 @@ def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
 def _socket_rate(machine: Machine) -> float:
     name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
     return next((rate for pattern, rate in _SOCKETS if re.search(pattern, name, re.IGNORECASE)), _SLOWEST_SOCKET)
+
+
+def _direct(machine: Machine, gpu: str, level: str) -> bool | None:
+    """Whether a NIC at some level reads the GPU's memory by itself; None where that is not told."""
+    if level in _DIRECT:
+        return True
+    return None if level == "PHB" or (level == "NODE" and _on_grace(machine, gpu)) else False
+
+
+def _on_grace(machine: Machine, gpu: str) -> bool:
+    function = machine.functions[gpu]
+    root = machine.functions.get(next(iter(function.bridges), ""))
+    name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
+    port = root is not None and (root.vendor_id, root.device_id) == _GRACE_PORT
+    return function.vendor_id == "10de" and (port or _GRACE.search(name) is not None)
 
 
 def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
@@ -183,14 +203,15 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, i
     if crossing:
         # the high bound is left open: the weight is no limit
         limits["between sockets"] = [_socket_rate(machine) / uses[crossing], float("inf")]
+    direct = _direct(machine, gpu, level)
     bounded = [bounds for name, bounds in limits.items() if name != "between sockets"]
     if "nic" in limits and len(bounded) > 1:
         low, high = min(low for low, _high in limits.values()), min(high for _low, high in limits.values())
         likely = min(limits["nic"][0], *(low for low, _high in bounded))
-        if level not in _DIRECT:
-            # up to the host bridge NCCL may or may not use it; beyond, it does not
+        if not direct:
+            # where NCCL may or may not use it, all of the rate is possible
             least, middle, most = STAGED
-            certain = level != "PHB" and (rate or 0) >= _STAGED_MBPS
+            certain = direct is False and (rate or 0) >= _STAGED_MBPS
             low, likely, high = low * least, likely * middle, high * (most if certain else 1)
         rounded = {"low": round(low, 2), "likely": round(max(low, min(likely, high)), 2), "high": round(high, 2)}
         answer["gb_per_s"] = rounded
@@ -198,8 +219,7 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, i
         name: [round(bound, 2) if bound != float("inf") else None for bound in bounds]
         for name, bounds in limits.items()
     }
-    answer["direct"] = level in _DIRECT or (None if level == "PHB" else False)
-    return {**answer, "unknown": unknown}
+    return {**answer, "direct": direct, "unknown": unknown}
 
 
 def placements(

@@ -66,6 +66,36 @@ def test_the_published_pairs_lie_in_the_range():
     assert far["direct"] is False and far["limits"]["between sockets"][1] is None
 
 
+def grace(known, cpu, port):
+    """The facts of a GB200 machine that tells of itself a CPU's name, and another id of its root ports, or neither."""
+    known["system"]["cpu_model"] = cpu
+    for function in known["functions"].values():
+        if function["vendor_id"] == "10de" and function["device_id"] == "22b8":
+            function["device_id"] = port
+    return known
+
+
+@pytest.mark.parametrize(("cpu", "port"), [(None, "22b8"), ("Neoverse-V2", "22b1"), ("NVIDIA Grace CPU", "22b1")])
+def test_the_published_pair_of_gb200_lies_in_the_range(cpu, port):
+    """OCI's GB200 with NICs of 400 Gbit/s: 46 GB/s aligned, where no pair is nearer than NODE; unaligned 25."""
+    machine = Machine(grace(facts("gb200"), cpu, port))
+    aligned, far = one(machine, at(machine, "NODE")), one(machine, at(machine, "SYS"))
+    assert aligned["gb_per_s"]["low"] <= 46 <= aligned["gb_per_s"]["high"] and aligned["direct"] is None
+    assert far["gb_per_s"]["low"] <= 25 <= far["gb_per_s"]["high"] < 46 and far["direct"] is False
+
+
+def test_only_an_nvidia_gpu_on_grace_may_be_direct_beyond_the_host_bridge():
+    other = grace(facts("gb200"), None, "22b1")
+    machine = Machine(other)
+    assert one(machine, at(machine, "NODE"))["direct"] is False
+    known = facts("gb200")
+    gpu, nic = at(machine, "NODE")
+    known["functions"][gpu]["vendor_id"] = "1002"
+    assert one(Machine(known), (gpu, nic))["direct"] is False
+    machine = Machine(facts("hgx-h100"))
+    assert one(machine, at(machine, "NODE"))["direct"] is False
+
+
 def test_flows_share_what_they_cross():
     machine = Machine(facts("hgx-h100"))
     gpus = [gpu for gpu in machine.gpus if machine.numa_of(gpu) == 0]
