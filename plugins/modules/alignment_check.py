@@ -275,6 +275,7 @@ claims:
         - What each GPU is predicted to send by its nearest NIC while all reported claims of the node send.
         - C(prediction) is always true, C(gb_per_s) has C(low), C(likely) and C(high) in 10^9 bytes a second or is null,
           C(limits) names the bounds, C(unknown) what the machine does not say.
+        - C(direct) tells whether the NIC reads the GPU's memory by itself; null where it may or may not.
       type: list
       elements: dict
     measured:

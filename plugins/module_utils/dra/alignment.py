@@ -17,6 +17,7 @@ import re
 import typing as t
 from dataclasses import asdict, dataclass, field
 
+from . import quantity
 from .alignment_devices import (
     CPU,
     GPU,
@@ -173,6 +174,7 @@ class Check:
         self.cpusets = cpusets or {}
         self.engine = engine
         self.holders: dict[DeviceId, str] = {}
+        self.consumed: dict[DeviceId, list[Facts]] = {}  # consumedCapacity of each share
         self.taken: dict[DeviceId, str] = {}
 
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
@@ -184,7 +186,9 @@ class Check:
         for claim in known:
             for one in _results(claim):
                 if not one.get("adminAccess"):
-                    self.holders[one["driver"], one["pool"], one["device"]] = title(claim)
+                    identity = (one["driver"], one["pool"], one["device"])
+                    self.holders[identity] = title(claim)
+                    self.consumed.setdefault(identity, []).append(one.get("consumedCapacity") or {})
         self.taken = self.pools.taken(self.holders)
         known = [claim for claim in known if wanted(claim)]
         reports = [_Claim(self, claim).report() for claim in known if _results(claim)]
@@ -593,10 +597,14 @@ class _Claim:
     def _state_of(self, other: Published) -> str:
         """Who keeps a device from being given away, in words."""
         holder = self.check.taken.get(other.id)
-        direct = other.id in self.check.holders
-        if holder is None or (direct and other.device.get("allowMultipleAllocations")):
+        if holder is None:
             return _FREE
-        return f"which {holder} has" if direct else f"of which {holder} has a part"
+        direct = other.id in self.check.holders
+        shared = direct and other.device.get("allowMultipleAllocations")
+        left = _is_left(other.device, self.check.consumed[other.id]) if shared else False
+        if left is not False:
+            return _FREE if left else "which is shared"
+        return f"which {holder} has" if direct and not shared else f"of which {holder} has a part"
 
     def _conditions(self) -> None:
         for entry in (self.claim.get("status") or {}).get("devices") or ():
@@ -642,6 +650,17 @@ class _Claim:
             names[str(one.get("containerID", "")).rpartition("/")[2]] = one["name"]
             names[one["name"]] = one["name"]
         return {names[key]: cpus for key, cpus in cpusets.items() if key in names}
+
+
+def _is_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
+    """Whether shares leave something of each capacity of a device; None where they do not tell what they have."""
+    told = True
+    for name, entry in (device.get("capacity") or {}).items():
+        used = [quantity.parse(share[name]) for share in shares if name in share]
+        if sum(used) >= quantity.parse(entry["value"]):
+            return False
+        told = told and len(used) == len(shares)
+    return True if told else None
 
 
 def _covers(requests: t.Sequence[str] | None, request: str) -> bool:

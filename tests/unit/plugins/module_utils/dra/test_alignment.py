@@ -335,6 +335,41 @@ def test_what_a_pf_and_its_vfs_share_is_not_free() -> None:
     assert "of which ml/other has a part" in finding["summary"]
 
 
+@pytest.mark.parametrize(
+    ("capacity", "consumed", "state"),
+    [
+        ({"bandwidth": "400"}, [{"bandwidth": "100"}, {"bandwidth": "100"}], "which is free"),
+        ({"bandwidth": "400"}, [{"bandwidth": "300"}, {"bandwidth": "100"}], "of which ml/other-1 has a part"),
+        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1", "slots": "8"}], "of which ml/other-0 has a part"),
+        ({"bandwidth": "1k"}, [{"bandwidth": "999"}], "which is free"),
+        ({}, [None, None], "which is free"),  # nothing that could be used up
+        ({"bandwidth": "400"}, [{"bandwidth": "100"}, None], "which is shared"),
+        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1"}], "which is shared"),
+        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "400"}], "of which ml/other-0 has a part"),
+        ({"bandwidth": "400"}, [{"bandwidth": "400"}, None], "of which ml/other-1 has a part"),
+    ],
+)
+def test_a_shared_device_is_free_while_something_is_left(
+    capacity: dict[str, str], consumed: list[dict[str, str] | None], state: str
+) -> None:
+    world = World("hgx-h100")
+    gpu, nic = world.pair("SYS")
+    near = nearest(world, gpu)
+    world.claim({"gpu": gpu, "nic": nic})
+    device = world.published(near)
+    device["allowMultipleAllocations"] = True
+    device["capacity"] = {name: {"value": value} for name, value in capacity.items()}
+    for index, share in enumerate(consumed):
+        claim = world.claim({"nic": near}, name=f"other-{index}")
+        if share is not None:
+            claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = share
+    # who watches uses nothing up
+    watching = world.claim({"nic": near}, name="watching")
+    watching["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    [finding] = world.check()["claims"][0]["findings"]
+    assert f"{device['name']}, {state}, would be at PIX" in finding["summary"]
+
+
 def share_counters(world: World, pf: str) -> str:
     """Publish a VF of a PF and the counters that the two draw on; the VF's address."""
     vf = f"{pf[:-1]}7"
