@@ -499,11 +499,20 @@ def test_uninstall(site: Site) -> None:
     site.plane.wait_for(lambda: not site.info()["claims"], "the claim's end", 30)
     assert site.slices()
     assert site.play("--check", dra_driver_state="absent", dra_driver_remove_manifests=True) > 0
+    assert "as these nodes have the driver" not in site.output
     assert site.systemctl("is-active", UNIT) == "active" and site.slices()
     site.play(playbook="lanewise.dra.remove", rc=2)
     assert "-e remove_confirm=default" in site.output and site.systemctl("is-active", UNIT) == "active"
+    pool = {"name": "another", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": NAME, "nodeName": "another", "pool": pool}
+    site.plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": "another"}, "spec": spec})
     site.play(playbook="lanewise.dra.remove", remove_confirm="default")
-    assert not site.slices() and site.plane.request("GET", ACCOUNT)[0] == 404
+    assert "as these nodes have the driver: another." in " ".join(site.output.split())
+    assert [one["spec"]["nodeName"] for one in site.slices()] == ["another"]
+    assert site.plane.request("GET", ACCOUNT)[0] == 200
+    site.plane.expect("DELETE", f"{API}/resourceslices/another")
+    assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 1
+    assert site.plane.request("GET", ACCOUNT)[0] == 404
     assert site.property("LoadState") == "not-found"
     left = ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", f"/var/lib/kubelet/plugins/{NAME}")
     assert not [path for path in left if Path(path).exists()]
