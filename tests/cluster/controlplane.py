@@ -300,6 +300,15 @@ class ControlPlane:
         }
         return write(path, json.dumps(content, indent=1).encode())
 
+    def write_kubeconfig_of_two(self, path: Path) -> Path:
+        """The administrator's, whose context C(test) is this control plane. The current one is that of no server."""
+        content = json.loads(self.kubeconfig.read_text())
+        content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})
+        content["contexts"].append(
+            {"name": "none", "context": {**content["contexts"][0]["context"], "cluster": "none"}}
+        )
+        return write(path, json.dumps({**content, "current-context": "none"}).encode())
+
     def request(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> tuple[int, t.Any]:
         """Client.request as the administrator."""
         return self._admin.request(method, path, body, content_type)

@@ -71,7 +71,9 @@ class Site:
 
     def verify(self, *arguments: str, rc: int = 0, **variables: t.Any) -> tuple[Object, str]:
         """Run the playbook: what it wrote for programs, and what it printed."""
-        given = {"alignment_kubeconfig": str(self.plane.kubeconfig), "alignment_namespaces": [SPACE], **variables}
+        kubeconfig = self.plane.write_kubeconfig_of_two(self.folder / "kubeconfig")
+        cluster = {"dra_claims_kubeconfig": str(kubeconfig), "dra_claims_context": "test"}
+        given = {**cluster, "alignment_namespaces": [SPACE], **variables}
         output = self.play("verify", given, *arguments, rc=rc)
         written = self.report / "alignment.json"
         return (json.loads(written.read_text()) if written.exists() else {}), output

@@ -31,6 +31,7 @@ Play = t.Callable[..., str]
 def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
     """Runs parts of the role; what it learned of the node is the output's last word."""
     newest.expect("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
+    kubeconfig = newest.write_kubeconfig_of_two(tmp_path / "kubeconfig")
 
     def play(*parts: str, rc: int = 0, mark: str = MARK, **variables: str) -> str:
         role = "lanewise.dra.fabric"
@@ -41,8 +42,9 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
         tasks.append({"ansible.builtin.debug": {"msg": "left={{ fabric_left_cordoned }}"}})
         place = tmp_path / "play.yml"
         place.write_text(json.dumps([{"hosts": "worker", "gather_facts": False, "tasks": tasks}]))
-        given = {"fabric_kubeconfig": str(newest.kubeconfig), "ansible_connection": "local", **variables}
-        given["ansible_python_interpreter"] = sys.executable
+        cluster = {"fabric_kubeconfig": str(kubeconfig), "fabric_context": "test"}
+        host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        given = {**cluster, **host, **variables}
         paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
             [str(PROGRAM), "-i", "worker,", str(place), "-e", json.dumps(given)],
