@@ -378,6 +378,13 @@ class _Compiler:
                 self.reader.problem(
                     child(device.path, "driver"), "the class has its driver", "contradiction", "leave it out"
                 )
+            if device.where and not item.kind:
+                self.reader.problem(
+                    child(device.path, "where"),
+                    f"class {item.name!r} has no kind, so its filters are not known",
+                    "contradiction",
+                    "give the class a kind, or use cel",
+                )
             kind = item.kind
             driver = self._driver(item.kind, item.driver, item.path) if item.kind else None
             own = driver.kinds[kind].instead if driver else {}
