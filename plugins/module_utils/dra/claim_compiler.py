@@ -183,6 +183,7 @@ class _Body:
                     "contradiction",
                     "align by one level",
                 )
+        for device in group.devices:
             if any(choice.all for choice in device.choices()):
                 self.reader.problem(
                     child(device.path, "all"),

@@ -292,6 +292,12 @@ def test_two_attributes_tie_devices_through_one_that_has_both() -> None:
             "never tries the next level",
         ),
         (
+            site({"align": ["pcie_root", "any"], "devices": [{**GPU, "all": True}, NIC]}),
+            "dra_claims_templates[0].devices[0].all",
+            "contradiction",
+            "never tries the next level",
+        ),
+        (
             site(
                 {"devices": [{"name": "gpu", "class": "fast", "where": {"min_memory": "80Gi"}}]},
                 classes=[{"name": "fast", "driver": "gpu.nvidia.com", "cel": "true"}],
