@@ -11,6 +11,7 @@ to be strict, and come back whole. LANEWISE_COMPILED_SITES and LANEWISE_COMPILED
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import typing as t
@@ -131,16 +132,22 @@ def test_oldest_server_takes_all_as_it_is(oldest: ControlPlane) -> None:
 def guarded(control_plane: ControlPlane) -> t.Iterator[ControlPlane]:
     """A server on which the policy is in force."""
     _prepare(control_plane)
+    with _in_force(control_plane):
+        yield control_plane
+
+
+@contextlib.contextmanager
+def _in_force(plane: ControlPlane) -> t.Iterator[None]:
     made = interface_policy.objects({})
     for item in made:
-        control_plane.expect("POST", _place(item), item)
+        plane.expect("POST", _place(item), item)
     wrong = _carrier({**_head(), "mtu": 1}, "ResourceClaim")
     try:
-        control_plane.wait_for(lambda: "mtu must be" in _refused(control_plane, wrong), "the policy to be in force")
-        yield control_plane
+        plane.wait_for(lambda: "mtu must be" in _refused(plane, wrong), "the policy to be in force")
+        yield
     finally:
         for item in reversed(made):
-            control_plane.expect("DELETE", f"{_place(item)}/{item['metadata']['name']}")
+            plane.expect("DELETE", f"{_place(item)}/{item['metadata']['name']}")
 
 
 def _head() -> Object:
@@ -200,3 +207,28 @@ def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
             item = _carrier({**_head(), "mtu": mtu}, "ResourceClaim")
             said = _refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
             assert wanted in said and bool(wanted) == bool(said), said
+
+
+def test_policy_lets_what_was_there_before_it_go(control_plane: ControlPlane) -> None:
+    """What was made before the policy can lose its finalizers and end; a changed spec is looked at."""
+    _prepare(control_plane)
+    made, merge = {}, "application/merge-patch+json"
+    for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
+        item = _carrier({**_head(), "mtu": 1}, kind)
+        item["metadata"].update(name="older", finalizers=["example.com/held"])
+        control_plane.wait_for(lambda item=item: not _refused(control_plane, item), "no policy to be in force")
+        control_plane.expect("POST", _place(item), item)
+        made[f"{_place(item)}/older"] = item
+    with _in_force(control_plane):
+        for path, item in made.items():
+            control_plane.expect("PATCH", path, {"metadata": {"labels": {"seen": "true"}}}, merge)
+            if item["kind"] == "DeviceClass":  # the only one whose spec can change
+                spec = copy.deepcopy(item["spec"])
+                spec["config"][1]["opaque"]["parameters"]["mtu"] = 2
+                status, answer = control_plane.request("PATCH", path, {"spec": spec}, merge)
+                assert status == 422 and "mtu must be" in answer["message"], answer
+                spec["config"][1]["opaque"]["parameters"]["mtu"] = 1500
+                control_plane.expect("PATCH", path, {"spec": spec}, merge)
+            control_plane.expect("DELETE", path)
+            control_plane.expect("PATCH", path, {"metadata": {"finalizers": None}}, merge)
+            assert control_plane.request("GET", path)[0] == 404

@@ -46,6 +46,13 @@ def objects(labels: t.Mapping[str, str]) -> list[dict[str, t.Any]]:
             "objectSelector": {},
             "resourceRules": [rule],
         },
+        # what is wrong and there already can still lose its finalizers, or it and its namespace would never be gone
+        "matchConditions": [
+            {
+                "name": "new-or-changed-spec",
+                "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
+            }
+        ],
         "variables": _variables(),
         "validations": validations(),
     }
