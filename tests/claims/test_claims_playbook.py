@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import typing as t
@@ -110,6 +111,23 @@ def test_a_claim_that_is_let_pass_is_warned_of(folder: Folder) -> None:
 def test_true_and_false_of_the_command_line(folder: Folder) -> None:
     assert "ValidatingAdmissionPolicy" in folder.run("-e", "dra_claims_policy=true", "-e", "dra_claims_apply=false")
     folder.run("-e", "dra_claims_kubeconfig=")  # as of a variable of the shell that is not set
+
+
+def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
+    """To Ansible's reader these are texts without quotes, too; to that of Go they are numbers, true and false."""
+    pair = {**SITE["dra_claims_templates"][0], "name": "7e2", "labels": {"rack": "08", "spare": "n", "room": "a8"}}
+    workload = {"namespace": "training", "image": "example.com/app", "env": {"Y": "1"}, "storage_class": "0o17"}
+    claims = [{"name": "0x1f", "template": "7e2"}]
+    names = ("pod", "job", "nccl-jobset", "nccl-mpijob", "inference", "database")
+    workloads = [{**workload, "name": f"{i}e2", "template": name, "claims": claims} for i, name in enumerate(names)]
+    folder.run(dra_claims_templates=[pair], dra_claims_workloads=workloads)
+    files = {path: path.read_text() for path in (folder.path / "kubernetes").rglob("*.yaml")}
+    template = files[folder.path / "kubernetes/manifests/namespaces/training/resourceclaimtemplates.yaml"]
+    for line in ("name: '7e2'", "rack: '08'", "spare: 'n'", "room: a8"):
+        assert line in template
+    assert len([path for path in files if "workloads" in path.parts]) == len(names)
+    for path, text in files.items():
+        assert not re.search(r"[:-] (?:\de2|0x1f|0o17|Y|n|08)$", text, re.MULTILINE), f"{path}:\n{text}"
 
 
 @pytest.mark.parametrize(

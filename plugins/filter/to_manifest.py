@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import yaml
+
+DOCUMENTATION = r"""
+name: to_manifest
+short_description: Write a value as YAML that Kubernetes reads as it is meant
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Writes an object, or a single text or number for a place in a template, as YAML.
+  - Quotes text that C(kubectl), Flux and Argo CD would read as something else, such as V(08), V(7e2), V(0o17) or
+    V(y). The filter P(ansible.builtin.to_nice_yaml#filter) does not, as Ansible itself reads these as text.
+positional: _input
+options:
+  _input:
+    description: The value.
+    type: raw
+    required: true
+seealso:
+  - module: lanewise.dra.dra_render
+"""
+
+EXAMPLES = r"""
+- name: Show an object as it would stand in a file
+  ansible.builtin.debug:
+    msg: "{{ {'metadata': {'labels': {'rack': '08'}}} | lanewise.dra.to_manifest }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The YAML. That of an object ends with a line break, that of a single text or number does not.
+  type: str
+"""
+
+#: What the YAML libraries of Go (go-yaml v2 and v3) read as a number, a time or true and false, and PyYAML as text, by
+#: first characters. Go passes over each underscore of a number.
+_GO = (
+    (
+        "+-.0123456789",
+        r"[-+]?_*(?:0_*[xX][0-9a-fA-F_]+|0_*[oO]_*[-+]?[0-7_]+|0_*[bB]_*[-+]?[01_]+"
+        r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE]_*[-+]?[0-9_]+)?)",
+    ),
+    ("0123456789", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ].*)?"),
+    ("yYnN", r"[yYnN]"),
+)
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+    """Quotes a text that PyYAML or Go would not read as one, and writes no anchors."""
+
+    def ignore_aliases(self, data: t.Any) -> bool:
+        return True
+
+
+for _first, _pattern in _GO:
+    # the tag only has to be another than that of text
+    _Dumper.add_implicit_resolver("tag:yaml.org,2002:value", re.compile(rf"(?:{_pattern})\Z"), list(_first))
+# Ansible's values are of types of its own, derived from these
+_Dumper.add_multi_representer(dict, _Dumper.represent_dict)
+_Dumper.add_multi_representer(list, _Dumper.represent_list)
+_Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
+_Dumper.add_multi_representer(int, lambda dumper, value: dumper.represent_int(int(value)))
+_Dumper.add_multi_representer(float, lambda dumper, value: dumper.represent_float(float(value)))
+
+
+def to_manifest(value: t.Any) -> str:
+    """The value as YAML. See the documentation above."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, allow_unicode=True, default_flow_style=False, indent=2, sort_keys=False, width=4096
+    )
+    if isinstance(value, (dict, list, tuple)):
+        return text
+    # the end of a document follows a single value that is not quoted
+    return text.removesuffix("...\n").rstrip("\n")
+
+
+class FilterModule:
+    """Filters of the collection."""
+
+    def filters(self) -> dict[str, t.Callable[..., str]]:
+        return {"to_manifest": to_manifest}
