@@ -8,6 +8,7 @@ import re
 import typing as t
 
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.go_scalars import FIRST, NUMBER
 
 DOCUMENTATION = r"""
 name: to_manifest
@@ -41,14 +42,9 @@ _value:
   type: str
 """
 
-#: What the YAML libraries of Go (go-yaml v2 and v3) read as a number, a time or true and false, and PyYAML as text, by
-#: first characters. Go passes over each underscore of a number.
+#: What go-yaml v2 and v3 read as a number, a time or true and false, and PyYAML as text, by first characters.
 _GO = (
-    (
-        "+-.0123456789",
-        r"[-+]?_*(?:0_*[xX][0-9a-fA-F_]+|0_*[oO]_*[-+]?[0-7_]+|0_*[bB]_*[-+]?[01_]+"
-        r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE]_*[-+]?[0-9_]+)?)",
-    ),
+    (FIRST, NUMBER),
     ("0123456789", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ].*)?"),
     ("yYnN", r"[yYnN]"),
 )

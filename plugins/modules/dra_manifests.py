@@ -145,11 +145,13 @@ reach:
 """
 
 import pathlib
+import re
 import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
 from ..module_utils.dra.cel import Engine, EngineMissing, engine_for
+from ..module_utils.dra.go_scalars import FIRST, NUMBER, number
 from ..module_utils.dra.problems import Problem, Problems
 from ..module_utils.dra.reach import reach_of
 from ..module_utils.dra.validate import validate
@@ -161,6 +163,38 @@ try:
     YAML_ERROR = None
 except ImportError:
     YAML_ERROR = traceback.format_exc()
+
+if not YAML_ERROR:
+    _TAG = "tag:yaml.org,2002:"
+
+    class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        """Reads words without quotes as kubectl does: dates are text, C(08) is a number, C(y) is true."""
+
+        yaml_implicit_resolvers = {
+            first: [(tag, form) for tag, form in known if tag[len(_TAG) :] not in ("int", "timestamp")]
+            for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+        bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+            return {_key(key): value for key, value in super().construct_mapping(node, deep).items()}
+
+        def construct_number(self, node: yaml.ScalarNode) -> object:
+            return number(node.value)
+
+    # before the floats of PyYAML, of which those for infinity and no number are left
+    for _first in FIRST:
+        _Loader.yaml_implicit_resolvers[_first].insert(0, ("!number", re.compile(rf"(?:{NUMBER})\Z")))
+    _Loader.add_constructor("!number", _Loader.construct_number)
+    _Loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
+
+
+def _key(key: object) -> object:
+    """Keys of JSON, which manifests become, are text."""
+    if isinstance(key, bool):
+        return str(key).lower()
+    return str(key) if isinstance(key, (int, float)) else key
+
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -189,7 +223,7 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
     for path in files_of(module):
         try:
             with path.open(encoding="utf-8") as stream:
-                documents = list(yaml.load_all(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+                documents = list(yaml.load_all(stream, Loader=_Loader))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             module.fail_json(msg=f"Cannot read {path}: {error}")
         found += [(str(path), item) for item in documents if item is not None]

@@ -85,6 +85,22 @@ def test_bad_input(check: t.Callable[..., Object]) -> None:
     assert "no Kubernetes release" in check(claim("a", "nic"), kubernetes_version="new")["msg"]
 
 
+@pytest.mark.parametrize("word", ["08", "7e2", "0o17", "0x1f", "y", "N", ".5", "1_000", "017"])
+def test_a_label_that_is_no_text_to_kubectl_is_told(check: t.Callable[..., Object], word: str) -> None:
+    text = json.dumps(device_class("nic", "lanewise.dev"), indent=1).replace(
+        '"nic"', f'"nic", "labels": {{"a": {word}}}'
+    )
+    assert "metadata.labels" in check(text=text)["msg"]
+
+
+@pytest.mark.parametrize("word", ["52:54:00:12:34:56", "1:30", "2026-11-22", "2026-1-2", "10.0.0.1", "8a"])
+def test_a_label_or_key_that_is_text_to_kubectl_is_none_to_doubt(check: t.Callable[..., Object], word: str) -> None:
+    item = device_class("nic", "lanewise.dev")
+    item["metadata"]["annotations"] = {"a": "WORD", "n": "1", "08": "1"}
+    text = json.dumps(item, indent=1).replace('"WORD"', word).replace('"n"', "n").replace('"08"', "08")
+    assert "msg" not in check(text=text)
+
+
 def test_reach_knows_what_keeps_devices_away(check: t.Callable[..., Object]) -> None:
     objects = [device_class("nic", "lanewise.dev"), claim("one", "nic"), claim("nil", "nic", count=0)]
     asked: Object = {"nodes": {"h100-01": facts("hgx-h100")}, "drivers": DRIVERS}

@@ -1,0 +1,29 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Which words of YAML without quotes are numbers to go-yaml v2 and v3 (resolve.go), and so to kubectl."""
+
+from __future__ import annotations
+
+#: The characters that a number can begin with.
+FIRST = "+-.0123456789"
+#: A number. Each underscore is passed over. Base 60 is not known.
+NUMBER = (
+    r"(?:[-+]_*)?(?:0_*[xX][0-9a-fA-F_]+|0_*[oO]_*[-+]?[0-7_]+|0_*[bB]_*[-+]?[01_]+"
+    r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE]_*[-+]?[0-9_]+)?)"
+)
+
+
+def number(text: str) -> int | float | str:
+    """What Go makes of a text that matches C(NUMBER): C(017) is octal, C(08) a float, C(0x_) still text."""
+    plain = text.replace("_", "")
+    digits = plain.lstrip("+-")
+    octal = digits.isdigit() and digits[0] == "0"
+    for read in (lambda: int(plain, 8 if octal else 0), lambda: float(plain)):
+        try:
+            return read()
+        except ValueError:
+            continue
+    return text
