@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.management import management_interfaces
+from ansible_collections.lanewise.dra.plugins.module_utils.host.management import below, management_interfaces
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 
@@ -57,3 +58,75 @@ def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
     environment = {**os.environ, "SSH_CONNECTION": "192.0.2.9 1 192.0.2.1 22"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "192.0.2.9 1 192.0.2.1 22"
+
+
+def interfaces(**described: dict[str, t.Any]) -> dict[int, t.Any]:
+    """Messages of interfaces as pyroute2 reads them from the kernel, by index: C(master) and C(link) are names."""
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+    indexes = {name: index for index, name in enumerate(described, 1)}
+    found = {}
+    for name, one in described.items():
+        attributes: list[t.Any] = [("IFLA_IFNAME", name)]
+        attributes += [(f"IFLA_{key.upper()}", indexes[one[key]]) for key in ("master", "link") if key in one]
+        if "kind" in one:
+            attributes.append(("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", one["kind"])]}))
+        sent = ifinfmsg()
+        sent["index"] = indexes[name]
+        sent["attrs"] = attributes
+        sent.encode()
+        found[indexes[name]] = ifinfmsg(sent.data)
+        found[indexes[name]].decode()
+    return found
+
+
+#: Open vSwitch as OVN-Kubernetes has it: the ports of all bridges have the same master, and a bridge's own has none.
+SWITCH: dict[str, dict[str, t.Any]] = {
+    "ovs-system": {"kind": "openvswitch"},
+    "br-int": {"kind": "openvswitch"},
+    "br-ex": {"kind": "openvswitch"},
+    "rail0": {},
+}
+REASON = "it carries the default route"
+
+
+@pytest.mark.parametrize(
+    ("others", "carrier", "expected"),
+    [
+        ({"eth0": {"master": "ovs-system"}}, "br-ex", {"eth0"}),
+        (
+            {
+                "bond0": {"kind": "bond", "master": "ovs-system"},
+                "eth0": {"master": "bond0"},
+                "eth1": {"master": "bond0"},
+            },
+            "br-ex",
+            {"bond0", "eth0", "eth1"},
+        ),
+        (
+            {"eth0": {"master": "ovs-system"}, "vlan7": {"kind": "vlan", "link": "br-ex"}},
+            "vlan7",
+            {"br-ex", "eth0"},
+        ),
+        (
+            {"eth0": {}, "vlan7": {"kind": "vlan", "link": "eth0", "master": "ovs-system"}},
+            "br-ex",
+            {"vlan7", "eth0"},
+        ),
+        ({"eth0": {}, "eth1": {"master": "ovs-system"}}, "eth0", set()),
+    ],
+    ids=["port", "bond", "VLAN on a bridge", "VLAN as a port", "not by the switch"],
+)
+def test_what_a_bridge_of_open_vswitch_stands_on(
+    others: dict[str, dict[str, t.Any]], carrier: str, expected: set[str]
+) -> None:
+    links = interfaces(**SWITCH, **others)
+    (index,) = (index for index, link in links.items() if link.get_attr("IFLA_IFNAME") == carrier)
+    found = below(links, {index: REASON}, lambda name: ())
+    assert found == {carrier: REASON, **dict.fromkeys(expected, f"it is below {carrier}: {REASON}")}
+
+
+def test_a_vf_that_is_a_port_of_open_vswitch_stands_on_its_pf() -> None:
+    links = interfaces(**SWITCH, pf0={}, vf0={"master": "ovs-system"})
+    found = below(links, {3: REASON}, lambda name: ["pf0"] if name == "vf0" else [])
+    assert set(found) == {"br-ex", "vf0", "pf0"}

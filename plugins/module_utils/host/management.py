@@ -12,6 +12,9 @@ import typing as t
 
 from .system import System
 
+#: The kind of an interface that Open vSwitch has made: a bridge's own, an internal port, and that of the whole switch.
+_SWITCH = "openvswitch"
+
 
 def ssh_connection() -> str:
     """The value of SSH_CONNECTION of the session that this process is in; empty where it is in none.
@@ -40,7 +43,8 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
 
     They carry a default route in any table, or have the node's own address of the SSH C(connection) (the value of
     SSH_CONNECTION: far address, port, own address, port); so does all that these stand on: the ports of a bond or
-    bridge, the parent of a VLAN, the PF of a VF. Raises HostError.
+    bridge, the parent of a VLAN, the PF of a VF. Of Open vSwitch those are the ports of all its bridges, as rtnetlink
+    does not tell which bridge a port is of. Raises HostError.
     """
     own = connection.split()[2] if len(connection.split()) == 4 else ""
     rtnl = system.socket("IPRoute")
@@ -58,6 +62,18 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
         for index in (route.get_attr("RTA_OIF"), *(hop["oif"] for hop in hops)):
             if index:
                 found.setdefault(index, "it carries the default route")
+    return below(links, found, lambda name: _physical(system, name))
+
+
+def below(
+    links: t.Mapping[int, t.Any], found: t.Mapping[int, str], physical: t.Callable[[str], t.Collection[str]]
+) -> dict[str, str]:
+    """The interfaces C(found) (by index: why) and all that they stand on, by name: why the node must not lose them.
+
+    C(links) are rtnetlink's messages by index; C(physical) tells the interfaces of the PF of a VF's interface.
+    """
+    # the kernel gives every port of Open vSwitch to the switch's own interface, whichever bridge it is a port of
+    switches = {index for index, link in links.items() if _kind(link) == _SWITCH}
     pending = list(found.items())
     names: dict[str, str] = {}
     while pending:
@@ -68,16 +84,21 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
         name = link.get_attr("IFLA_IFNAME")
         names[name] = reason
         why = reason if reason.startswith("it is below") else f"it is below {name}: {reason}"
-        below = [other for other, one in links.items() if one.get_attr("IFLA_MASTER") == index]
+        masters = switches if index in switches else {index}
+        lower = [other for other, one in links.items() if one.get_attr("IFLA_MASTER") in masters]
         parent = link.get_attr("IFLA_LINK")
-        kind = (link.get_attr("IFLA_LINKINFO") or {}).get("attrs") or ()
-        if dict(kind).get("IFLA_INFO_KIND") == "veth":  # its other end, which it does not stand on
+        if _kind(link) == "veth":  # its other end, which it does not stand on
             parent = None
         if parent and link.get_attr("IFLA_LINK_NETNSID") is None:
-            below.append(parent)
-        below += [other for other, one in links.items() if one.get_attr("IFLA_IFNAME") in _physical(system, name)]
-        pending += [(other, why) for other in below]
+            lower.append(parent)
+        lower += [other for other, one in links.items() if one.get_attr("IFLA_IFNAME") in physical(name)]
+        pending += [(other, why) for other in lower]
     return names
+
+
+def _kind(link: t.Any) -> str | None:
+    attributes = (link.get_attr("IFLA_LINKINFO") or {}).get("attrs") or ()
+    return t.cast("str | None", dict(attributes).get("IFLA_INFO_KIND"))
 
 
 def _physical(system: System, name: str) -> t.Sequence[str]:
