@@ -23,16 +23,16 @@ def users(system: System, function: str) -> str:
     """Who uses the VF or PF at the PCI address C(function), as the end of a sentence; empty for nobody.
 
     A pod has it where a claim's record names it or its interface is in another network namespace, a guest or a program
-    has it where it is open through VFIO. What the node itself uses is not told here, but by
+    has it where it is open through VFIO or UIO. What the node itself uses is not told here, but by
     :func:`management.management_interfaces`.
     """
     for name in system.names(_CLAIMS):
         if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
             return f"a pod has it by the resource claim with UID {name[:-5]}"
     driver = system.link(f"{_DEVICES}/{function}/driver")
-    if driver in _USER_SPACE:
-        group = system.link(f"{_DEVICES}/{function}/iommu_group")
-        process = _opened_by(f"/dev/vfio/{group}") if group and system.live else ""
+    paths = _devices(system, function, driver)
+    if paths:
+        process = _opened_by(system, paths)
         return f"process {process} has it open through {driver}" if process else ""
     if driver and system.exists(f"{_DEVICES}/{function}/net") and not system.names(f"{_DEVICES}/{function}/net"):
         return "its interface is in another network namespace, as of a container"
@@ -62,13 +62,25 @@ def as_published(system: System, function: str) -> dict[str, t.Any]:
     return {}
 
 
-def _opened_by(path: str) -> str:
-    for process in os.listdir("/proc"):
+def _devices(system: System, function: str, driver: str | None) -> set[str]:
+    """The device files by which a program has a function that VFIO (drivers/vfio) or UIO gives it."""
+    folder = f"{_DEVICES}/{function}"
+    by_iommufd = system.names(f"{folder}/vfio-dev")  # since Linux 6.1, of any driver of VFIO
+    found = {f"/dev/vfio/devices/{name}" for name in by_iommufd}
+    found.update(f"/dev/{name}" for name in system.names(f"{folder}/uio"))
+    group = system.link(f"{folder}/iommu_group")
+    if group and (by_iommufd or driver in _USER_SPACE):
+        found.update((f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"))
+    return found
+
+
+def _opened_by(system: System, paths: t.Collection[str]) -> str:
+    for process in system.names("/proc"):
         if not process.isdigit():
             continue
         try:
-            folder = f"/proc/{process}/fd"
-            if any(os.readlink(f"{folder}/{name}") == path for name in os.listdir(folder)):
+            folder = os.path.join(system.reader.root, f"proc/{process}/fd")
+            if any(os.readlink(f"{folder}/{name}") in paths for name in os.listdir(folder)):
                 return process
         except OSError:
             continue  # it has ended meanwhile

@@ -65,6 +65,39 @@ def test_a_claimed_vf_is_in_the_way_until_the_node_is_drained(make_node: MakeNod
     assert planned(node, drained=True) == [f"{address}: num_vfs 8 -> 2"]
 
 
+#: By the driver of a VF in group 7: what sysfs has below the VF, and what the program has open.
+OPEN_BY = {
+    "a group": ("vfio-pci", [], "/dev/vfio/7"),
+    "a group without an IOMMU": ("vfio-pci", [], "/dev/vfio/noiommu-7"),
+    "iommufd": ("vfio-pci", ["vfio-dev/vfio3"], "/dev/vfio/devices/vfio3"),
+    "iommufd without an IOMMU": ("vfio-pci", ["vfio-dev/noiommu-vfio3"], "/dev/vfio/devices/noiommu-vfio3"),
+    "a card's own driver of VFIO": ("mlx5_vfio_pci", ["vfio-dev/vfio3"], "/dev/vfio/7"),
+    "UIO": ("igb_uio", ["uio/uio5"], "/dev/uio5"),
+}
+
+
+@pytest.mark.parametrize(("driver", "below", "path"), OPEN_BY.values(), ids=OPEN_BY)
+def test_a_vf_that_a_program_has_open_is_in_the_way(
+    make_node: MakeNode, driver: str, below: list[str], path: str
+) -> None:
+    address = pf(make_node("sriov"), 8)
+    node = make_node("sriov", {"address": address}, {"num_vfs": 2})
+    root = Path(node.system.reader.root)
+    vf = root / "sys/bus/pci/devices" / node.devices[address].vfs[3]
+    for name, target in (("driver", f"/sys/bus/pci/drivers/{driver}"), ("iommu_group", "/sys/kernel/iommu_groups/7")):
+        (vf / name).unlink(missing_ok=True)
+        (vf / name).symlink_to(target)
+    for name in below:
+        (vf / name).mkdir(parents=True)
+    files = root / "proc/4711/fd"
+    files.mkdir(parents=True)
+    (files / "0").symlink_to("/dev/null")
+    assert planned(node) == [f"{address}: num_vfs 8 -> 2"]
+    (files / "9").symlink_to(path)
+    with pytest.raises(Refused, match=f"{vf.name} is in use: process 4711 has it open through {driver}"):
+        planned(node)
+
+
 def test_vfs_that_others_manage_are_only_counted(make_node: MakeNode) -> None:
     address = pf(make_node("sriov"), 8)
     assert planned(make_node("sriov", {"address": address}, {"num_vfs": 6, "externally_managed": True})) == []
