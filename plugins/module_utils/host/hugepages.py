@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing as t
 
+from .kubelet import Kubelet
 from .node import Node
 from .resource import NODE, Change, Refusal, Resource, State
 from .system import HostError
@@ -51,11 +53,16 @@ class Hugepages(Resource):
         return sorted(int(name[4:]) for name in names if self.system.text(f"{_NODES}/{name}/cpulist"))
 
     @staticmethod
-    def _folder(setting: str) -> str:
+    def _parts(setting: str) -> tuple[int, str]:
+        """The size of a page in kilobytes, and the number of the NUMA node. Raises HostError."""
         match = _SETTING.match(setting)
         if not match:
             raise HostError("set huge pages", f"{setting!r} names no size and NUMA node")
-        return f"{_NODES}/node{match.group(2)}/hugepages/hugepages-{kilobytes(match.group(1))}kB"
+        return kilobytes(match.group(1)), match.group(2)
+
+    def _folder(self, setting: str) -> str:
+        size, number = self._parts(setting)
+        return f"{_NODES}/node{number}/hugepages/hugepages-{size}kB"
 
     def read(self, node: Node, wanted: State) -> State:
         numbers = {one: self.system.integer(f"{self._folder(one)}/nr_hugepages") for one in wanted.get(NODE, {})}
@@ -75,7 +82,29 @@ class Hugepages(Resource):
             if change.after < used:
                 fix = "drain the node first, or ask for no fewer"
                 return Refusal(NODE, change.setting, f"{used} of {change.before} are in use", fix, drain=True)
+        state = self._unfit_state(change)
+        if state:
+            fix = f"drain the node, remove {state}, run again, and restart kubelet before the node takes pods"
+            message = "kubelet's Static memory manager has another number, and kubelet would not start over its state"
+            return Refusal(NODE, change.setting, message, fix)
         return None
+
+    def _unfit_state(self, change: Change) -> str:
+        """The state of kubelet's Static memory manager where it has another number of pages; empty where none has.
+
+        At boot the number that a run has set is as kubelet found it then, and fits.
+        """
+        path = f"{Kubelet(self.system).root()}/memory_manager_state"
+        size, number = self._parts(change.setting)
+        resource = f"hugepages-{_shown(f'hugepages-{size}kB')}i"
+        try:
+            state = json.loads(self.system.content(path) or "{}")
+            if state.get("policyName") != "Static":
+                return ""
+            pages = state["machineState"].get(number, {}).get("memoryMap", {}).get(resource, {})
+            return "" if pages.get("total", 0) == change.after * size * 1024 else path
+        except (ValueError, KeyError, AttributeError):
+            return ""  # what kubelet cannot read either keeps it from starting anyway
 
     def apply(self, node: Node, change: Change) -> None:
         path = f"{self._folder(change.setting)}/nr_hugepages"

@@ -75,6 +75,10 @@ class Kubelet(Resource):
                 found = arguments[place + 1]
         return found
 
+    def root(self) -> str:
+        """The folder of kubelet's own files, its states among them."""
+        return self.option("root-dir") or "/var/lib/kubelet"
+
     def wanted(self, node: Node) -> State:
         wish: dict[str, t.Any] | None = node.general.get("kubelet")
         if wish is None:
@@ -133,14 +137,13 @@ class Kubelet(Resource):
 
     def _changed_states(self, change: Change) -> list[str]:
         before, after = _fields(change.before), _fields(change.after)
-        root = self.option("root-dir") or "/var/lib/kubelet"
         found = []
         for file, (policy, others) in _STATES.items():
             # without a policy here, another file may have one
             kept = before.get(policy) == after.get(policy)
             idle = str(after.get(policy)).lower() == "none" and policy in after
             if not kept or not idle and any(before.get(one) != after.get(one) for one in others):
-                found.append(f"{root}/{file}")
+                found.append(f"{self.root()}/{file}")
         return found
 
     def interrupts(self, node: Node, change: Change) -> str:

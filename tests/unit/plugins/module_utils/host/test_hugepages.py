@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from pathlib import Path
 
@@ -68,3 +69,46 @@ def test_refusals(root: Path, wish: dict[str, t.Any], reason: str) -> None:
 def test_a_size_that_is_none(root: Path) -> None:
     with pytest.raises(HostError, match="no size of a page"):
         _converge(root, {"size": "2MB", "count": 1})
+
+
+def _state(policy: str, *totals: int) -> str:
+    """kubelet's state of the memory manager, with the bytes of pages of 2 MiB by NUMA node."""
+    nodes = {
+        str(number): {"memoryMap": {"hugepages-2Mi": {"total": total}, "memory": {"total": 1 << 36}}}
+        for number, total in enumerate(totals)
+    }
+    return json.dumps({"policyName": policy, "machineState": nodes, "entries": {}, "checksum": 1})
+
+
+@pytest.mark.parametrize("folder", ["var/lib/kubelet", "data/kubelet"])
+def test_pages_that_kubelets_static_memory_manager_does_not_have_are_refused(root: Path, folder: str) -> None:
+    process = root / "proc/77"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("kubelet\n")
+    (process / "cmdline").write_text(f"/usr/bin/kubelet\0--root-dir=/{folder}\0")
+    state = root / folder / "memory_manager_state"
+    state.parent.mkdir(parents=True)
+    state.write_text(_state("Static", 512 << 21, 0, 0))
+    with pytest.raises(Refused, match=f"drain the node, remove /{folder}/memory_manager_state") as failure:
+        _converge(root, {"size": "2M", "count": 512})
+    assert [one.setting for one in failure.value.refusals] == ["hugepages 2M on NUMA node 1"]
+    assert (root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages").read_text() == "0\n"
+    with pytest.raises(Refused, match="hugepages 1G on NUMA node 0"):
+        _converge(root, {"size": "1G", "count": 1, "numa_nodes": [0]})
+    state.unlink()
+    assert len(_converge(root, {"size": "2M", "count": 512}).changes) == 2
+
+
+def test_pages_come_back_at_boot_as_kubelets_state_has_them(root: Path) -> None:
+    state = root / "var/lib/kubelet/memory_manager_state"
+    state.parent.mkdir(parents=True)
+    state.write_text(_state("Static", 512 << 21, 512 << 21, 0))
+    assert len(_converge(root, {"size": "2M", "count": 512}).changes) == 2
+
+
+@pytest.mark.parametrize("text", [_state("None", 0, 0, 0), '{"policyName": "None", "checksum": 1}', "{", "[]"])
+def test_states_of_no_static_memory_manager_are_not_in_the_way(root: Path, text: str) -> None:
+    state = root / "var/lib/kubelet/memory_manager_state"
+    state.parent.mkdir(parents=True)
+    state.write_text(text)
+    assert len(_converge(root, {"size": "2M", "count": 512}).changes) == 2
