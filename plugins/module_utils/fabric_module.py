@@ -87,8 +87,10 @@ def run(
             else:
                 chosen = resources(system, (rule.settings for rule in wanted), general)
             if restore or persist:
-                chosen.append(Boot(system, {} if restore else desired(system, wanted, general)))
+                chosen.append(Boot(system, {} if restore else desired(node, wanted, general)))
             outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
+            if rollback:
+                guard.count_anew(system, rollback["id"], outcome.changes, seconds)
             if restore and not module.check_mode:
                 origin.forget(system)
             if module.check_mode and seconds and guard.needed(node, outcome.changes):
@@ -127,15 +129,16 @@ def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
     module.exit_json(changed=True)
 
 
-def desired(system: System, wanted: t.Sequence[Rule], general: Settings) -> Settings:
+def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings:
     """What the boot applies, as JSON; empty where a boot forgets nothing of it."""
-    if not resources(system, (rule.settings for rule in wanted), general, boot=True):
+    if not resources(node.system, (rule.settings for rule in wanted), general, boot=True):
         return {}
     nics = [
         {
             "name": rule.name,
             "select": {key: value for key, value in dataclasses.asdict(rule.select).items() if value},
             "settings": rule.settings,
+            **({"fast": node.fast(rule)} if rule.select.min_speed_mbps else {}),
         }
         for rule in wanted
     ]

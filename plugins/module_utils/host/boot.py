@@ -14,13 +14,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 import typing as t
 
 from . import guard
 from .catalogue import named, resources
 from .converge import LOCK, Failed, alone, converge
 from .node import Node, Rule, Unfit, selector
-from .program import DESIRED
+from .program import DESIRED, Boot
 from .resource import Change
 from .system import HostError, System
 
@@ -29,9 +30,16 @@ _UNDO_WAITS = 3600.0
 
 
 def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
-    """Rules from their JSON form: C(name), C(select), C(settings), C(count), C(at_least). Raises Unfit."""
+    """Rules from their JSON form: C(name), C(select), C(settings), C(count), C(at_least), C(fast). Raises Unfit."""
     return [
-        Rule(one["name"], selector(one["select"]), one["settings"], one.get("count"), one.get("at_least"))
+        Rule(
+            one["name"],
+            selector(one["select"]),
+            one["settings"],
+            one.get("count"),
+            one.get("at_least"),
+            tuple(one.get("fast", ())),
+        )
         for one in nics
     ]
 
@@ -61,14 +69,16 @@ def _boot(system: System) -> None:
 def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
     """Take changes back, the last first; what could not be is told."""
     node = Node(system, allow_management=True)
-    by_name = {one.name: one for one in named(system, {change.resource for change in changes})}
+    known = [*named(system, {change.resource for change in changes}), Boot(system, {})]
+    by_name = {one.name: one for one in known}
     failed = []
     for change in reversed(changes):
         try:
             by_name[change.resource].apply(node, change.reversed())
             if by_name[change.resource].renews:
                 node.refresh()
-        except HostError as error:
+        # nobody is there to mend a surprise, which must not keep the others from being taken back
+        except (HostError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
             failed.append(f"{change}: {error}")
     return failed
 
@@ -79,8 +89,7 @@ def _undo(system: System, path: str) -> None:
     if not begun:
         print("the changes were confirmed")
         return
-    with open(begun, encoding="utf-8") as file:
-        failed = undo(system, [Change(**one) for one in json.load(file)])
+    failed = undo(system, guard.begun_changes(begun))
     if failed:
         sys.exit("\n".join(failed))
     os.unlink(begun)
@@ -95,8 +104,13 @@ def main() -> None:
             with alone(LOCK):
                 _boot(system)
         elif len(command) == 2 and command[0] == "undo":
-            with alone(LOCK, _UNDO_WAITS):
-                _undo(system, command[1])
+            while True:
+                with alone(LOCK, _UNDO_WAITS):
+                    left = guard.left(command[1])
+                    if not left:
+                        _undo(system, command[1])
+                        break
+                time.sleep(left)  # the run took longer than the timer, and is to be confirmed still
         else:
             sys.exit("usage: fabric.pyz boot | undo FILE")
     except (HostError, OSError, ValueError) as error:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import sys
+import time
 import typing as t
 
 from .node import Node
@@ -22,8 +23,21 @@ _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
 
 
+_ARM = "set a timer that undoes the changes if the connection is lost"
+
+
 def _unit(name: str) -> str:
     return f"lanewise-fabric-undo-{name}"
+
+
+def _path(name: str) -> str:
+    return f"{_FOLDER}/undo-{name}.json"
+
+
+def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
+    # this clock is the same for all processes since the boot, and no one sets it
+    given = {"until": time.monotonic() + seconds, "changes": [dataclasses.asdict(change) for change in changes]}
+    system.install(path, json.dumps(given), step, 0o600)
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
@@ -37,13 +51,12 @@ def needed(node: Node, changes: t.Sequence[Change]) -> bool:
 def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     """Let systemd take the changes back in C(seconds). The name to confirm with is returned. Raises HostError."""
     name = str(os.getpid())
-    step = "set a timer that undoes the changes if the connection is lost"
-    path = f"{_FOLDER}/undo-{name}.json"
+    step, path = _ARM, _path(name)
     if not system.exists("/run/systemd/system"):
         fix = "set rollback_after to 0 to go without a way back"
         raise HostError(step, "systemd does not run on this node", fix)
     system.install(_PROGRAM, archive(), step, 0o600)
-    system.install(path, json.dumps([dataclasses.asdict(change) for change in changes]), step, 0o600)
+    _write(system, path, changes, seconds, step)
     python = sys.executable or "/usr/bin/python3"
     timer = ["systemd-run", f"--unit={_unit(name)}", f"--on-active={seconds}", "--timer-property=AccuracySec=100ms"]
     try:
@@ -52,6 +65,29 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
         os.unlink(path)  # nothing was changed yet, and nobody would ever undo it
         raise
     return name
+
+
+def count_anew(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
+    """Give all of C(seconds) to whoever confirms, however long the changes took. Raises HostError.
+
+    For the run that made them, which keeps an undo out as long as it has the lock.
+    """
+    _write(system, _path(name), changes, seconds, _ARM)
+
+
+def left(path: str) -> float:
+    """Seconds until the changes of that file are to be taken back; 0 also where they were confirmed. Raises OSError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return max(0.0, float(json.load(file)["until"]) - time.monotonic())
+    except FileNotFoundError:
+        return 0.0
+
+
+def begun_changes(path: str) -> list[Change]:
+    """What L(begin,) has claimed. Raises OSError."""
+    with open(path, encoding="utf-8") as file:
+        return [Change(**one) for one in json.load(file)["changes"]]
 
 
 def none_waits(system: System) -> None:
@@ -86,7 +122,7 @@ def begin(path: str) -> str | None:
 
 def confirm(system: System, name: str) -> bool:
     """Keep the changes of that name, and call off their timer. Raises HostError where it was too late."""
-    path = f"{_FOLDER}/undo-{name}.json"
+    path = _path(name)
     step = "confirm the changes"
     late, fix = "they were undone already, as nobody confirmed them in time", "raise rollback_after"
     if not name.isdigit():

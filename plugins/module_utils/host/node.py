@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import typing as t
 from dataclasses import dataclass, field, replace
 
@@ -56,13 +57,18 @@ class Device:
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings for the NICs that a selector chooses. C(count) is how many it must find, C(at_least) the fewest."""
+    """Settings for the NICs that a selector chooses. C(count) is how many it must find, C(at_least) the fewest.
+
+    C(fast) are PFs, by address, that are known to have the selector's rate, and their VFs with them: at a boot no link
+    is up yet, and the kernel tells no rate (speed_show in net/core/net-sysfs.c).
+    """
 
     name: str
     select: Selector
     settings: Settings = field(default_factory=dict)
     count: int | None = None
     at_least: int | None = None
+    fast: tuple[str, ...] = ()
 
 
 class Unfit(ValueError):
@@ -132,12 +138,16 @@ class Node:
         for key, more in published.items():
             values[key].update(more)
         unseen = {key for key, more in published.items() if not more}
+        rates = {key: one["speed_mbps"] or 0 for key, one in values.items() if one["type"] == "pf"}
+        self._rates = {key: math.inf if key in unseen else rate for key, rate in rates.items()}
         chosen: dict[str, Settings] = {}
         problems = []
         for rule in self.rules:
             # what nobody can tell of a NIC while a container has it does not make the NIC a missing one
             blind = replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
-            found = [key for key, one in values.items() if _chooses(blind if key in unseen else rule.select, one)]
+            found = [
+                key for key, one in values.items() if _chooses(blind if key in unseen else self._select(rule, key), one)
+            ]
             wrong = rule.count is not None and len(found) != rule.count
             if wrong or len(found) < (rule.at_least or 0):
                 wanted = rule.count if wrong else f"at least {rule.at_least}"
@@ -149,6 +159,15 @@ class Node:
             raise Unfit(problems)
         self.left_alone = {key: users(self.system, key) for key in sorted(chosen.keys() & elsewhere)}
         return {key: settings for key, settings in chosen.items() if key not in elsewhere}
+
+    def _select(self, rule: Rule, key: str) -> Selector:
+        known = {key, getattr(self.devices.get(key), "physfn", None)}.intersection(rule.fast)
+        return replace(rule.select, min_speed_mbps=None) if known else rule.select
+
+    def fast(self, rule: Rule) -> tuple[str, ...]:
+        """The PFs that have the rate which a rule's selector asks for, if it asks for one; for L(Rule.fast,)."""
+        least = rule.select.min_speed_mbps
+        return tuple(sorted(key for key, rate in self._rates.items() if rate >= least)) if least else ()
 
     @property
     def management(self) -> dict[str, str]:

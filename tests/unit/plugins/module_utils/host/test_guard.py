@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import boot, guard
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host import boot, guard, program
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
 
 CHANGE = Change("mtu", "mgmt0", "mtu", "1500", "9000")
@@ -29,7 +30,7 @@ class Node:
         self.asked: list[list[str]] = []
 
     def change(self) -> None:
-        self.file.write_text(json.dumps([dataclasses.asdict(CHANGE)]))
+        self.file.write_text(json.dumps({"until": 0, "changes": [dataclasses.asdict(CHANGE)]}))
 
     def confirm(self) -> bool:
         def run(argv: list[str]) -> tuple[int, str, str]:
@@ -92,7 +93,7 @@ def test_an_undo_that_ends_half_way_can_be_seen(node: Node, monkeypatch: pytest.
     monkeypatch.setattr(boot, "undo", undo)
     with pytest.raises(KeyboardInterrupt if how == "killed" else SystemExit):
         boot.main()
-    assert json.loads(node.begun.read_text()) == [dataclasses.asdict(CHANGE)]
+    assert json.loads(node.begun.read_text())["changes"] == [dataclasses.asdict(CHANGE)]
     with pytest.raises(HostError, match="half way"):
         node.confirm()
 
@@ -155,3 +156,46 @@ def test_of_two_that_come_at_once_one_has_it(node: Node) -> None:
             one.join()
         assert len(won) == 1 and node.begun.exists() is (won == ["undo"])
         node.begun.unlink(missing_ok=True)
+
+
+def test_who_confirms_has_all_the_time_after_a_long_run(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer goes off while the run is at it; the undo waits for its lock, and then for its last word."""
+    undone: list[float] = []
+    monkeypatch.setattr(boot, "undo", lambda *_given: undone.append(time.monotonic()) or [])
+    boot.main()
+    assert len(undone) == 1
+    node.change()
+    begin = time.monotonic()
+    guard.count_anew(System(), "7", [CHANGE], 1)
+    boot.main()
+    assert len(undone) == 2 and undone[1] - begin >= 1
+    # and nothing is undone where somebody confirms meanwhile
+    node.change()
+    guard.count_anew(System(), "7", [CHANGE], 1)
+    confirms = threading.Timer(0.2, node.confirm)
+    confirms.start()
+    boot.main()
+    confirms.join()
+    assert len(undone) == 2 and not node.file.exists()
+
+
+def test_what_runs_at_boot_is_taken_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes last in a run and so first in an undo, which goes on after what it cannot take back."""
+    files = {name: tmp_path / name for name in ("PROGRAM", "DESIRED", "UNIT_PATH")}
+    for name, path in files.items():
+        monkeypatch.setattr(program, name, str(path))
+        path.write_text("new")
+    given = {"enabled": (None, True), "unit": (None, "new"), "desired": ('{"old": 1}', "new"), "program": (None, "f")}
+    changes = [Change("boot", NODE, name, before, after) for name, (before, after) in given.items()]
+    changes.insert(0, Change("no-such", NODE, "x", 1, 2))
+    asked: list[list[str]] = []
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        asked.append(argv)
+        return 0, "", ""
+
+    failed = boot.undo(System(run=run), [*changes[:1], *changes[:0:-1]])
+    assert len(failed) == 1 and "no-such" in failed[0]
+    assert files["DESIRED"].read_text() == '{"old": 1}'
+    assert not files["PROGRAM"].exists() and not files["UNIT_PATH"].exists()
+    assert ["systemctl", "disable", program.UNIT] in asked

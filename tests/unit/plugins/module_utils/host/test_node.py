@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
+from ansible_collections.lanewise.dra.plugins.module_utils.host import boot
 from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Device, Node, Rule, Unfit, merged, selector
 from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
@@ -50,6 +52,32 @@ def test_a_rule_says_how_many(make_node: MakeNode) -> None:
     assert "rails: chooses 8 NICs of this node, not 9: 0000:" in first
     assert "more: chooses 8 NICs of this node, not at least 10" in second
     Node(node.system, [Rule("rails", rails, {}, count=8, at_least=8)])
+
+
+def test_a_boot_chooses_by_rate_before_a_link_is_up(make_node: MakeNode) -> None:
+    """The kernel tells the rate of an interface that is up only."""
+    wanted = {"near_gpu": "PIX", "min_speed_mbps": 400000}
+    live = make_node("hgx-h100", wanted, {"mtu": 4200})
+    written = json.loads(json.dumps(desired(live, live.rules, {})))
+    root = Path(live.system.reader.root)
+    for path in (*root.glob("sys/devices/**/net/*/speed"), *root.glob("sys/devices/**/infiniband/*/ports/*/rate")):
+        path.unlink()
+    assert not Node(live.system, live.rules).settings
+    booted = Node(live.system, boot.rules(written["nics"]))
+    assert booted.settings == live.settings and len(booted.settings) == 8
+    # the others stay what they are: of an older file, and of a rule that asks for more than these have
+    assert not Node(live.system, boot.rules([{**written["nics"][0], "fast": []}])).settings
+    faster = Rule("faster", selector({**wanted, "min_speed_mbps": 800000}), {"mtu": 4200})
+    assert not desired(live, [faster], {})["nics"][0]["fast"]
+
+
+def test_vfs_are_as_fast_as_their_pf(make_node: MakeNode) -> None:
+    node = make_node("sriov", {"type": "vf"}, {"mtu": 9000})
+    (first, *_more) = chosen(node)
+    assert first.physfn
+    slow = Rule("vfs", selector({"type": "vf", "min_speed_mbps": 10**9}), {"mtu": 9000}, fast=(first.physfn,))
+    found = chosen(Node(node.system, [slow]))
+    assert {one.physfn for one in found} == {first.physfn}
 
 
 CLAIM = "5f0c1b9e-0000-4000-8000-000000000001"
