@@ -22,6 +22,7 @@ from .host.node import Node, Rule, Unfit, merged, selector
 from .host.program import Boot
 from .host.resource import Change, State
 from .host.system import HostError, System
+from .topology.selector import like
 
 Settings = dict[str, t.Any]
 
@@ -131,8 +132,10 @@ def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
 
 def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings:
     """What the boot applies, as JSON; empty where a boot forgets nothing of it."""
-    if not resources(node.system, (rule.settings for rule in wanted), general, boot=True):
+    forgotten = resources(node.system, (rule.settings for rule in wanted), general, boot=True)
+    if not forgotten:
         return {}
+    network = any(one.network for one in forgotten) or any(like("virtual", rule.select.type) for rule in wanted)
     nics = [
         {
             "name": rule.name,
@@ -142,7 +145,8 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
         }
         for rule in wanted
     ]
-    return t.cast(Settings, json.loads(json.dumps({"nics": nics, "node": general})))
+    found = {"nics": nics, "node": general, **({"network": True} if network else {})}
+    return t.cast(Settings, json.loads(json.dumps(found)))
 
 
 def told(node: Node) -> dict[str, t.Any]:

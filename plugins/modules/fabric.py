@@ -18,7 +18,8 @@ description:
   - NICs are chosen by what they are and not by names, see O(nics[].select). A setting that is not given is left as it
     is.
   - What a reboot would forget is applied again at each boot, before the network and kubelet start, by a systemd unit of
-    its own, C(lanewise-fabric.service). What distributions have files for is written there.
+    its own, C(lanewise-fabric.service); what needs the network by C(lanewise-fabric-network.service). What
+    distributions have files for is written there.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise

@@ -105,17 +105,20 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
 
-    # nobody confirms: the node takes it back by itself
-    module = json.dumps({"nics": [{"select": {"interface": ["mgmt0"]}, "mtu": 1300}], "persist": False})
+    # nobody confirms: the node takes it back by itself, and what the next boot would make of it
+    module = json.dumps({"nics": [{"select": {"interface": ["mgmt0"]}, "mtu": 1300}], "persist": True})
     more = {**json.loads(module), "allow_management": True, "rollback_after": 40}
+    at_boot = "ls /etc/lanewise/fabric.json /etc/systemd/system/multi-user.target.wants/lanewise-fabric.service; true"
     on_it = ("ansible", "-i", site.inventory, "all", "-b", "-m", "lanewise.dra.fabric", "-a")
     (name,) = re.findall(r'"id": "(\d+)"', ansible(*on_it, json.dumps(more)))
+    assert len(site.node.ssh(at_boot).split()) == 2
     for mode in ((), ("--check",)):  # what another run does would be taken back with it
         assert f"lanewise-fabric-undo-{name}.timer" in ansible(*on_it, json.dumps(more), *mode, fails=True)
     deadline = time.monotonic() + 150
     while site.node.ssh("cat /sys/class/net/mgmt0/mtu") != "1400":
         assert time.monotonic() < deadline
         time.sleep(2)
+    assert not site.node.ssh(at_boot)
     assert "nobody confirmed them in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
 
     # a step fails: the run has taken all back itself, and leaves no timer behind

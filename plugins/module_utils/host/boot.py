@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the program does on a node: C(boot) applies what a boot forgets, C(undo FILE) takes changes back."""
+"""What the program does on a node: C(boot) applies what a boot forgets, C(network) those parts of it that need the
+network, C(undo FILE) takes changes back."""
 
 # pylint: disable=ansible-bad-function
 # It runs where there is no AnsibleModule: what it says and how it ends are a program's.
@@ -22,7 +23,7 @@ from .catalogue import named, resources
 from .converge import LOCK, Failed, alone, converge
 from .node import Node, Rule, Unfit, selector
 from .program import DESIRED, Boot
-from .resource import Change
+from .resource import Change, Resource
 from .system import HostError, System
 
 #: How long an undo waits for the run whose changes it takes back, and which may be at it still.
@@ -49,21 +50,49 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def _boot(system: System) -> None:
+def _boot(system: System, network: bool = False) -> None:
+    """Bonds, VLANs and the like come with the network, so that what is wanted of them waits for it, too."""
     desired = json.loads(system.content(DESIRED) or "{}")
     nics, general = rules(desired.get("nics", ())), desired.get("node", {})
-    wanted = resources(system, (rule.settings for rule in nics), general, boot=True)
+    of_nics = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
-    for resource in wanted:  # one that fails does not keep the others from what they can do
-        try:
-            # management is for people who are connected; nobody is yet
-            node = Node(system, nics, general, allow_management=True)
-            for change in converge(node, [resource]).changes:
-                print(change)
-        except (HostError, Failed, Unfit) as error:
-            failed.append(f"{resource.name}: {error}")
+    for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
+        # one that fails does not keep the others from what they can do
+        told: list[str] = []
+        if resource.network == network:
+            told = [_apply(system, nics, general, resource)]
+            # nor does a NIC, though a run with somebody looking on takes all back
+            keys = _chosen(system, nics) if told[0] and resource.name in of_nics else []
+            if len(keys) > 1:
+                told = [_apply(system, nics, general, resource, key) for key in keys]
+        elif network and resource.name in of_nics:
+            told = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
+        failed += [one for one in told if one]
     if failed:
         sys.exit("\n".join(failed))
+
+
+def _apply(
+    system: System, nics: t.Sequence[Rule], general: t.Mapping[str, t.Any], resource: Resource, only: str = ""
+) -> str:
+    """Bring what a resource is about to what is wanted, of one device with C(only); what failed, if something did."""
+    try:
+        # management is for people who are connected; nobody is yet
+        node = Node(system, nics, dict(general), allow_management=True, only=only)
+        for change in converge(node, [resource]).changes:
+            print(change)
+    except (HostError, Failed, Unfit) as error:
+        return f"{resource.name}: {error}"
+    return ""
+
+
+def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> list[str]:
+    """The devices that rules choose; with C(virtual), those without a PCI function."""
+    try:
+        node = Node(system, nics, allow_management=True)
+        return [key for key in node.settings if not (virtual and node.devices[key].address)]
+    except (HostError, Unfit):
+        return []
 
 
 def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
@@ -100,9 +129,9 @@ def main() -> None:
     command = sys.argv[1:]
     system = System(run=_run)
     try:
-        if command == ["boot"]:
+        if command in (["boot"], ["network"]):
             with alone(LOCK):
-                _boot(system)
+                _boot(system, network=command == ["network"])
         elif len(command) == 2 and command[0] == "undo":
             while True:
                 with alone(LOCK, _UNDO_WAITS):
@@ -112,6 +141,6 @@ def main() -> None:
                         break
                 time.sleep(left)  # the run took longer than the timer, and is to be confirmed still
         else:
-            sys.exit("usage: fabric.pyz boot | undo FILE")
+            sys.exit("usage: fabric.pyz boot | network | undo FILE")
     except (HostError, OSError, ValueError) as error:
         sys.exit(str(error))

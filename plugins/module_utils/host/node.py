@@ -101,7 +101,8 @@ class Node:
 
     C(general) are the settings of the node itself. Where several rules choose a device, a later one replaces what an
     earlier one says, mapping by mapping. A NIC whose interface is in another network namespace counts for a rule, and
-    has no settings: C(left_alone) tells who has it. Raises Unfit where a rule finds fewer or more NICs than it says.
+    has no settings: C(left_alone) tells who has it. With C(only), no device but that has settings. Raises Unfit where a
+    rule finds fewer or more NICs than it says.
     """
 
     def __init__(
@@ -111,12 +112,14 @@ class Node:
         general: Settings | None = None,
         allow_management: bool = False,
         connection: str = "",
+        only: str = "",
     ) -> None:
         self.system = system
         self.rules = rules
         self.general = general or {}
         self.allow_management = allow_management
         self._connection = connection
+        self._only = only
         self._management: dict[str, str] | None = None
         self.left_alone: dict[str, str] = {}
         self.refresh()
@@ -158,6 +161,7 @@ class Node:
         if problems:
             raise Unfit(problems)
         self.left_alone = {key: users(self.system, key) for key in sorted(chosen.keys() & elsewhere)}
+        elsewhere |= {key for key in chosen if self._only and key != self._only}
         return {key: settings for key, settings in chosen.items() if key not in elsewhere}
 
     def _select(self, rule: Rule, key: str) -> Selector:

@@ -29,6 +29,9 @@ PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+#: Runs where something needs the network: elsewhere nobody shall wait for it.
+NETWORK_UNIT = "lanewise-fabric-network.service"
+NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology")
 _NAME = "lanewise_fabric"
 #: The oldest date of a zip file: the same sources make the same file.
@@ -51,6 +54,25 @@ Before=shutdown.target
 Type=oneshot
 RemainAfterExit=yes
 ExecStart={python} -I {program} boot
+TimeoutStartSec=10min
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_NETWORK_UNIT_TEXT = """\
+# Written by lanewise.dra.fabric.
+[Unit]
+Description=RDMA and SR-IOV state of this node that needs its network (lanewise)
+Documentation=file://{desired}
+After={first} network-online.target
+Wants=network-online.target
+Before=kubelet.service lanewise-driver.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={python} -I {program} network
 TimeoutStartSec=10min
 
 [Install]
@@ -89,10 +111,17 @@ def unit() -> str:
     return _UNIT_TEXT.format(desired=DESIRED, python=sys.executable or "/usr/bin/python3", program=PROGRAM)
 
 
-class Boot(Resource):
-    """What makes the settings last: the program, what it is to apply, and the unit that runs it.
+def network_unit() -> str:
+    """The unit for what needs the network: after it is there, and before kubelet."""
+    python = sys.executable or "/usr/bin/python3"
+    return _NETWORK_UNIT_TEXT.format(desired=DESIRED, first=UNIT, python=python, program=PROGRAM)
 
-    Where C(desired) is empty, nothing is to be applied at boot, and all of it is removed.
+
+class Boot(Resource):
+    """What makes the settings last: the program, what it is to apply, and the units that run it.
+
+    Where C(desired) is empty, nothing is to be applied at boot, and all of it is removed. The second unit is there
+    where C(network) of it is true.
     """
 
     name = "boot"
@@ -104,33 +133,38 @@ class Boot(Resource):
         self._archive = archive() if desired else b""
 
     def wanted(self, node: Node) -> State:
+        none = {"network_enabled": None, "network_unit": None}
         if not self._desired:
-            return {NODE: {"enabled": None, "unit": None, "desired": None, "program": None}}
+            return {NODE: {**none, "enabled": None, "unit": None, "desired": None, "program": None}}
         values = {
             "program": hashlib.sha256(self._archive).hexdigest(),
             "desired": json.dumps(self._desired, indent=2, sort_keys=True) + "\n",
             "unit": unit(),
             "enabled": True,
         }
-        return {NODE: values}
+        late = {"network_unit": network_unit(), "network_enabled": True}
+        return {NODE: {**values, **(late if self._desired.get("network") else none)}}
 
     def read(self, node: Node, wanted: State) -> State:
-        folder = UNIT_PATH.rpartition("/")[0]
-        enabled = self.system.exists(f"{folder}/multi-user.target.wants/{UNIT}")
-        values = {"desired": self.system.content(DESIRED), "unit": self.system.content(UNIT_PATH)}
+        values: dict[str, t.Any] = {"desired": self.system.content(DESIRED)}
+        for before, name, path in (("", UNIT, UNIT_PATH), ("network_", NETWORK_UNIT, NETWORK_UNIT_PATH)):
+            values[f"{before}unit"] = self.system.content(path)
+            wants = f"{path.rpartition('/')[0]}/multi-user.target.wants/{name}"
+            values[f"{before}enabled"] = True if self.system.exists(wants) else None
         data = self.system.data(PROGRAM)
         values["program"] = None if data is None else hashlib.sha256(data).hexdigest()
-        return {NODE: {**values, "enabled": True if enabled else None}}
+        return {NODE: values}
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"write what runs at boot ({change.setting})"
-        if change.setting == "enabled":
-            self.system.command(["systemctl", "enable" if change.after else "disable", UNIT], step)
+        name, path = (NETWORK_UNIT, NETWORK_UNIT_PATH) if change.setting.startswith("network_") else (UNIT, UNIT_PATH)
+        if change.setting.endswith("enabled"):
+            self.system.command(["systemctl", "enable" if change.after else "disable", name], step)
         elif change.setting == "program":
             # an older program cannot be put back; the boot runs the new one on the old settings just as well
             if change.after is None or change.after == hashlib.sha256(self._archive).hexdigest():
                 self.system.install(PROGRAM, self._archive if change.after else None, step)
         else:
-            self.system.install(DESIRED if change.setting == "desired" else UNIT_PATH, change.after, step)
-            if change.setting == "unit":
+            self.system.install(DESIRED if change.setting == "desired" else path, change.after, step)
+            if change.setting != "desired":
                 self.system.command(["systemctl", "daemon-reload"], step)

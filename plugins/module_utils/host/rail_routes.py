@@ -40,6 +40,7 @@ class RailRoutes(Resource):
     """
 
     name = "rail_routes"
+    network = True
 
     def wanted(self, node: Node) -> State:
         found: State = {}

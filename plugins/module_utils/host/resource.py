@@ -80,6 +80,8 @@ class Resource:
     name = ""
     #: Whether the settings are lost at a reboot, so that they are applied again by the unit that runs at boot.
     boot = True
+    #: Whether it needs what the network gives (addresses, links that are up), so that at boot it waits for that.
+    network = False
     #: Whether a change makes or removes devices, so that the node is read again.
     renews = False
 

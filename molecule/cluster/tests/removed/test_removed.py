@@ -15,7 +15,7 @@ def test_the_node_has_nothing_left(host):
     for path in ("/opt/lanewise", "/etc/lanewise", "/var/lib/kubelet/plugins/lanewise.dev"):
         assert not host.file(path).exists
     assert host.file("/run/lanewise").listdir() == ["fabric.lock"]  # what keeps two runs apart, until the next boot
-    for unit in ("lanewise-driver", "lanewise-fabric"):
+    for unit in ("lanewise-driver", "lanewise-fabric", "lanewise-fabric-network"):
         assert not host.file(f"/etc/systemd/system/{unit}.service").exists
         assert not host.service(unit).is_running
     assert host.check_output("find /var/run/cdi -name '*lanewise*'") == ""

@@ -30,6 +30,7 @@ def test_node(host):
         "/etc/lanewise",
         "/etc/sysctl.d/90-lanewise.conf",
         "/etc/systemd/system/lanewise-fabric.service",
+        "/etc/systemd/system/lanewise-fabric-network.service",
         "/opt/lanewise",
     ),
 )
