@@ -50,9 +50,9 @@ DRIVERS: dict[str, dict[str, t.Any]] = {
 class World:
     """One node as the API server and the kernel show it, and claims for its devices."""
 
-    def __init__(self, machine: str, node: str = NODE, drivers: dict[str, dict[str, t.Any]] = DRIVERS) -> None:
+    def __init__(self, machine: str, node: str = NODE, drivers: Object | None = None) -> None:
         self.node = node
-        self.drivers = drivers
+        self.drivers = DRIVERS if drivers is None else drivers
         self.facts = facts(machine)
         self.machine = Machine(self.facts)
         self.publish()
