@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import json
 import sys
-import time
 import typing as t
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import yaml
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+from ansible_collections.lanewise.dra.tests.driver import ipv6
 
 NAME = "lanewise.dev"
 NAMESPACE = "lanewise-system"
@@ -167,9 +167,7 @@ def host_state(name: str) -> str:
 
     Waits until the kernel has taken its IPv6 addresses, each of which brings a route.
     """
-    deadline = time.monotonic() + 10
-    while ip(f"-6 -brief address show tentative dev {name}") and time.monotonic() < deadline:
-        time.sleep(0.1)
+    ipv6.wait(ip, name, pause=0.1)
     shown = []
     for command in ("-details link", "address"):
         for entry in json.loads(ip(f"-json {command} show dev {name}")):

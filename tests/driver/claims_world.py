@@ -22,6 +22,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.driver import ipv6
 from lanewise_driver import claims
 from lanewise_driver.calls import AttachRequest, ClaimRef
 from lanewise_driver.claim_status import Writer
@@ -168,8 +169,7 @@ def make_wires() -> int:
         ip("rule", "add", "from", f"10.0.{number}.2", "table", str(100 + number), "priority", str(1000 + number))
         ip("neighbour", "add", f"10.0.{number}.77", "lladdr", "02:00:00:00:00:77", "dev", name, "nud", "permanent")
 
-    while "tentative" in ip("address"):
-        pass
+    ipv6.wait(lambda words: ip(*words.split()))
     return fabric.pid
 
 

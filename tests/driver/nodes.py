@@ -13,12 +13,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver import ipv6
 from lanewise_driver import netns
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
@@ -84,10 +84,7 @@ def run(command: str, check: bool = True, text: str | None = None) -> str:
 
 def wait_for_ipv6() -> None:
     """Until the kernel has taken the IPv6 addresses of the node, and made their routes."""
-    end = time.monotonic() + 20
-    while run("ip -6 addr show tentative") and time.monotonic() < end:
-        time.sleep(0.005)
-    time.sleep(0.01)
+    ipv6.wait(lambda words: run(f"ip {words}"))
 
 
 class Pod:

@@ -29,6 +29,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.tests.cluster import driver as installed
 from ansible_collections.lanewise.dra.tests.cluster import node as sandboxed
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.driver import ipv6
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Shape
 from ansible_collections.lanewise.dra.tests.lab.node import Node as Machine
 from ansible_collections.lanewise.dra.tools import lab as made
@@ -383,8 +384,8 @@ class Service(installed.Driver):
 def host_state(machine: Machine, name: str, pf: str = "") -> str:
     """Everything that the node's programs know of an interface, without what counts up and without its index; with
     C(pf), what that physical function's interface keeps for its virtual ones, too."""
-    command = f"""until ! ip -6 -brief address show tentative dev {name} | grep -q .; do sleep 0.2; done
-ip -json -details link show dev {name}; ip -json address show dev {name}
+    ipv6.wait(lambda words: machine.ssh(f"ip {words}"), name, pause=0.2)
+    command = f"""ip -json -details link show dev {name}; ip -json address show dev {name}
 for family in -4 -6; do
     ip -json $family route show table all dev {name}; ip -json $family rule
     ip -json $family neighbour show nud permanent dev {name}
