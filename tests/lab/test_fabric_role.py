@@ -40,6 +40,30 @@ SITE = {
     },
 }
 
+#: A rail that systemd-networkd gives an address and a VLAN, and a boot that waits for them.
+NETWORK = """
+cd /etc/systemd/network
+printf '[Match]\\nPath=pci-0000:23:00.0\\n[Network]\\nAddress=192.0.2.1/24\\nVLAN=storage\\n' > 20-rail.network
+printf '[NetDev]\\nName=storage\\nKind=vlan\\n[VLAN]\\nId=7\\n' > 20-storage.netdev
+printf '[Match]\\nName=storage\\n[Network]\\nAddress=198.51.100.1/24\\n' > 20-storage.network
+rm -f /etc/systemd/system/systemd-networkd-wait-online.service
+systemctl daemon-reload
+systemctl --quiet enable systemd-networkd-wait-online
+networkctl reload
+/usr/lib/systemd/systemd-networkd-wait-online --interface storage --timeout 120
+"""
+RAIL = {
+    "fabric_nics": [
+        {
+            "name": "rail",
+            "select": {"address": ["0000:23:00.0"]},
+            "num_vfs": 2,
+            "rail_routes": {"table": 100, "gateway": "192.0.2.254"},
+        },
+        {"name": "storage", "select": {"type": "virtual", "interface": ["storage"]}, "count": 1, "mtu": 1400},
+    ]
+}
+
 Object = dict[str, t.Any]
 
 
@@ -126,6 +150,24 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
     assert "kernel.pid_max" in text and "as it was" in text and '"rollback": null' in text
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
+
+
+def test_what_needs_the_network_is_there_after_a_reboot(site: Site) -> None:
+    site.node.restore()
+    site.node.ssh(NETWORK)
+    assert "changed=1" in site.play(RAIL)
+    told = "ip route get 203.0.113.1 from 192.0.2.1; ip rule show table 100; cat /sys/class/net/storage/mtu"
+    before = site.node.ssh(told)
+    assert "via 192.0.2.254" in before and "table 100" in before and before.endswith("1400")
+    site.node.reboot()
+    units = "lanewise-fabric.service", "lanewise-fabric-network.service"
+    assert site.node.ssh(f"systemctl is-active {' '.join(units)}").split() == ["active"] * 2
+    assert site.node.ssh(told) == before
+    assert site.vfs() == ["2", "0"]
+    assert "changed=0" in site.play(RAIL)
+    ended = "systemctl show --property ExecMainExitTimestampMonotonic --value"
+    first, last = (int(site.node.ssh(f"{ended} {unit}")) for unit in units)
+    assert first < int(site.node.ssh(f"{ended} systemd-networkd-wait-online")) < last
 
 
 def test_a_vf_in_a_container_is_left_alone(site: Site) -> None:
