@@ -17,6 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     DRIFTED,
     FAILED,
     LOST,
+    NOT_COMPARED,
     UNKNOWN,
     WAITING,
     Node,
@@ -65,12 +66,16 @@ class ActionModule(ControllerAction):
         return {"summary": lines, "batches": ordered, "serial": serial, "problems": problem_lines(nodes)}
 
     def _drift(self, variables: dict[str, t.Any], nodes: list[Node]) -> dict[str, t.Any]:
-        claims, lines = AS_WANTED, []
+        claims, lines = NOT_COMPARED, []
         applied = variables.get("dra_claims_applied")
         problem = variables.get("site_claims_problem")
         if problem:
             claims, lines = UNKNOWN, str(problem).splitlines()
-        elif isinstance(applied, dict) and applied.get("changed"):
+        elif isinstance(applied, dict) and applied.get("skipped"):
+            lines = ["dra_claims_apply is false: ask what applies them"]
+        elif isinstance(applied, dict) and not applied.get("changed"):
+            claims = AS_WANTED
+        elif isinstance(applied, dict):
             claims = DRIFTED
             lines = [f"{one} differs or is missing" for one in applied.get("differing") or ()]
             lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]

@@ -92,7 +92,8 @@ problems:
 drift:
   description:
     - What differs. C(verdict) is one of V(as wanted), V(drifted) and V(unknown), C(nodes) has C(state), C(lines),
-      C(changes), C(driver), C(reboot) and C(problems) by host, C(claims) has C(state) and C(lines).
+      C(changes), C(driver), C(reboot) and C(problems) by host, C(claims) has C(state), which may be V(not compared),
+      too, and C(lines).
   returned: with O(tell=drift)
   type: dict
 states:

@@ -17,6 +17,8 @@ from ansible.utils.helpers import pct_to_int
 FAILED, LOST, DONE, WAITING = "failed", "lost", "done", "waiting"
 #: Verdicts on what a node, the claims or the whole site is, compared with the inventory.
 AS_WANTED, DRIFTED, UNKNOWN = "as wanted", "drifted", "unknown"
+#: Of claims that this collection does not apply.
+NOT_COMPARED = "not compared"
 #: How many names or reasons a line has before it says how many more there are.
 _SHOWN = 8
 #: How long a value may be that is told.
@@ -127,7 +129,7 @@ def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t
         for node in nodes
     }
     states = {node["state"] for node in found.values()} | {claims[0]}
-    verdict = next(state for state in (UNKNOWN, DRIFTED, AS_WANTED) if state in states)
+    verdict = next((state for state in (UNKNOWN, DRIFTED) if state in states), AS_WANTED)
     return {"verdict": verdict, "nodes": found, "claims": {"state": claims[0], "lines": claims[1]}}
 
 
@@ -138,7 +140,7 @@ def drift_lines(told: t.Mapping[str, t.Any]) -> list[str]:
         if node["state"] != AS_WANTED:
             found.append(f"{name}: {node['state']}")
             found += [f"    {line}" for line in node["problems"] + node["lines"]]
-    if told["claims"]["state"] != AS_WANTED:
+    if told["claims"]["state"] in (DRIFTED, UNKNOWN) or told["claims"]["lines"]:
         found.append(f"claims: {told['claims']['state']}")
         found += [f"    {line}" for line in told["claims"]["lines"]]
     found += _left_alone({name: node["left_alone"] for name, node in told["nodes"].items()})

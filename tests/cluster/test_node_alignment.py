@@ -74,7 +74,9 @@ def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
     """Run the playbook on the node; what it wrote for programs."""
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {node.name: host}}}))
-    given = {"alignment_kubeconfig": str(node.plane.kubeconfig), "verify_become": False, **variables}
+    # by its name alone: it is looked for where the command runs
+    shutil.copy(node.plane.kubeconfig, folder / "kubeconfig")
+    given = {"alignment_kubeconfig": "kubeconfig", "verify_become": False, **variables}
     (folder / "variables.json").write_text(json.dumps(given))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")

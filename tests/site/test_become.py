@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
 
-FILES = [*COLLECTION.glob("roles/*/tasks/*.yml"), *COLLECTION.glob("playbooks/**/*.yml")]
+FILES = [one for glob in ("roles/*/tasks", "playbooks", "playbooks/tasks") for one in COLLECTION.glob(f"{glob}/*.yml")]
 PARTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
 
 

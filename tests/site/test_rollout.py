@@ -178,6 +178,7 @@ def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], messag
         choosing = [task for task in one["tasks"] if "ansible.builtin.group_by" in task]
         one["tasks"] = [told] if "serial" in one else choosing
         one.pop("vars", None)
+        one["vars_files"] = [f"{COLLECTION}/playbooks/{path}" for path in one.get("vars_files", ())]
     (tmp_path / "chosen.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
     return re.findall("msg: has (.*)", play(tmp_path, hosts, playbook=str(tmp_path / "chosen")))
 
@@ -202,6 +203,22 @@ def test_batches_may_be_set_in_the_inventory(tmp_path):
     for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
         hosts = {host: {f"{owner}_serial": [2], "dra_driver_kubeconfig": "/nowhere"} for host in "abc"}
         assert chosen(tmp_path, name, hosts, "{{ ansible_play_batch | length }}") == ["2", "1"]
+        # nor need the first host be one of those for which it is set
+        batched = chosen(tmp_path, name, {"switch": {}, **hosts}, "{{ ansible_play_batch | length }}")
+        assert batched == (["2", "1"] if name == "rollback" else ["2", "2"])
+
+
+def test_the_plan_has_the_batches_of_whichever_host_has_them(machines, tmp_path):
+    tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
+    hosts = {"switch": {}, **{name: {**tree, "site_serial": 3} for name in "abc"}}
+    assert play(tmp_path, hosts, "--check").count("PLAY [Roll out]") == 1
+
+
+@pytest.mark.parametrize(("tag", "verb"), [("fabric", "Configure it"), ("driver", "Install its driver")])
+def test_a_tag_does_what_it_names_alone(tmp_path, tag, verb):
+    output = play(tmp_path, {"a": {}}, "--tags", tag, "--list-tasks")
+    assert re.findall("Configure it|Install its driver", output) == [verb]
+    assert output.count("Note that it") == 3
 
 
 def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
@@ -215,15 +232,49 @@ def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
     assert "changed: [d]" in output and "done: 3 nodes" in output
 
 
-def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path):
-    away = {"dra_driver_kubeconfig": "/nowhere", "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
-    tree = {"topology_root": str(machines / "hgx-h100"), **away}
+DRIVER = [{"dra_driver_kubeconfig": "/nowhere"}, {"dra_driver_settings": {"kubeconfig": "/nowhere"}}]
+
+
+@pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
+def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path, driver):
+    tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere"), **driver}
     confirmed = ("-e", "remove_confirm=default")
     for part in (("-e", "site_hosts=one"), ("--limit", "one")):
         output = play(tmp_path, {"one": tree, "two": tree}, *confirmed, *part, playbook="remove")
         assert "skipping: [one]" in output and "done: 1 node" in output
     output = play(tmp_path, {"one": tree, "two": tree}, *confirmed, playbook="remove", rc=2)
     assert "[one -> localhost]: FAILED" in output and "done" not in output
+
+
+@pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
+def test_a_driver_is_looked_at_whatever_way_it_has_to_the_cluster(tmp_path, driver):
+    confirmed = ("-e", "remove_confirm=default", "--check")
+    output = play(tmp_path, {"one": driver, "two": {}}, *confirmed, "--limit", "one", playbook="remove")
+    (before,) = re.findall(r"TASK \[lanewise.dra.dra_driver : Make sure that no pod [^]]*\] \*+\n(.*)", output)[:1]
+    assert "ok: [one]" in before
+    wheel = {**driver, "dra_driver_wheel": str(tmp_path / "no.whl")}
+    assert re.search(r"one: .*no\.whl", play(tmp_path, {"one": wheel, "two": {}}, rc=2))
+
+
+CLAIMS = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - debug:
+      when: false
+      register: dra_claims_applied
+    - lanewise.dra.rollout: {tell: drift}
+      run_once: true
+      register: told
+    - debug: {msg: "{{ told.drift.verdict }}; {{ told.drift.claims.state }}; {{ told.summary | join(' / ') }}"}
+      run_once: true
+"""
+
+
+def test_claims_that_are_not_applied_are_not_compared(tmp_path):
+    (tmp_path / "claims.yml").write_text(CLAIMS, encoding="utf-8")
+    output = play(tmp_path, {"a": {}}, playbook=str(tmp_path / "claims"))
+    assert "as wanted; not compared; claims: not compared /     dra_claims_apply is false" in output
 
 
 def test_drift_is_told_by_the_exit_status(machines, tmp_path):
