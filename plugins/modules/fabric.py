@@ -440,7 +440,10 @@ options:
     type: dict
     default: {}
   persist:
-    description: Whether the settings outlast a reboot. What is written into files of the distribution does anyway.
+    description:
+      - Whether the settings outlast a reboot. What is written into files of the distribution does anyway.
+      - With V(false) what an earlier run wrote for the boot (C(/etc/lanewise/fabric.json) and units) stays as it is, so
+        the next boot brings those settings back. O(state=absent) takes it away.
     type: bool
     default: true
   assume_drained:
