@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import re
 import typing as t
 
@@ -17,6 +18,8 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Replaces private keys, tokens, passwords and the credentials of kubeconfigs and URLs by V(REDACTED).
+  - JSON is gone through as a structure and stays JSON. Every text beneath the name of a secret goes. Other texts are
+    searched for patterns.
   - Replaces MAC addresses, also in names of interfaces, GUIDs, IP addresses, serial numbers and UUIDs of cards by names
     that are the same for the same value and O(salt), so that it can still be told which are one. Addresses of the
     loopback and the like stay.
@@ -54,33 +57,78 @@ _value:
 GONE = "REDACTED"
 #: Where a word begins, also behind the escaped end of a line, as in JSON.
 _START = r"(?:\b|(?<=\\[nrt]))"
-_SECRET = r"password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key"
-# as a text, as a text in a text of JSON, and further in
-_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|\\\"(?:[^\"\\]|\\\\(?:\\.|[^\"\\])|\\[^\"\\])*\\\"|\\{2,}\"[^\"]*\"|\\?'[^']*'"
 _BLOCK = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-_JWT = re.compile(_START + r"eyJ[\w-]{5,}\.[\w-]+(?:\.[\w-]*)?")
+# here and below counts have bounds, so that no text takes long
+_JWT = re.compile(rf"(?:(?<![\w-])eyJ[\w-]{{5,}}|{_START}eyJ[\w-]{{5,1500}})\.[\w-]+(?:\.[\w-]*)?")
 _BEARER = re.compile(rf"(?i){_START}(bearer|basic)(\s+)[\w.~+/=-]{{8,}}")
-_NAMED = re.compile(
-    rf"(?i)((?:{_SECRET}|client-key-data|client-certificate-data|certificate-authority-data)\\*[\"']?\s*[:=]\s*"
-    rf"|--[\w-]{{0,40}}(?:{_SECRET})[ \t]+(?!-))"
-    rf"({_QUOTED}|[^\s,;}}\]\"']+)"
+_SECRET = (
+    r"(?i)(?:password|passwd|passphrase|(?<!imagepull)secret|token|(?:api|access|private|auth)[_-]?key"
+    r"|client-key-data|client-certificate-data|certificate-authority-data)"
 )
+_NAME = re.compile(_SECRET + r"([\w-]{0,64})")
+_KEY = re.compile(_SECRET + r"([\w.-]{0,64})\Z")
+_LAST = re.compile(_SECRET + r"\Z")
+#: Ends of names that tell of a secret, and not what it is.
+_TELLS = re.compile(
+    r"(?i)(?:name|namespace|ref|type|kind|request|review|file|path|dir|audience|controller|error|statu|version)s?\Z"
+    r"|(?:expir\w*|seconds|ttl|length|count|limit|policy|stdin|enabled|required|less|i[sz]er)\Z"
+)
+_MARK = r"(?:\\*[\"'])?"
+_SPACE = r"(?:\s|\\+[nrt])*"
+#: What stands between a name and its value: also in a pair of the two, but not where a message goes on.
+_GIVEN = re.compile(
+    r"(?!\\*[\"'][ \t]+:[ \t]+[A-Za-z])"
+    rf"(?:{_MARK}{_SPACE}(?:,{_SPACE})?{_MARK}value)?{_MARK}"
+    r"[ \t]*(?::=|=>|==|[:=])[ \t]*(?:\r?\n[ \t]+(?=\\*[\"'\[{]))?"
+)
+#: What stands between an option and its value, also in lists.
+_NEXT = re.compile(rf"(?:[ \t]+|\\*[\"']{_SPACE},{_SPACE}|[ \t]*\n[ \t]*-[ \t]+)(?!{_MARK}--)")
+_DASHES = re.compile(r"--[\w-]*\Z")
+_OPTION = re.compile(r"--?[\w-]+")
+_OPENING = re.compile(r"(\\*)([\"'])")
+_CLOSING = {'"': re.compile(r"(\\*)(\")"), "'": re.compile(r"(\\*)(''?)")}
+_END = r"(?=[\s,;}\])]|\\*[\"']|\\+[nrt]|\Z)"
+#: Values that are no secrets, and words of messages.
+_KEPT = re.compile(
+    r"(?i)(?:null|none|<?nil>?|~|true|false|yes|no|not|is|was|unknown|expired|invalid|missing|permission|failed|unable"
+    rf"|cannot|error|unauthorized|forbidden){_END}"
+)
+_NUMBER = re.compile(rf"-?\d[\d.]*(?:e[+-]?\d+)?{_END}")
+# commas and the like are part of it where it goes on behind them, but not with another name
+_BARE = re.compile(
+    r"(?![,;}\])])(?:[^\s\"'\\,;}\])]|\\+(?![\\\"'])|'(?=\w)|[}\])](?=\w)"
+    r"|[,;](?!\s|\\*[\"']|\\+[nrt]|[}\])]|\Z|[A-Za-z_][\w.-]{0,40}=))+"
+)
+_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
+_PIECE = re.compile(r"[\[{}\]]|\\*[\"']|\\+[nrt](?=[\s\\\"'\]}])|\\+|[:=]|[\s,]+|[^\s\"'\\\[\]{},:=]+")
+_COLON = re.compile(r"\s*:")
+#: In YAML, the end of a line whose value stands in those below.
+_BELOW = re.compile(r"([|>][-+\d]*)?[ \t]*(?:#[^\n]*)?\n")
+_LEAD = re.compile(r"([ \t]*(?:- +)*)[\"']?[\w./-]*")
+_ROW = re.compile(r"([ \t]*)((?:- +)*(?:[\w./\"'-]+:(?=\s))?[ \t]*)([^\n]*)(\n?)")
 # the name of a user alone stays, but with HTTP, where it is often a token
-_LOGIN = re.compile(r"(?i)(?:(?<=http://)|(?<=https://)|(?<=://)(?=[^\s/@\"'<>]*:))[^\s/\"'<>]*@")
+_LOGIN = re.compile(
+    r"(?i)(?:(?<=http://)|(?<=https://)|(?<=://)(?=[^\s/@\"'<>]*:))[^\s/\"'<>]*@"
+    # of dracut, and not a time, a MAC address or an image
+    r"|(?:(?<=iscsi:)|(?<==)(?!(?:iscsi|cifs):|[\dTZ:.+-]+@|(?:[\da-f]{2}:){5})|(?<==cifs:))"
+    r"[^\s:/@\"'<>=]{1,255}:[^\s@\"'<>]{1,255}@(?!sha\d+:)"
+)
 # of attributes in a ResourceSlice too: "serial": {"string": "..."}
 _VALUE = r"\\?[\"']?\s*[:=]\s*(?:\{\s*\\?\"string\\?\"\s*:\s*)?"
 _SERIAL = re.compile(
-    rf"(?i)(serial(?:[_ -]?(?:number|no))?{_VALUE}\\?[\"'])(?!(?:null|none|unknown)\b)([^\"'\\\n]{{4,}})"
+    rf"(?i)(serial(?:[_ -]?(?:number|no))?{_VALUE}\\?[\"'])(?!(?:null|none|unknown|true|false)\b)([^\"'\\\n]{{4,}})"
     rf"|(serial(?:[_ -]?(?:number|no))?{_VALUE}|serial[_ -]?(?:number|no)[ \t]+(?=[\w./-]*\d))"
-    r"(?!(?:null|none|unknown)\b)(?=[\w./-]{4})(\w[\w./-]*\w)"
+    r"(?!(?:null|none|unknown|true|false)\b)(?=[\w./-]{4})(\w[\w./-]*\w)"
 )
 _UUID = re.compile(rf"(?i)(\"(?:system)?uuid{_VALUE}\\?\")([\da-f-]{{16,}})")
 _GPU = re.compile(r"(GPU|MIG)-[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
 # of sysfs, and as 'ip' writes them
-_SWITCH = re.compile(r"(?i)((?:switch|port)_?id\\?[\"']?\s*[:=]?\s*\\?[\"']?)([\da-f]{8,})(?![\w.-])")
+_SWITCH = re.compile(r"(?i)((?:switch|port)_?id\\?[\"']?\s*(?:[:=]\s*)?\\?[\"']?)([\da-f]{8,})(?![\w.-])")
+#: Names of what may be written in digits alone.
+_DIGITS = re.compile(r"(?i)(?:serial(?:[_ -]?(?:number|no))?|(?:switch|port)_?id|uuid)\Z")
 # systemd's names of interfaces by their address
 _INTERFACE = re.compile(rf"(?i){_START}((?:en|ib|sl|wl|ww)x)([\da-f]{{12}})(?![\da-f])")
 # 6 of a MAC address, 8 of a GUID, 14 as netfilter logs them, 20 of an interface of InfiniBand
@@ -99,6 +147,179 @@ _IPV6 = re.compile(
     r"(?:(?<![\w:.])|(?<=\\[nrt])|(?<=[G-Zg-z]:))"
     r"[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:(?:\d{1,3}\.){3}\d{1,3})?(?!\w|:[\w:]|\.\d)"
 )
+
+
+def _is_secret(name: str) -> bool:
+    found = _KEY.search(name)
+    return found is not None and not _TELLS.search(found[1])
+
+
+def _tells(name: str) -> bool:
+    found = _KEY.search(name)
+    return found is not None and _TELLS.search(found[1]) is not None
+
+
+def _is_number(value: t.Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _without(value: t.Any, gone: bool = False) -> t.Any:
+    """A value of JSON without secrets, or with no text at all."""
+    if isinstance(value, str):
+        return (value and GONE) if gone else _without_secrets(value)
+    if isinstance(value, list):
+        told, after = [], False
+        for one in value:
+            told.append(_without(one, gone or (after and isinstance(one, str) and not one.startswith("--"))))
+            after = isinstance(one, str) and bool(_OPTION.fullmatch(one)) and _is_secret(one)
+        return told
+    if isinstance(value, dict):
+        named = value.get("name", value.get("key"))
+        pair = isinstance(named, str) and _is_secret(named)
+        return {
+            _without_secrets(key): _without_named(key, one, gone, pair and key == "value") for key, one in value.items()
+        }
+    return value
+
+
+def _without_named(name: str, value: t.Any, gone: bool, given: bool) -> t.Any:
+    if _is_number(value):
+        # not what is counted, as tokens
+        if given or _LAST.search(name):
+            return GONE
+        # what becomes a name is a text then
+        return str(value) if _DIGITS.search(name) and len(json.dumps(value)) >= 4 else value
+    return _without(value, not _tells(name) and (gone or given or _is_secret(name)))
+
+
+def _json_without(text: str) -> str | None:
+    """JSON without secrets, written as it was; None for what is no JSON."""
+    body = text.strip()
+    if body[:1] not in ("{", "["):
+        return None
+    try:
+        value = _without(json.loads(body))
+        indent = re.match(r"[\[{]\r?\n([ \t]+)", body)
+        dense = " " not in _STRING.sub("", body)
+        told = json.dumps(
+            value,
+            indent=indent and indent[1],
+            ensure_ascii=body.isascii() or "\\u" in body,
+            separators=(",", ":") if dense and not indent else None,
+        )
+    except (ValueError, RecursionError):
+        return None
+    return text[: len(text) - len(text.lstrip())] + told + text[len(text.rstrip()) :]
+
+
+def _quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
+    """Quotes as they are with nothing in them, and where they end."""
+    depth = len(opening[1])
+    for found in _CLOSING[opening[2]].finditer(text, opening.end()):
+        more = len(found[1]) - depth
+        if more < 0:  # of the text in which this one is
+            return opening[0] + GONE, found.start()
+        # those within have been escaped once more
+        if more // (depth + 1) % 2 == 0 and len(found[2]) == 1:
+            empty = found.start() == opening.end() and not more
+            return opening[0] + ("" if empty else GONE) + opening[0], found.end()
+    end = text.find("\n", opening.end())
+    return opening[0] + GONE, len(text) if end < 0 else end
+
+
+def _bracketed(text: str, at: int) -> tuple[str, int]:
+    """What begins with a bracket there, with no value in it, and where it ends."""
+    told: list[str] = []
+    depth, kept = 0, False
+    while piece := _PIECE.match(text, at):
+        start, at = at, piece.end()
+        shown = piece[0]
+        if shown in "[{":
+            depth += 1
+        elif shown in "]}":
+            depth -= 1
+        elif opening := _OPENING.match(text, start):
+            shown, at = _quoted(text, opening)
+            line = text.find("\n", start, at)
+            if line >= 0:  # the quotes are those of a text in which the bracket is
+                return "".join(told) + opening[0] + GONE, line
+            if _COLON.match(text, at):
+                shown = text[start:at]
+                kept = _tells(shown.strip("\\\"'"))
+            elif kept:
+                shown = text[start:at]
+        elif shown[0] == "\\" and len(shown) > 1 and shown[-1] in "nrt":
+            pass  # the escaped end of a line
+        elif not shown.strip(", \t\r\n"):
+            if shown.endswith("\n") and text[at : at + 1] not in ("]", "}"):
+                return "".join(told) + shown, at  # it has no end
+        elif shown not in ":=":
+            if text[at : at + 1] == ":" and text[at + 1 : at + 2].isspace():
+                kept = _tells(shown)
+            elif not (kept or _KEPT.match(text, start) or _NUMBER.match(text, start)):
+                shown = GONE
+        told.append(shown)
+        if not depth:
+            break
+    return "".join(told), at
+
+
+def _below(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
+    """The lines of YAML beneath a name with no value in them, and where they end."""
+    line = text.rfind("\n", 0, name) + 1
+    lead = _LEAD.match(text, line)
+    if lead is None or lead.end() < name:  # in a message
+        return "", end.start()
+    told, at = end[0], end.end()
+    while at < len(text) and (row := _ROW.match(text, at)):
+        indent, key, rest, newline = row.groups()
+        below = len(indent) > len(lead[1]) or (len(indent) == len(lead[1]) and key.startswith("- ") and not end[1])
+        if not below and key + rest:
+            break
+        kept = not end[1] and (_tells(key.strip(" :-\"'")) or _KEPT.fullmatch(rest) or _NUMBER.fullmatch(rest))
+        told += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + GONE + newline
+        at = row.end()
+    return told, at
+
+
+def _named(text: str) -> str:
+    """A text without what stands behind the names of secrets."""
+    told, at = [], 0
+    while name := _NAME.search(text, at):
+        start, end = name.span()
+        given = _GIVEN.match(text, end)
+        if not given and _DASHES.search(text[max(0, start - 42) : start]):
+            given = _NEXT.match(text, end)
+        if not given or _TELLS.search(name[1]):
+            told.append(text[at:end])
+            at = end
+            continue
+        told.append(text[at : given.end()])
+        at = given.end()
+        shown = ""
+        if opening := _OPENING.match(text, at):
+            shown, at = _quoted(text, opening)
+        elif text[at : at + 1] in ("[", "{"):
+            shown, at = _bracketed(text, at)
+        elif below := _BELOW.match(text, at):
+            shown, at = _below(text, start, below)
+        elif not _KEPT.match(text, at) and (_LAST.search(name[0]) or not _NUMBER.match(text, at)):
+            if bare := _BARE.match(text, at):
+                # a number in JSON becomes a text
+                mark = _OPENING.match(given[0])
+                shown, at = f"{mark[0]}{GONE}{mark[0]}" if mark and _NUMBER.match(text, at) else GONE, bare.end()
+        told.append(shown)
+    return "".join(told) + text[at:]
+
+
+def _without_secrets(text: str) -> str:
+    told = _json_without(text)
+    if told is not None:
+        return told
+    text = _BLOCK.sub(GONE, text)
+    text = _JWT.sub(GONE, text)
+    text = _BEARER.sub(rf"\1\2{GONE}", text)
+    return _LOGIN.sub(f"{GONE}@", _named(text))
 
 
 def redact(text: str, salt: str) -> str:
@@ -129,11 +350,7 @@ def redact(text: str, salt: str) -> str:
     def mac(digits: str) -> str:
         return name("mac", ":".join(re.findall("..", digits)))
 
-    text = _BLOCK.sub(GONE, str(text))
-    text = _JWT.sub(GONE, text)
-    text = _BEARER.sub(rf"\1\2{GONE}", text)
-    text = _NAMED.sub(rf"\1{GONE}", text)
-    text = _LOGIN.sub(f"{GONE}@", text)
+    text = _without_secrets(str(text))
     text = _SERIAL.sub(lambda found: (found[1] or found[3]) + name("serial", found[2] or found[4]), text)
     text = _GPU.sub(lambda found: name(found[1].lower(), found[0]), text)
     text = _UUID.sub(lambda found: found[1] + name("uuid", found[2]), text)
