@@ -179,7 +179,7 @@ def process(name: str) -> tuple[str, list[str]] | None:
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit():
-                with open(f"/proc/{entry}/comm", encoding="utf-8") as stream:
+                with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as stream:
                     if stream.read().strip() != name:
                         continue
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:

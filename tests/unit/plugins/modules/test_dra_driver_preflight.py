@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,16 @@ def test_a_lock_of_ones_own_takes_newer_ones(choose, asked):
 def test_a_lock_of_ones_own_takes_no_older_ones(choose):
     found, problems = choose(python3="3.9.18", newer=True)
     assert not found and "needs Python 3.10 or later with venv" in problems[0]
+
+
+def test_a_process_whose_name_the_kernel_cut_within_a_letter(tmp_path):
+    program = tmp_path / ("x" * 14 + "\N{LATIN SMALL LETTER E WITH ACUTE}")
+    program.symlink_to(shutil.which("sleep"))
+    with subprocess.Popen(["sleep", "60"], executable=str(program)) as running:
+        try:
+            assert dra_driver_preflight.process("none of this") is None
+        finally:
+            running.kill()
 
 
 @pytest.mark.parametrize(
