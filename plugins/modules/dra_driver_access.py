@@ -90,7 +90,9 @@ server:
   returned: success
   type: str
 certificate_authority:
-  description: The certificates that the server is known by, as PEM. Empty for those of the operating system.
+  description:
+    - The certificates that the server is known by, as PEM, without what else their file has. Empty for those of the
+      operating system.
   returned: success
   type: str
 node:
@@ -109,6 +111,7 @@ token:
 """
 
 import json
+import re
 import time
 import traceback
 import typing as t
@@ -125,6 +128,10 @@ except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
 SECONDS = 30
+#: A certificate, with the empty lines around it: a file that has no more than these stays as it is.
+CERTIFICATE = re.compile(
+    r"^\s*^-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?^-----END \1-----\s*", re.MULTILINE | re.DOTALL
+)
 
 
 def refusal(error: t.Any) -> str:
@@ -176,8 +183,9 @@ def main() -> None:
         result["server"] = client.configuration.host
         result["certificate_authority"] = ""
         if authority:
-            with open(authority, encoding="ascii") as stream:
-                result["certificate_authority"] = stream.read()
+            with open(authority, encoding="utf-8", errors="replace") as stream:  # comments may be in any encoding
+                found = CERTIFICATE.finditer(stream.read())
+            result["certificate_authority"] = "".join(one.group() for one in found)
         api = kubernetes.client.CoreV1Api(client)
         doing = f"the Node {params['node']} cannot be read"
         try:

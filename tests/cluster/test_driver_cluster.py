@@ -22,6 +22,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.modules import dra_driver_access
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
@@ -657,6 +659,29 @@ def test_credentials(installed: Installed, tmp_path: Path) -> None:
     with pytest.raises(ApiError) as denied:
         installed.cluster("policy-probe", "no.token.atall").node_object()
     assert denied.value.status == 401
+
+
+def test_nodes_are_given_the_certificates_of_an_authority_file_and_no_more(
+    installed: Installed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = installed.plane.authority.certificate.read_text()
+    data = json.loads(installed.plane.kubeconfig.read_text())
+    data["clusters"][0]["cluster"] = {"server": installed.plane.url, "certificate-authority": "ca.pem"}
+    (tmp_path / "kubeconfig").write_text(json.dumps(data))
+
+    def told(text: str) -> str:
+        (tmp_path / "ca.pem").write_text(text, encoding="utf-8")
+        given = {"kubeconfig": str(tmp_path / "kubeconfig"), "node": "none"}
+        with patch_module_args(given), pytest.raises(SystemExit) as stop:
+            dra_driver_access.main()
+        output = capsys.readouterr().out
+        assert not stop.value.code, output
+        return str(json.loads(output)["certificate_authority"])
+
+    for same in (plain, plain.rstrip(), f"\n{plain}\n\n{plain}\n"):
+        assert told(same) == same
+    key = installed.plane.authority.account_key.read_text()
+    assert told(f"# de la Société\n{plain}{key}# -----BEGIN CERTIFICATE-----\n{plain}") == plain * 2
 
 
 def test_the_command_line_takes_the_manifests(installed: Installed) -> None:
