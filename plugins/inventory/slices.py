@@ -176,11 +176,19 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
 
 def _all(ask: t.Callable[..., Object], version: str, kind: str) -> list[Object]:
-    """The objects of all parts of a list."""
+    """The objects of all parts of a list. One that is too old to go on with is asked for anew, at once and whole."""
+    from kubernetes import client
+
     found: list[Object] = []
     query: Object = {"limit": _CHUNK}
     while True:
-        answer = ask(**query, _request_timeout=_SECONDS)
+        try:
+            answer = ask(**query, _request_timeout=_SECONDS)
+        except client.ApiException as error:
+            if error.status != 410 or "_continue" not in query:
+                raise
+            found, query = [], {}
+            continue
         found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
         more = answer["metadata"].get("continue")
         if not more:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.inventory import slices as slices_plugin
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, VERSION_ANNOTATION
+from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -25,7 +27,7 @@ COLLECTIONS = Path(__file__).absolute().parents[5]
 RESOURCE = "/apis/resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 
-pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+kubernetes = pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 
 Object = dict[str, t.Any]
@@ -113,6 +115,34 @@ def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane
         (tmp_path / "one.yml").write_text(plane.kubeconfig.read_text())
         assert own in hosts(kubeconfig=str(tmp_path / "one.yml"))
     assert "cached-newest" not in hosts(newest, drivers=["dra.net"], all_nodes=False)
+
+
+def test_a_list_whose_parts_are_gone_is_asked_for_anew(newest: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Events, of which the API server keeps no copies that outlast those of etcd."""
+    path, names = "/api/v1/namespaces/default/events", [f"part-{number}" for number in range(4)]
+    api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(newest.kubeconfig)))
+    etcd = Client(newest.ports["etcd"], newest.authority.certificate, newest.authority.server)
+    asked = []
+
+    def add(name: str) -> str:
+        metadata = {"name": name, "labels": {"test": "parts"}}
+        made = newest.expect("POST", path, {"metadata": metadata, "involvedObject": {"namespace": "default"}})
+        return str(made["metadata"]["resourceVersion"])
+
+    def ask(**query: t.Any) -> Object:
+        found = api.list_namespaced_event("default", label_selector="test=parts", _preload_content=False, **query)
+        if not asked:  # meanwhile the list ceases to be what it was
+            status, answer = etcd.request("POST", "/v3/kv/compaction", {"revision": add(names[-1])})
+            assert status == 200, answer
+        asked.append(query.keys() - {"_request_timeout"})
+        return t.cast(Object, json.loads(found.data))
+
+    for name in names[:-1]:
+        add(name)
+    monkeypatch.setattr(slices_plugin, "_CHUNK", 2)
+    assert [one["metadata"]["name"] for one in slices_plugin._all(ask, "v1", "Event")] == names
+    assert asked == [{"limit"}, set()]  # what is refused is not noted
+    etcd.close()
 
 
 def test_what_keeps_it_from_reading_is_told(newest: ControlPlane, tmp_path: Path) -> None:
