@@ -13,6 +13,8 @@ author:
 description:
   - Makes a host of each node of a Kubernetes cluster, with the devices that its DRA drivers publish, who has them, and
     what is wrong with them.
+  - Each of C(dra_devices) has its claims, as C(NAMESPACE/NAME), in C(claims), since several may share a device that
+    allows it. C(claim) is the first of them, or null.
   - The file that configures it must end in C(slices.yml) or C(slices.yaml).
   - Reads Nodes, ResourceSlices and ResourceClaims, and nothing else. It needs the right to list them.
   - A cache keeps what is told of the nodes, for each kubeconfig and context on its own.

@@ -76,20 +76,21 @@ def _node(node: Object) -> Object:
     }
 
 
-def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], str]:
-    """Claims as C(NAMESPACE/NAME) by driver, pool and device that they have."""
-    found = {}
+def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], set[str]]:
+    """Claims as C(NAMESPACE/NAME) by driver, pool and device that they have. Several may share a device."""
+    found: dict[tuple[str, str, str], set[str]] = {}
     for claim in claims:
         results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
         for one in results:
             if not one.get("adminAccess"):
                 name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
-                found[one["driver"], one["pool"], one["device"]] = name
+                found.setdefault((one["driver"], one["pool"], one["device"]), set()).add(name)
     return found
 
 
-def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str, str, str], str]) -> Object:
+def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str, str, str], set[str]]) -> Object:
     attributes = {name: _value(typed) for name, typed in (device.get("attributes") or {}).items()}
+    claims = sorted(holders.get((driver, pool, device["name"]), ()))
     return {
         "name": device["name"],
         "driver": driver,
@@ -98,7 +99,8 @@ def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str
         "attributes": {name if "/" in name else f"{driver}/{name}": value for name, value in attributes.items()},
         "capacity": {name: one["value"] for name, one in (device.get("capacity") or {}).items()},
         "taints": [f"{one['key']}:{one['effect']}" for one in device.get("taints") or ()],
-        "claim": holders.get((driver, pool, device["name"])),
+        "claim": claims[0] if claims else None,
+        "claims": claims,
     }
 
 

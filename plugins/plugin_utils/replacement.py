@@ -334,15 +334,15 @@ def published(card: Card, node: str, cluster: Facts) -> list[dict[str, t.Any]]:
 
 def cluster_lines(devices: t.Sequence[Facts], claims: t.Sequence[Facts]) -> list[str]:
     """Who has devices of the card in the cluster, a line each."""
-    pods = {}
+    said = {}
     for claim in claims:
         name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
-        pods[name] = [f"{one['resource'].removesuffix('s')} {one['name']}" for one in reserved]
+        pods = ", ".join(f"{one['resource'].removesuffix('s')} {one['name']}" for one in reserved)
+        said[name] = f"claim {name} has it" + (f", for {pods}" if pods else "")
     return [
         f"{one['driver']} publishes {one['name']} ({one['address']})"
-        + (f": claim {one['claim']} has it" if one["claim"] else "")
-        + (f", for {', '.join(pods[one['claim']])}" if pods.get(one["claim"]) else "")
+        + (": " + "; ".join(said[name] for name in one["claims"]) if one["claims"] else "")
         for one in devices
     ]
 

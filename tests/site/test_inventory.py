@@ -67,3 +67,18 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
     slices.append(piece("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])
     assert [one["name"] for one in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
+
+
+def test_a_device_may_have_several_claims() -> None:
+    """Those that share it stand beside each other, and one that has two shares of it stands there once."""
+    shared = piece("lanewise.dev", "one", "one", {**device("nic-0"), "allowMultipleAllocations": True}, device("nic-1"))
+
+    def claim(name: str, *shares: str) -> Object:
+        results = [{"driver": "lanewise.dev", "pool": "one", "device": "nic-0", "shareID": share} for share in shares]
+        status = {"allocation": {"devices": {"results": results}}}
+        return {"metadata": {"namespace": "training", "name": name}, "status": status}
+
+    claims = [claim("b", "1"), claim("a", "2", "3"), claim("waits")]
+    first, second = describe([node("one")], [shared], claims)["one"]["devices"]
+    assert (first["claims"], first["claim"]) == (["training/a", "training/b"], "training/a")
+    assert (second["claims"], second["claim"]) == ([], None)

@@ -344,6 +344,10 @@ def test_devices_and_claims_of_the_card_are_told(tmp_path):
     lines = replacement.cluster_lines(devices, found["claims"])
     assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): claim training/net has it, for pod training-0" in lines
     assert not [line for line in lines if "other" in line]
+    shared = cluster(now, ("training", "pci-0000-16-00-4"), ("storage", "pci-0000-16-00-4"))
+    lines = replacement.cluster_lines(replacement.published(card, "gpu-01", shared), shared["claims"])
+    both = "claim storage/net has it, for pod storage-0; claim training/net has it, for pod training-0"
+    assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): {both}" in lines
 
 
 def test_what_is_published_of_the_old_card_is_told_from_the_new(site):
