@@ -55,7 +55,8 @@ options:
     description:
       - The facts of each node, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology). Claims
         are checked against them.
-      - By default these are taken from the variable C(topology_facts) of every host of the play, and from O(report).
+      - By default these are taken from the variable C(topology_facts) of every host of the play whose latest probe did
+        not fail, and from O(report).
       - Where there are none, claims are not checked against hardware, and a warning says so.
     type: dict
   report:

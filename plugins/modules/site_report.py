@@ -54,7 +54,8 @@ options:
   nodes:
     description:
       - The facts of each host, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology).
-      - By default these are taken from the variable C(topology_facts) of every host of the play.
+      - By default these are taken from the variable C(topology_facts) of every host of the play whose latest probe,
+        registered as C(topology_probe), did not fail.
     type: dict
   title:
     description: The name of the site, shown as the title of the report.

@@ -16,7 +16,13 @@ _PROBE = "topology_probe"
 
 
 def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
-    """Return a host's facts as they are held, without a pass of the templar over hundreds of functions a node."""
+    """Return a host's facts as they are held, without a pass of the templar over hundreds of functions a node.
+
+    Those of a host whose latest probe failed are what an earlier one left, before the host may have been changed: none.
+    """
+    probe = probe_of(variables, host)
+    if probe.get("failed") or probe.get("unreachable"):
+        return None
     hostvars = variables["hostvars"]
     raw = hostvars.raw_get(host)
     if not isinstance(raw, dict):

@@ -277,6 +277,23 @@ def test_claims_that_are_not_applied_are_not_compared(tmp_path):
     assert "as wanted; not compared; claims: not compared /     dra_claims_apply is false" in output
 
 
+def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):
+    """As after a change, before which it was probed too."""
+    tree = {"topology_root": str(machines / "cpu-rdma")}
+    hosts = {
+        "well": {**tree, "then": tree["topology_root"], "by": "local"},
+        "torn": {**tree, "then": "/nonexistent", "by": "local"},
+        "gone": {**tree, "then": tree["topology_root"], "by": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1},
+    }
+    again = {"topology_root": "{{ then }}", "ansible_connection": "{{ by }}"}
+    probe = {"ansible.builtin.import_playbook": "lanewise.dra.probe"}
+    (tmp_path / "twice.yml").write_text(yaml.safe_dump([probe, {**probe, "vars": again}]), encoding="utf-8")
+    play(tmp_path, hosts, rc=2, playbook=str(tmp_path / "twice"))
+    site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
+    status = {node["name"]: node["status"] for node in site["nodes"]}
+    assert status == {"well": "probed", "torn": "failed", "gone": "unreachable"}
+
+
 def test_drift_is_told_by_the_exit_status(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100")}
     wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
