@@ -527,9 +527,12 @@ def install(session: nox.Session) -> None:
 @nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
 @check
 def site(session: nox.Session, controller: str) -> None:
-    """The whole way of C(make try) on each controller."""
-    stage(tree(session))
-    run(session, ensure("core", python(controller)), python(controller), "tools/try.py")
+    """The whole way of C(make try) on each controller, in a folder whose name has a space."""
+    place = room(session) / "a checkout" / COLLECTION
+    stage(place)
+    run(session, ensure("core", python(controller)), python(controller), "tools/try.py", cwd=place)
+    if not (place / ".cache/report/index.html").is_file():
+        session.error("the report is not where 'make try' says")
 
 
 @nox.session(allow_parallel=not SLOW)

@@ -10,6 +10,8 @@ root and no hardware, and changes nothing outside the checkout and the user's ca
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ def main() -> int:
     begin = time.monotonic()
 
     def step(text: str, *command: str) -> None:
-        say(f"{text}\n    $ {' '.join(command)}")
+        say(f"{text}\n    $ {shlex.join(command)}")
         start = time.monotonic()
         subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)
         say(f"done in {time.monotonic() - start:.1f} s")
@@ -31,14 +33,14 @@ def main() -> int:
         variables = environment(ensure("core"), link_collection())
         machines = str((WORK / "machines").relative_to(REPOSITORY))
         # not where a real site's report goes: that folder is the store of its nodes
-        places = ("-e", f"site_report_dest={WORK / 'report'}", "-e", f"site_claims_dest={WORK / 'kubernetes'}")
+        places = json.dumps({"site_report_dest": str(WORK / "report"), "site_claims_dest": str(WORK / "kubernetes")})
         step(
             "step 2 of 3: building the example machines as folders with the files a node's kernel shows",
             *("python", "-m", "tests.machines", "build", "--all", "--out", machines),
         )
         step(
             "step 3 of 3: probing them, and this machine, writing the site report, and rendering the site's claims",
-            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", *places, *sys.argv[1:]),
+            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", "-e", places, *sys.argv[1:]),
         )
     except Missing as missing:
         say(f"cannot go on: {missing}")
