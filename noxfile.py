@@ -46,6 +46,7 @@ from environment import (
     ensure_package,
     environment,
     lock_file,
+    tracked,
     version,
 )
 
@@ -211,9 +212,7 @@ def stage(place: Path) -> None:
     The copy is a git repository of its own: ansible-test asks git which files to look at, and would be told of none in
     a folder that this repository ignores.
     """
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listing, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.split("\0")
-    wanted = {name for name in names if name and (REPOSITORY / name).is_file()}
+    wanted = {name for name in tracked(REPOSITORY) if (REPOSITORY / name).is_file()}
     place.mkdir(parents=True, exist_ok=True)
     if not (place / ".git").exists():
         subprocess.run(["git", "init", "--quiet", "."], cwd=place, check=True)

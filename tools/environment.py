@@ -74,6 +74,15 @@ def ensure_package(package: str, present: bool) -> None:
         raise Missing(f"needs the Debian package {package}, which apt-get could not install (see above)")
 
 
+def tracked(folder: Path) -> list[str]:
+    """Files that git tracks or would track, relative to C(folder)."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listing, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:  # the files of a release, for one
+        raise Missing(f"needs a git clone, to know which files are its own; in {folder}: {done.stderr.strip()}")
+    return done.stdout.split("\0")[:-1]
+
+
 def version(python: str) -> tuple[int, int]:
     """Major and minor number of an interpreter."""
     text = subprocess.run(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tools import cluster
-from environment import Missing
+from environment import Missing, tracked
 
 NEWEST = cluster.minors()[0]
 
@@ -99,3 +99,8 @@ def test_programs_know_their_version(built: dict[str, Path]) -> None:
         [built["kubectl"], "version", "--client"], capture_output=True, text=True, check=True
     ).stdout
     assert f"Client Version: v{version}" in answer
+
+
+def test_the_files_of_a_release_are_no_clone(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="needs a git clone"):
+        tracked(tmp_path)
