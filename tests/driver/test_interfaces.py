@@ -27,11 +27,13 @@ from lanewise_driver.netlink import Netlink
 ONE = Identity(None, None, "one")
 
 
-def node(commands: str = "true") -> dict[str, t.Any]:
+def node(*commands: str) -> dict[str, t.Any]:
+    """What is on the node after commands, each of which may need the addresses of the one before."""
     run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
     pair("one")
-    run(commands)
-    wait_for_ipv6()
+    for command in commands or ("true",):
+        run(command)
+        wait_for_ipv6()
     return interfaces.snapshot(ONE)
 
 
@@ -456,8 +458,8 @@ def test_interfaces_come_and_go_side_by_side() -> None:
 def test_a_link_that_comes_up_late_gets_all_back() -> None:
     """As hardware does: it has no carrier for seconds after it was set up."""
     host = node(
-        """ip addr add 10.1.0.2/24 dev one; ip addr add fd00::2/64 dev one; ip route add 10.50.0.0/16 via 10.1.0.1
-        ip -6 route add fd01::/32 via fd00::1 metric 9; ip -6 route add fd02::/32 via fd00::1 src fd00::2 table 100"""
+        "ip addr add 10.1.0.2/24 dev one; ip addr add fd00::2/64 dev one; ip route add 10.50.0.0/16 via 10.1.0.1",
+        "ip -6 route add fd01::/32 via fd00::1 metric 9; ip -6 route add fd02::/32 via fd00::1 src fd00::2 table 100",
     )
     before = shown("one")
     with Pod() as pod:
