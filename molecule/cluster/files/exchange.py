@@ -6,12 +6,16 @@
 
 The pod with number 1 finds number 0 by multicast, makes one connection and keeps it. What was exchanged stands in
 /tmp/INTERFACE. A connection that breaks ends the pod with status 1.
+
+Over an interface with an RDMA device each pod pings the other by RDMA, too, again and again, and has what comes back
+compared. What did, stands in /tmp/INTERFACE.rdma.
 """
 
 import hashlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +23,7 @@ import traceback
 
 NUMBER = int(os.environ["JOB_COMPLETION_INDEX"])
 ASK, SERVE, SIZE, SECONDS = 7001, 7002, 10_000, 5
+PINGS, PAUSE = 10, 15
 
 
 def listen(interface):
@@ -67,9 +72,52 @@ def take(connection, size):
     return taken
 
 
+def tell(name, **values):
+    with open(f"/tmp/{name}.new", "w") as file:
+        json.dump(values, file)
+    os.rename(f"/tmp/{name}.new", f"/tmp/{name}")
+
+
+def has_rdma(interface):
+    told = subprocess.run(["rdma", "-j", "link"], check=True, capture_output=True, text=True).stdout
+    return any(link.get("netdev") == interface for link in json.loads(told))
+
+
+def serve_pings(address):
+    while True:
+        subprocess.run(["rping", "-s", "-P", "-a", address], check=False)
+        time.sleep(1)
+
+
+def ping(interface, address):
+    """By the connection manager, so that the devices find each other; each ping is a send, a read and a write."""
+    command = ["rping", "-c", "-V", "-v", "-C", str(PINGS), "-a", f"{address}%{interface}"]
+    pings = 0
+    while True:
+        try:
+            # the other one may not serve yet
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+            print(interface, "rping", done.returncode, done.stderr, flush=True)
+            if done.returncode == 0:
+                pings += done.stdout.count("ping data: ")
+                tell(f"{interface}.rdma", peer=address, pings=pings)
+        except subprocess.TimeoutExpired as error:
+            print(interface, error, flush=True)
+        time.sleep(PAUSE)
+
+
+def begin(function, *given):
+    threading.Thread(target=run, args=(function, *given)).start()
+
+
 def exchange(interface):
-    connection, address = find(interface) if NUMBER else listen(interface)
+    connection, (address, *_rest) = find(interface) if NUMBER else listen(interface)
     connection.settimeout(600)
+    address = address.partition("%")[0]
+    if has_rdma(interface):
+        own = connection.getsockname()[0].partition("%")[0]
+        begin(serve_pings, f"{own}%{interface}")
+        begin(ping, interface, address)
     for count in range(1, sys.maxsize):
         if NUMBER:
             data = os.urandom(SIZE)
@@ -79,18 +127,16 @@ def exchange(interface):
             time.sleep(SECONDS)
         else:
             connection.sendall(hashlib.sha256(take(connection, SIZE)).digest())
-        with open(f"/tmp/{interface}.new", "w") as file:
-            json.dump({"peer": address[0], "port": connection.getsockname()[1], "exchanged": count}, file)
-        os.rename(f"/tmp/{interface}.new", f"/tmp/{interface}")
+        tell(interface, peer=address, port=connection.getsockname()[1], exchanged=count)
 
 
-def run(interface):
+def run(function, *given):
     try:
-        exchange(interface)
+        function(*given)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
 for name in sys.argv[1:]:
-    threading.Thread(target=run, args=(name,)).start()
+    begin(exchange, name)

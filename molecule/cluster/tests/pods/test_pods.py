@@ -83,3 +83,24 @@ def test_the_pods_exchange_data_over_both(inside):
             assert time.monotonic() < deadline, f"nothing is exchanged over {name} any more"
             time.sleep(1)
         assert json.loads(inside(f"cat /tmp/{name}"))["port"] == earlier["port"]
+
+
+def test_the_pods_ping_each_other_by_rdma(inside):
+    """Both ways, and what comes back is what was sent: the program compares it."""
+
+    def packets():
+        (told,) = json.loads(inside("rdma -j statistic show link rxe0/1"))
+        return told["sent_pkts"], told["rcvd_pkts"]
+
+    deadline = time.monotonic() + 300
+    # where the pods have just begun
+    while inside("find /tmp -name net2.rdma") == "":
+        assert time.monotonic() < deadline, "no ping came back"
+        time.sleep(1)
+    (sent, received), before = packets(), json.loads(inside("cat /tmp/net2.rdma"))
+    assert before["peer"].startswith("fe80::")
+    while json.loads(inside("cat /tmp/net2.rdma"))["pings"] < before["pings"] + 10:
+        assert time.monotonic() < deadline, "no ping comes back any more"
+        time.sleep(1)
+    now = packets()
+    assert now[0] > sent and now[1] > received
