@@ -125,6 +125,38 @@ def gid_of(node: Node, device: str, address: str) -> int:
     raise AssertionError(f"{node.name}: {device} has no GID of {address}")
 
 
+def test_rdma_goes_from_namespace_to_namespace(nodes: list[Node]) -> None:
+    """As between pods: by the connection manager, with what comes back compared."""
+    addresses = []
+    try:
+        for node in nodes:
+            name = node.interface(nics(node)[0])
+            node.ssh("modprobe rdma_rxe; modprobe rdma_ucm; rdma system set netns exclusive")
+            node.ssh(f"rdma link add rxe0 type rxe netdev {name}; ip netns add pod")
+            node.ssh(f"ip link set {name} netns pod name net1; rdma dev set rxe0 netns pod; ip -n pod link set net1 up")
+            # it has an address once the link is there, and may be used once nobody else has it
+            usable = "ip -n pod -6 -o addr show dev net1 scope link -tentative"
+            node.ssh(f"until {usable} | grep -q fe80; do sleep 0.2; done", timeout=120)
+            addresses.append(node.ssh(usable).split()[3].partition("/")[0])
+            serve = f"ip netns exec pod rping -s -P -a {addresses[-1]}%net1"
+            node.ssh(f"systemd-run --quiet --collect --unit=pong {serve}")
+        for node, peer in zip(nodes, reversed(addresses)):
+            ping = f"timeout 60 ip netns exec pod rping -c -V -v -C 10 -a {peer}%net1"
+            answer = node.ssh(f"until {ping}; do sleep 1; done", timeout=180)  # the other one may not serve yet
+            assert answer.count("ping data: rdma-ping-") >= 10, answer
+            (counted,) = json.loads(node.ssh("ip netns exec pod rdma -j statistic show link rxe0/1"))
+            assert counted["sent_pkts"] > 10 and counted["rcvd_pkts"] > 10
+    finally:
+        for node in nodes:
+            back = "ip netns attach host 1; ip netns exec pod rdma dev set rxe0 netns host"
+            node.ssh(f"systemctl stop pong; {back}; ip netns delete host; ip netns delete pod", check=False)
+            node.ssh(
+                "for i in $(seq 50); do rdma link | grep -q rxe0 && break; sleep 0.2; done; rdma link delete rxe0; "
+                "rdma system set netns shared",
+                check=False,
+            )
+
+
 def test_an_rdma_device_moves_to_a_namespace_and_back(node: Node) -> None:
     device = nics(node)[0]
     name = node.interface(device)
