@@ -31,7 +31,8 @@ def node(*commands: str) -> dict[str, t.Any]:
     """What is on the node after commands, each of which may need the addresses of the one before."""
     run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
     pair("one")
-    for command in commands or ("true",):
+    wait_for_ipv6()
+    for command in commands:
         run(command)
         wait_for_ipv6()
     return interfaces.snapshot(ONE)
