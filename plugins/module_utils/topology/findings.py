@@ -11,7 +11,7 @@ that it needs were not readable.
 
 from __future__ import annotations
 
-from . import cpuset
+from . import cpuset, ids
 from .affinity import RANK, Proximity, fabric_nics
 from .config_space import payload_rate
 from .model import Finding, Link, PciFunction, Topology
@@ -32,6 +32,7 @@ def find(topology: Topology, proximity: Proximity) -> list[Finding]:
         + _acs(topology, proximity)
         + _kubernetes(topology)
         + _drivers(topology)
+        + _displays(topology)
         + _virtual(topology)
     )
     order = {"error": 0, "warning": 1, "info": 2}
@@ -492,6 +493,42 @@ def _drivers(topology: Topology) -> list[Finding]:
             evidence=[f"{one.address}: {one.name or one.kind} {one.vendor_id}:{one.device_id}" for one in without[:8]],
         )
     ]
+
+
+def _displays(topology: Topology) -> list[Finding]:
+    """Display controllers that are counted as GPUs, or not counted, without knowledge of the part."""
+    if topology.source.kind == "nccl_xml":
+        return []  # which function is a GPU is said there
+    functions = [one for one in topology.functions.values() if one.physfn is None]
+    counted = [one for one in functions if ids.is_unlisted_gpu(one)]
+    silent = [one for one in functions if (one.class_code or "")[:2] == "03" and one.vendor_id is None]
+    findings = []
+    if counted:
+        findings.append(
+            Finding(
+                id="display-unlisted",
+                severity="warning",
+                summary=f"{_names([one.address for one in counted])}: display controller of a vendor that is not "
+                "listed here, counted as a GPU",
+                action="Nothing to do for a GPU. Report the identifiers if it is the graphics of a management "
+                "processor: it then takes part in pairs and rails by mistake.",
+                devices=[one.address for one in counted],
+                evidence=[f"{one.address}: class {one.class_code}, {one.vendor_id}:{one.device_id}" for one in counted],
+            )
+        )
+    if silent and topology.source.kind == "sysfs":
+        findings.append(
+            Finding(
+                id="display-unlisted",
+                severity="warning",
+                summary=f"{_names([one.address for one in silent])}: display controller without a readable vendor, "
+                "not counted as a GPU",
+                action="Check why the identifiers could not be read: a GPU may be missing here.",
+                devices=[one.address for one in silent],
+                evidence=[f"{one.address}: class {one.class_code}, no vendor" for one in silent],
+            )
+        )
+    return findings
 
 
 def _virtual(topology: Topology) -> list[Finding]:

@@ -11,7 +11,11 @@ part that is not listed is found by its class all the same; it only has no name.
 
 from __future__ import annotations
 
+from .model import PciFunction
+
 VENDORS = {
+    "0014": "Loongson",
+    "0731": "Jingjia Micro",
     "1002": "AMD",
     "1077": "QLogic",
     "10de": "NVIDIA",
@@ -23,14 +27,23 @@ VENDORS = {
     "1af4": "Virtio",
     "1c36": "Amazon",
     "1d0f": "Amazon",
+    "1d17": "Zhaoxin",
+    "1d94": "Hygon",
     "1da3": "Habana",
     "1dd8": "AMD Pensando",
+    "1e36": "Enflame",
+    "1e3e": "Iluvatar",
     "1e52": "Tenstorrent",
+    "1ec6": "Vastai",
+    "1ec8": "Innosilicon",
     "1ed5": "Moore Threads",
+    "1ee0": "Biren",
     "1f67": "Yunsilicon",
-    "1fe9": "Enflame",
+    "1fe9": "MemryX",
     "19e5": "Huawei",
     "8086": "Intel",
+    "9999": "MetaX",
+    "cabc": "Cambricon",
 }
 
 DEVICES = {
@@ -137,10 +150,37 @@ DEVICES = {
 #: AWS Inferentia and Trainium: they carry the class of a plain system peripheral.
 _NEURON = frozenset(("7064", "7065", "7066", "7067", "7164", "7264", "7364"))
 
-#: Of a class that would make them GPUs or accelerators: graphics of management processors, a compression engine.
-_NO_ACCELERATORS = frozenset((("1002", "4752"), ("1002", "515e"), ("1002", "5159"), ("19e5", "a250"), ("19e5", "a251")))
+#: Of a class that would make them accelerators: compression engines.
+_NO_ACCELERATORS = frozenset((("19e5", "a250"), ("19e5", "a251")))
 
-_GPU_VENDORS = frozenset(("10de", "1002", "8086"))
+#: Whose display controllers are those of management processors (BMC) or of hypervisors, and never compute.
+_MANAGEMENT_GRAPHICS = frozenset(("1a03", "102b", "126f", "18ca", "19e5"))  # ASPEED, Matrox, Silicon Motion, XGI, iBMC
+_VIRTUAL_GRAPHICS = frozenset(
+    (
+        "1013",  # Cirrus Logic, as QEMU emulates it
+        "1234",  # QEMU and Bochs
+        "1414",  # Hyper-V
+        "15ad",  # VMware
+        "1ab8",  # Parallels
+        "1ae0",  # Google
+        "1af4",  # virtio
+        "1b36",  # QXL
+        "1d0f",  # Amazon EC2
+        "5853",  # Xen
+        "80ee",  # VirtualBox
+        "fb5d",  # bhyve
+    )
+)
+#: The same, of vendors that also make GPUs: Rage XL, Radeon 7000 and ES1000 beside BMCs of older servers.
+_NO_GPUS = frozenset((("1002", "4752"), ("1002", "5159"), ("1002", "515e"), ("1002", "5965")))
+
+#: Makers of processors and chipsets with graphics inside, which sit on the root bus.
+_INTEGRATED_GRAPHICS = frozenset(("0014", "1106", "1d17", "8086"))
+
+#: Makers of GPUs. A display controller of another vendor counts as a GPU too, and a finding says so.
+_GPU_VENDORS = frozenset(
+    ("0731", "1002", "10de", "1d94", "1e36", "1e3e", "1ec6", "1ec8", "1ed5", "1ee0", "8086", "9999", "cabc")
+)
 
 
 def device_name(vendor_id: str | None, device_id: str | None) -> str | None:
@@ -151,11 +191,26 @@ def device_name(vendor_id: str | None, device_id: str | None) -> str | None:
     return f"{VENDORS[vendor_id]} {device}" if device else None
 
 
+def is_unlisted_gpu(function: PciFunction) -> bool:
+    """Whether a display controller counts as a GPU though nothing here knows its maker."""
+    is_display = (function.class_code or "03")[:2] == "03"  # lstopo's files may lack the class of a GPU
+    return function.kind == "gpu" and is_display and function.vendor_id not in (None, *_GPU_VENDORS)
+
+
+def _computes(subclass: str, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> bool:
+    """Whether a display controller is a GPU rather than a means to show a console."""
+    if vendor_id is None or vendor_id in _MANAGEMENT_GRAPHICS or vendor_id in _VIRTUAL_GRAPHICS:
+        return False
+    if on_root_bus and subclass == "0300" and vendor_id in _INTEGRATED_GRAPHICS:
+        return False
+    return (vendor_id, device_id) not in _NO_GPUS
+
+
 def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> str:
     """gpu, accelerator, nic, nvme, bridge, data_direct or other.
 
-    C(on_root_bus) tells the graphics of a desktop CPU from a card: both are Intel VGA controllers. The display
-    controllers of management processors and hypervisors are no GPUs.
+    Every display controller (class 03) is a GPU, whoever made it, but for those of management processors and
+    hypervisors. C(on_root_bus) tells the graphics of a desktop CPU from a card: both are Intel VGA controllers.
     """
     if vendor_id == "15b3" and device_id == "2100":
         return "data_direct"
@@ -169,8 +224,7 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
     if sub == "0108":
         return "nvme"
     if base == "03":
-        integrated = vendor_id == "8086" and sub == "0300" and on_root_bus
-        return "gpu" if vendor_id in _GPU_VENDORS and not integrated else "other"
+        return "gpu" if _computes(sub, vendor_id, device_id, on_root_bus) else "other"
     if base == "12":
         return "gpu" if vendor_id == "1002" else "accelerator"
     if sub == "0b40":  # co-processors; Intel's are mostly QuickAssist, which moves no tensors

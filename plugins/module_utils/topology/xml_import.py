@@ -344,12 +344,15 @@ class _Nccl:
         """What a function is: by class and identifiers, else by what NCCL hung below it, else unknown (other).
 
         A class may be shortened to its first digits (NCCL writes 0x03 and 0x02 where sysfs is not to be read). In
-        this format class 03 is a GPU, so one without a vendor is none of the adapters that ids.kind sorts out.
+        this format class 03 is a GPU, so one without a vendor is none of the adapters that ids.kind sorts out. What
+        holds a C(gpu) element is one whatever else is said of it, as NCCL takes it (ncclTopoAddPci in graph/topo.cc).
         """
-        kind = ids.kind(digits, function.vendor_id, function.device_id, not function.bridges)
         below = {child.tag for child in element.children}
+        if "gpu" in below:
+            return "gpu"
+        kind = ids.kind(digits, function.vendor_id, function.device_id, not function.bridges)
         if kind == "other" and (digits is None or digits[:2] == "03" and function.vendor_id is None):
-            if digits or "gpu" in below:
+            if digits:
                 return "gpu"
             if "nic" in below:
                 return "nic"

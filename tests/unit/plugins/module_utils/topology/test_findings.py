@@ -292,3 +292,29 @@ def test_no_driver(machine):
 def test_vf_without_driver_is_nobodys_fault(machine):
     machine.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)
     assert machine.probe().findings == []
+
+
+@pytest.mark.parametrize(
+    ("identity", "told"), [(("1d94", "55b7"), False), (("1ed5", "0323"), False), (("abcd", "1"), True)]
+)
+def test_gpus_of_any_maker_take_part_and_unlisted_ones_are_told(machine, identity, told):
+    vendor, device = identity
+    path = f"{SWITCH}/0000:19:03.0/0000:1d:00.0"
+    machine.pci(path, {**GPU, "class": "0x038000", "vendor": f"0x{vendor}", "device": f"0x{device:0>4}"}, 0, driver="d")
+    node = machine.probe()
+    assert [gpu.address for gpu in node.gpus] == [GPU0, "0000:1d:00.0", "0000:9a:00.0"]
+    assert node.gpus[1].nearest_nics.level == "PIX"
+    findings = [finding for finding in node.findings if finding.id == "display-unlisted"]
+    assert [finding.devices for finding in findings] == ([["0000:1d:00.0"]] if told else [])
+
+
+def test_display_controller_without_a_vendor_is_no_gpu_but_told(machine):
+    machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030200"}, 0)
+    finding = one(machine, "display-unlisted")
+    assert (finding.devices, finding.severity) == (["0000:1d:00.0"], "warning")
+    assert len(machine.probe().gpus) == 2
+
+
+def test_graphics_of_a_management_processor_are_no_news(machine):
+    machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030000", "vendor": "0x1a03", "device": "0x2000"}, 0)
+    assert machine.probe().findings == []

@@ -79,6 +79,25 @@ def test_interface_below_an_auxiliary_device_is_of_its_function():
         (("030000", "8086", "a780", True), "other"),
         (("030000", "1a03", "2000", False), "other"),
         (("030000", "1234", "1111", True), "other"),
+        (("038000", "1d94", "55b7", False), "gpu"),  # Hygon
+        (("030000", "1ed5", "0201", False), "gpu"),  # Moore Threads
+        (("030200", "1ed5", "0323", True), "gpu"),  # the same in a virtual machine, on the root bus
+        (("038000", "9999", "4001", False), "gpu"),  # MetaX
+        (("030200", "abcd", "0001", False), "gpu"),  # a maker that nobody heard of yet
+        (("030000", "102b", "0536", False), "other"),  # iDRAC, iLO
+        (("030000", "18ca", "0020", False), "other"),
+        (("030000", "126f", "0750", False), "other"),
+        (("030000", "19e5", "1711", False), "other"),  # iBMC
+        (("030000", "1002", "515e", False), "other"),
+        (("030000", "1af4", "1050", True), "other"),
+        (("038000", "1af4", "1050", True), "other"),
+        (("030000", "1b36", "0100", True), "other"),
+        (("030000", "15ad", "0405", True), "other"),
+        (("030000", "1013", "00b8", True), "other"),
+        (("030000", "1414", "5353", True), "other"),
+        (("030000", "1d0f", "1111", True), "other"),
+        (("030000", "1d17", "3a04", True), "other"),  # graphics of a processor
+        (("030200", None, None, False), "other"),
         (("120000", "1da3", "1020", False), "accelerator"),
         (("088000", "1d0f", "7264", True), "accelerator"),
         (("0b4000", "8086", "4940", False), "other"),

@@ -235,6 +235,15 @@ def test_rccl_dump():
     assert [nic.rdma_devices for nic in dump.nics] == [["bnxt_re0"]]
 
 
+@pytest.mark.parametrize(("digits", "vendor"), [("0x038000", "0x1a03"), ("0x0b4000", "0x8086"), ("0x088000", "0x1d0f")])
+def test_what_holds_a_gpu_element_is_a_gpu(digits, vendor):
+    node = load(
+        f'<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="{digits}" vendor="{vendor}" '
+        'device="0x4940"><gpu dev="0" sm="90" rank="0"/></pci></cpu></system>'
+    )
+    assert [(gpu.address, gpu.kind) for gpu in node.gpus] == [("0000:01:00.0", "gpu")]
+
+
 def test_nccl_without_class_is_not_invented():
     bare = load(
         '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0"/><pci busid="0000:00:17.0"/></cpu>'
