@@ -30,6 +30,7 @@ import urllib3
 
 from .dra import schema, versions
 from .errors import DriverError, Unreachable
+from .events import shortened
 from .slices import Features, cut
 
 Object = dict[str, t.Any]
@@ -409,7 +410,8 @@ class Cluster:
         raise Unreachable(f"the status of claim {namespace}/{name} changes all the time")
 
     def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "Prepare") -> None:
-        """Tell something about an object (a Pod or ResourceClaim as read from the server). Raises as the others."""
+        """Tell something about an object (a Pod or ResourceClaim as read from the server). A note that is too
+        long is shortened. Raises as the others."""
         metadata = regarding["metadata"]
         namespace = metadata.get("namespace") or "default"
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -425,7 +427,7 @@ class Cluster:
             "action": action,
             "reason": reason,
             "regarding": reference,
-            "note": note if len(note.encode()) <= 1024 else note.encode()[:1000].decode(errors="ignore") + " ...",
+            "note": shortened(note),
             "type": "Warning" if warning else "Normal",
         }
         self.request("POST", f"/apis/events.k8s.io/v1/namespaces/{_part(namespace)}/events", body)

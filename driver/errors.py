@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import os
 
+#: Characters of a message. Parts of it are what a tenant wrote, and it is kept by logs, events and kubelet.
+MESSAGE_LIMIT = 4000
+
+
+def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """C(text) in no more than C(limit) characters, all of which UTF-8 can hold."""
+    text = text if len(text) <= limit else text[: limit - 4] + " ..."
+    return text.encode("utf-8", "replace").decode()
+
 
 class DriverError(Exception):
-    """The base of all of them. C(message) is one sentence for the pod's owner, C(fix) another one on what to do."""
+    """The base of all of them. C(message) is one sentence for the pod's owner, of at most MESSAGE_LIMIT characters,
+    C(fix) another one on what to do."""
 
     fix = "The log of the driver on the node tells more."
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = bounded(message)
+        super().__init__(self.message)
 
 
 class Refused(DriverError):

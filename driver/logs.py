@@ -18,8 +18,13 @@ import logging
 import sys
 import typing as t
 
+from .errors import bounded
+
 #: What a line may be about beyond its message: by about() or by a call's C(extra).
 FIELDS = ("claim", "claim_name", "pod", "pod_uid", "container", "device", "interface", "operation", "step", "instance")
+
+#: Characters of a message, and of each field beside it. Parts of both are what tenants and container runtimes wrote.
+MESSAGE, FIELD = 8192, 512
 
 _about: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("about", default=None)
 
@@ -30,7 +35,8 @@ def about(**fields: str) -> t.Iterator[None]:
     for name in fields:
         if name not in FIELDS:
             raise KeyError(name)
-    token = _about.set({**(_about.get() or {}), **{name: value for name, value in fields.items() if value}})
+    given = {name: bounded(value, FIELD) for name, value in fields.items() if value}
+    token = _about.set({**(_about.get() or {}), **given})
     try:
         yield
     finally:
@@ -45,14 +51,14 @@ class Lines(logging.Formatter):
         line: dict[str, t.Any] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": bounded(record.getMessage(), MESSAGE),
             "part": record.name.removeprefix("lanewise_driver."),
             **(_about.get() or {}),
         }
-        line.update((name, str(record.__dict__[name])) for name in FIELDS if name in record.__dict__)
+        line.update((name, bounded(str(record.__dict__[name]), FIELD)) for name in FIELDS if name in record.__dict__)
         if record.exc_info and record.exc_info[1] is not None:
-            line["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-            line["trace"] = self.formatException(record.exc_info)
+            line["error"] = bounded(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}", MESSAGE)
+            line["trace"] = bounded(self.formatException(record.exc_info), 2 * MESSAGE)
         return json.dumps(line)
 
 

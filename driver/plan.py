@@ -10,12 +10,14 @@ the field: a claim is written by others, and only some of it was checked at admi
 
 from __future__ import annotations
 
+import re
 import typing as t
 from dataclasses import dataclass, field
 
-from .dra import interface_config
+from .dra import interface_config, limits
+from .dra.bounded_json import DEPTH, is_nested_deeper
 from .dra.problems import Problem
-from .errors import Busy, Refused
+from .errors import Busy, Refused, bounded
 from .inventory import Device
 from .metadata import POD_CLAIM_NAME
 from .records import DeviceRecord, Object, Pod, Record
@@ -27,8 +29,12 @@ CLUSTER_INTERFACE = "eth0"
 #: Two devices of a pod cannot share these, so one configuration cannot give them to both.
 _OWN = ("name", "addresses", "mac")
 _HEAD = ("apiVersion", "kind")
+#: Bytes of all our configurations of a claim together. The API takes 32 of the claim's own with 10 KiB each, and the
+#: longest one that can be right has less than 20 KiB.
+CONFIG_BYTES = 128 * 1024
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"
+_SHARE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _T = t.TypeVar("_T")
 
 
@@ -134,8 +140,11 @@ def plan(
 
 
 def refusal(problems: t.Sequence[Problem]) -> Refused:
-    """All the problems in one message."""
-    return Refused("; ".join(str(problem) for problem in problems))
+    """The problems in one message, the first MISTAKES of them."""
+    said = [str(problem) for problem in problems[: interface_config.MISTAKES]]
+    if len(problems) > len(said):
+        said.append(f"and there are more mistakes than these {len(said)}")
+    return Refused("; ".join(said))
 
 
 # reading what others wrote
@@ -164,6 +173,8 @@ def _get(holder: Object, key: str, form: type[_T], path: str, default: _T | None
 
 
 def _check_claim(claim: t.Any, uid: str) -> None:
+    if is_nested_deeper(claim):
+        raise Refused(f"claim: is nested deeper than {DEPTH} levels")
     metadata = _get(_mapping(claim, ""), "metadata", dict, "")
     found = _get(metadata, "uid", str, "metadata")
     if found != uid:
@@ -191,7 +202,31 @@ def _ours(claim: Object) -> list[tuple[str, Object]]:
 
 
 def _pod_claim_name(metadata: Object) -> str:
-    return _get(_get(metadata, "annotations", dict, "metadata", {}), POD_CLAIM_NAME, str, "metadata.annotations", "")
+    """It becomes part of a path in containers, and whoever makes a claim can write this annotation. Raises Refused."""
+    annotations = _get(metadata, "annotations", dict, "metadata", {})
+    name = _get(annotations, POD_CLAIM_NAME, str, "metadata.annotations", "")
+    if name and (wrong := limits.dns_label(name)):
+        raise Refused(
+            f"metadata.annotations['{POD_CLAIM_NAME}']: {bounded(repr(name), 80)} {wrong}; Kubernetes sets it on "
+            "claims that it makes from templates, and on others it is to be left out"
+        )
+    return name
+
+
+def _request(entry: Object, path: str) -> str:
+    """A request or subrequest, which becomes part of paths and CDI names."""
+    name = _get(entry, "request", str, path)
+    parts = name.split("/")
+    if len(parts) > 2 or any(map(limits.dns_label, parts)):
+        raise Refused(f"{path}.request: {bounded(repr(name), 80)} is no name of a request")
+    return name
+
+
+def _share_id(entry: Object, path: str) -> str:
+    share_id = _get(entry, "shareID", str, path, "")
+    if share_id and (limits.size(share_id) > limits.DNS_LABEL_BYTES or not _SHARE_ID.fullmatch(share_id)):
+        raise Refused(f"{path}.shareID: {bounded(repr(share_id), 80)} is no UID")
+    return share_id
 
 
 def _check_pod(pod: t.Any, owner: Pod, node: str) -> None:
@@ -223,11 +258,11 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
         found.append(
             _Result(
                 path=path,
-                request=_get(entry, "request", str, path),
+                request=_request(entry, path),
                 pool=pool,
                 device=device,
                 admin=_get(entry, "adminAccess", bool, path, False),
-                share_id=_get(entry, "shareID", str, path, ""),
+                share_id=_share_id(entry, path),
                 known=known[device],
             )
         )
@@ -279,9 +314,15 @@ def _claim_configs(claim: Object) -> list[t.Any]:
 def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
     """Whether all configurations are right that our devices have to take; others are for what was not given."""
     problems: list[Problem] = []
+    size = 0
     for config in configs:
         if any(config.covers(result.request) and not result.admin for result in results):
+            size += limits.opaque_size(config.fields)
+            if size > CONFIG_BYTES:
+                raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
             problems += interface_config.validate(config.fields, config.path)
+        if len(problems) > interface_config.MISTAKES:
+            break
     if problems:
         raise refusal(problems)
 

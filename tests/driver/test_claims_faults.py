@@ -325,7 +325,7 @@ else:
         for number in range(500):
             reporter.tell(about, events.PREPARE, f"reason {number}", "")
         reporter.stop(20)
-        assert events.BURST <= len(counted) <= events.BURST + 2
+        assert events.NAMESPACE_BURST <= len(counted) <= events.NAMESPACE_BURST + 2
         assert len(events_about(clean, "ResourceClaim", "child")) == len(counted)
         # a server that never answers
         with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -178,6 +178,19 @@ def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.A
     assert set(fourth) == {"time", "level", "message", "part"}
 
 
+def test_no_line_is_long(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+    log = logging.getLogger("lanewise_driver.claims")
+    long = "half a character \ud800" + "x" * 1_000_000
+    with logs.about(claim=long, pod=long):
+        try:
+            raise ValueError(long)
+        except ValueError:
+            log.exception("of %s", long, extra={"device": long})
+    (line,) = lines()
+    assert line["message"].startswith("of half") and line["error"].startswith("ValueError: half")
+    assert len(json.dumps(line)) < 50_000
+
+
 def test_unknown_fields_and_levels() -> None:
     with pytest.raises(KeyError), logs.about(clam="x"):
         pass

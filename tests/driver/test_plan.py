@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import tracemalloc
 import typing as t
 
 import pytest
@@ -16,8 +17,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lanewise_driver.dra import interface_config
 from lanewise_driver.dra.interface_config import FIELDS, Field
-from lanewise_driver.errors import Busy, DriverError, Refused
+from lanewise_driver.errors import MESSAGE_LIMIT, Busy, DriverError, Refused
 from lanewise_driver.inventory import Device
+from lanewise_driver.metadata import POD_CLAIM_NAME
 from lanewise_driver.plan import consumer, plan
 from lanewise_driver.records import Object, Pod, Record, decode, encode
 
@@ -274,6 +276,56 @@ def test_two_right_configurations_may_be_wrong_together() -> None:
 def test_a_wrong_configuration_of_what_was_not_given_is_no_matter() -> None:
     configs = [config({"mtu": 1}, "nic/slow"), config({"mtu": 9000}, "nic/fast")]
     assert made(claim([result("nic/fast", PF)], configs)).devices[0].config == {"mtu": 9000}
+
+
+# what a hostile claim may hold
+
+
+def test_a_wrong_claim_of_the_largest_size_is_refused_in_few_words() -> None:
+    """As large as an API server takes it: 32 configurations of 10 KiB with a mistake every two bytes."""
+    configs = [config({"addresses": [0] * 5060}) for _number in range(32)]
+    configs[5] = config({f"{number:x}": 0 for number in range(1200)})
+    configs[6] = config({"sysctls": {f"{number:x}": 0 for number in range(1200)}})
+    configs[7] = config({"x" * 10_000: 0, "addresses": ["x" * 100] * 90})
+    for chosen in (configs, configs[5:], configs[6:], configs[7:]):
+        tracemalloc.start()
+        message = refused(claim([result("nic", PF)], chosen), "more mistakes")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(message) <= MESSAGE_LIMIT and peak < 4_000_000
+
+
+def test_right_configurations_are_refused_where_they_are_too_many_bytes() -> None:
+    many = {"destination": "fd00:aaaa:bbbb:cccc::/64", "gateway": "fd00:aaaa:bbbb:cccc::1"}
+    large = [config({"routes": [{**many, "metric": metric} for metric in range(64)]}) for _number in range(32)]
+    assert made(claim([result("nic", PF)], large[:16]))
+    refused(claim([result("nic", PF)], large), "opaque.parameters", "bytes together")
+
+
+@pytest.mark.parametrize("depth", [100, 990, 5000])
+def test_a_nested_claim_is_refused(depth: int) -> None:
+    nested: t.Any = 0
+    for _level in range(depth):
+        nested = {"a": [nested]}
+    refused(claim([result("nic", PF)], [config(nested)]), "claim: ", "nested")
+    refused(claim([result("nic", PF)], [config({"routes": [nested, nested]})]), "claim: ", "nested")
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../etc", "/etc", "a/b", "..", "a\n{}", "a\0", "Upper", "x" * 64, "x" * 200_000, "\ud800", " "]
+)
+def test_the_name_of_a_claim_in_its_pod_is_no_path(name: str) -> None:
+    of = claim([result("nic", PF)])
+    of["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
+    assert len(refused(of, f"metadata.annotations['{POD_CLAIM_NAME}']", "left out")) < 500
+    of["metadata"]["annotations"] = {POD_CLAIM_NAME: "nics-0"}
+    assert made(of).pod_claim_name == "nics-0"
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/b/c", "a/..", "a\n", "A", "x" * 64])
+def test_the_name_of_a_request_is_no_path(name: str) -> None:
+    refused(claim([result(name, PF)]), "results[0].request")
+    refused(claim([result("nic", PF, shareID=f"{name}/")]), "results[0].shareID")
 
 
 # drawn claims and configurations

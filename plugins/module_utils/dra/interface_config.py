@@ -13,6 +13,7 @@ the driver, which refuses to prepare the claim.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import typing as t
 from dataclasses import dataclass, field, replace
@@ -371,6 +372,9 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+#: Mistakes that are told of one configuration. Whoever writes more shall not make the reader work for them.
+MISTAKES = 16
+
 #: The whole object.
 CONFIG = _object(
     {
@@ -390,18 +394,35 @@ def parameters(interface: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def validate(config: t.Any, path: str, complete: bool = True) -> list[Problem]:
-    """What is wrong with an InterfaceConfig, every mistake; paths start with C(path).
+    """What is wrong with an InterfaceConfig, the first MISTAKES of it; paths start with C(path).
 
     Without C(complete) apiVersion and kind may be left out, as in the inventory. Rules: C(unknown-key), C(missing),
-    C(wrong-type), C(bad-value), C(too-many), C(duplicate), C(contradiction), C(too-long).
+    C(wrong-type), C(bad-value), C(too-many), C(duplicate), C(contradiction), C(too-long), C(more-mistakes).
     """
-    problems: list[Problem] = []
+    problems = _Mistakes()
     if isinstance(config, dict) and not complete:
         config = {"apiVersion": API_VERSION, "kind": KIND, **config}
-    _check(CONFIG, config, path, problems)
+    try:
+        _check(CONFIG, config, path, problems)
+    except _Enough:
+        more = Problem(path, f"has more mistakes; these are the first {MISTAKES}", "more-mistakes")
+        return [*problems, more]
     if not problems and limits.opaque_size(config) > limits.OPAQUE_BYTES:
         problems.append(Problem(path, f"is longer than {limits.OPAQUE_BYTES} bytes", "too-long"))
-    return problems
+    return list(problems)
+
+
+class _Enough(Exception):
+    """There are more mistakes than are told."""
+
+
+class _Mistakes(list[Problem]):
+    """The problems so far. The one too many ends the check."""
+
+    def append(self, problem: Problem) -> None:
+        if len(self) == MISTAKES:
+            raise _Enough
+        super().append(problem)
 
 
 def validate_scalar(form: Field, value: t.Any) -> bool:
@@ -414,7 +435,7 @@ def allowed_key(form: Field, key: t.Any) -> bool:
     return isinstance(key, str) and re.fullmatch(form.key, key) is not None
 
 
-def _check(form: Field, value: t.Any, path: str, problems: list[Problem]) -> None:
+def _check(form: Field, value: t.Any, path: str, problems: _Mistakes) -> None:
     said = _SCALARS[form.type](form, value) if form.type in _SCALARS else ""
     if said:
         problems.append(Problem(path, f"must be {form.says}", said))
@@ -426,26 +447,26 @@ def _check(form: Field, value: t.Any, path: str, problems: list[Problem]) -> Non
         _check_object(form, value, path, problems)
 
 
-def _check_list(form: Field, value: t.Any, path: str, problems: list[Problem]) -> None:
+def _check_list(form: Field, value: t.Any, path: str, problems: _Mistakes) -> None:
     if not isinstance(value, list):
         problems.append(Problem(path, f"must be {form.says}", "wrong-type"))
         return
     if len(value) > form.most:
         problems.append(Problem(path, f"has {len(value)} entries; {form.most} are the limit", "too-many"))
-    for index, item in enumerate(value):
+    for index, item in enumerate(value[: form.most]):
         if form.item:
             _check(form.item, item, child(path, index), problems)
         if any(item == other and type(item) is type(other) for other in value[:index]):
             problems.append(Problem(child(path, index), "is there twice", "duplicate"))
 
 
-def _check_map(form: Field, value: t.Any, path: str, problems: list[Problem]) -> None:
+def _check_map(form: Field, value: t.Any, path: str, problems: _Mistakes) -> None:
     if not isinstance(value, dict):
         problems.append(Problem(path, f"must be {form.says}", "wrong-type"))
         return
     if len(value) > form.most:
         problems.append(Problem(path, f"has {len(value)} entries; {form.most} are the limit", "too-many"))
-    for key, item in value.items():
+    for key, item in itertools.islice(value.items(), form.most):
         if not allowed_key(form, key):
             message = f"is not allowed; it must be {form.says}"
             problems.append(Problem(child(path, key), message, "unknown-key"))
@@ -453,7 +474,7 @@ def _check_map(form: Field, value: t.Any, path: str, problems: list[Problem]) ->
             _check(form.item, item, child(path, key), problems)
 
 
-def _check_object(form: Field, value: t.Any, path: str, problems: list[Problem]) -> None:
+def _check_object(form: Field, value: t.Any, path: str, problems: _Mistakes) -> None:
     if not isinstance(value, dict):
         problems.append(Problem(path, f"must be {form.says}", "wrong-type"))
         return
@@ -468,7 +489,9 @@ def _check_object(form: Field, value: t.Any, path: str, problems: list[Problem])
         elif inner.required:
             problems.append(Problem(child(path, name), "is missing", "missing", f"it must be {inner.says}"))
     if len(problems) == before:  # rules read well-formed fields only
-        problems += [Problem(path, rule.says, "contradiction") for rule in form.rules if not rule.holds(value)]
+        for rule in form.rules:
+            if not rule.holds(value):
+                problems.append(Problem(path, rule.says, "contradiction"))
 
 
 def _string(form: Field, value: t.Any) -> str:

@@ -15,12 +15,16 @@ from . import quantity
 from .problems import Problem
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Characters of a key or value that a message shows.
+_SHOWN = 64
 
 
 def child(path: str, key: t.Any) -> str:
     """The path of an element of a list (C(key) is an int) or of a mapping, as one would write it in Jinja."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"{path}[{key}]"
+    if isinstance(key, str) and len(key) > _SHOWN:
+        return f"{path}[{key[:_SHOWN] + '...'!r}]"
     if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
         return f"{path}.{key}" if path else key
     return f"{path}[{key!r}]"
@@ -28,13 +32,13 @@ def child(path: str, key: t.Any) -> str:
 
 def nearest(name: t.Any, known: t.Iterable[str]) -> str:
     """C(did you mean 'x'?) for the known name that is nearest to C(name), or an empty string."""
-    found = difflib.get_close_matches(str(name), list(known), 1, 0.6)
+    found = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _SHOWN else []
     return f"did you mean {found[0]!r}?" if found else ""
 
 
 def _shown(value: t.Any) -> str:
     if isinstance(value, str):
-        return f"the string {value!r}" if len(value) <= 64 else "a string"
+        return f"the string {value!r}" if len(value) <= _SHOWN else "a string"
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra import interface_config, interface_policy, limits
@@ -135,6 +136,26 @@ def test_all_mistakes_are_told() -> None:
         "i.routes[1].gateway",
         "i.x",
     ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"addresses": [0] * 1_000_000},
+        {"addresses": [{}] * 100_000},
+        {str(number): 0 for number in range(100_000)},
+        {"x" * 100_000 + str(number): 0 for number in range(20)},
+        {"sysctls": {"y" * 1000 + str(number): 0 for number in range(50_000)}},
+        {"routes": [{str(number): 0 for number in range(1000)}] * 64},
+    ],
+    ids=lambda wrong: next(iter(wrong))[:9],
+)
+def test_mistakes_without_end_are_told_in_few_words(wrong: dict[str, object]) -> None:
+    start = time.process_time()
+    problems = validate(wrong, "i", complete=False)
+    assert time.process_time() - start < 2
+    assert 1 < len(problems) <= interface_config.MISTAKES + 1
+    assert sum(len(str(problem)) for problem in problems) < 10_000
 
 
 def test_long_config_is_refused() -> None:

@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What is kept and sent of events, whatever tenants make the driver say. With an API server: test_claims_faults."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+import typing as t
+
+from lanewise_driver import events
+from lanewise_driver.calls import ClaimRef
+from lanewise_driver.errors import Refused
+
+
+class Api:
+    """Keeps what would go to the API server, and lets nothing through while C(open) is not set."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+        self.open = threading.Event()
+
+    def event(self, regarding: t.Any, reason: str, note: str, warning: bool = False, action: str = "") -> None:
+        assert self.open.wait(60)
+        self.sent.append((regarding["metadata"]["namespace"], note))
+
+
+def tell(reporter: events.Reporter, namespace: str, number: int, what: str = "") -> None:
+    about = events.claim(ClaimRef(namespace, f"claim-{number}", f"uid-{namespace}-{number}"))
+    reporter.tell(about, events.PREPARE, what or f"reason {number}", Refused.fix)
+
+
+def test_long_words_are_neither_kept_nor_sent() -> None:
+    api = Api()
+    reporter = events.Reporter(api)
+    tracemalloc.start()
+    for number in range(25):
+        tell(reporter, f"tenant-{number}", number, f"{number}: " + "\N{GREEK SMALL LETTER ALPHA}" * 1_000_000)
+    kept, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    api.open.set()
+    reporter.start()
+    reporter.stop(30)
+    assert len(api.sent) == 25
+    for _namespace, note in api.sent:
+        assert len(note.encode()) <= events.NOTE_BYTES and note.endswith(f" .... {Refused.fix}")
+
+
+def test_words_that_are_no_utf_8_are_sent() -> None:
+    api = Api()
+    api.open.set()
+    reporter = events.Reporter(api)
+    reporter.start()
+    tell(reporter, "tenant", 1, "half a character \ud800")
+    reporter.stop(30)
+    assert api.sent == [("tenant", f"half a character ?. {Refused.fix}")]
+
+
+def test_a_namespace_leaves_room_for_others() -> None:
+    api = Api()
+    reporter = events.Reporter(api)
+    for number in range(500):
+        tell(reporter, "noisy", number)
+    tell(reporter, "quiet", 1)
+    api.open.set()
+    reporter.start()
+    reporter.stop(30)
+    namespaces = [namespace for namespace, _note in api.sent]
+    assert namespaces.count("quiet") == 1
+    assert events.NAMESPACE_BURST <= namespaces.count("noisy") <= events.NAMESPACE_BURST + 2
+
+
+def test_the_same_is_said_once() -> None:
+    api = Api()
+    api.open.set()
+    reporter = events.Reporter(api)
+    for _time in range(5):
+        tell(reporter, "tenant", 1)
+    tell(reporter, "tenant", 1, "another reason")
+    reporter.start()
+    reporter.stop(30)
+    assert len(api.sent) == 2
