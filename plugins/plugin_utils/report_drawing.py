@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
 
+from ..module_utils.topology.affinity import whole_switches
 from .report_facts import Device, View, natural
 
 WIDTH = 1180  # the widest drawing in pixels, unless one box alone is wider
@@ -198,21 +199,31 @@ def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
                 order=(0, natural(nested[0])),
             )
         )
-    for address, members in below.items():
-        upstream = view.device(address, "bridge", "Switch")
-        boxes.append(
-            Box(
-                style="switch",
-                head=[f"Switch {address}"],
-                bus=True,
-                children=sorted(_subtree(view, members, depth + 2), key=lambda box: box.order),
-                hint=upstream.model,
-                link=upstream.degraded or upstream.link,
-                degraded=bool(upstream.degraded),
-                order=(0, natural(address)),
-            )
-        )
-    return boxes
+    return boxes + [_switch(view, address, _subtree(view, members, depth + 2)) for address, members in below.items()]
+
+
+def _switch(view: View, address: str, children: list[Box]) -> Box:
+    upstream = view.device(address, "bridge", "Switch")
+    return Box(
+        style="switch",
+        head=[f"Switch {address}"],
+        bus=True,
+        children=sorted(children, key=lambda box: box.order),
+        hint=upstream.model,
+        link=upstream.degraded or upstream.link,
+        degraded=bool(upstream.degraded),
+        order=(0, natural(address)),
+    )
+
+
+def _whole_switches(view: View, devices: list[Device], depth: int) -> list[Box]:
+    """Return the boxes below the switch at C(depth) where each step of a path is a whole switch, as in NCCL's files."""
+    below: dict[str, list[Device]] = {}
+    for device in devices:
+        if len(device.bridges) > depth:
+            below.setdefault(device.bridges[depth], []).append(device)
+    boxes = _chips([device for device in devices if len(device.bridges) <= depth])
+    return boxes + [_switch(view, one, _whole_switches(view, behind, depth + 1)) for one, behind in below.items()]
 
 
 def _domain(address: str) -> str:
@@ -228,7 +239,10 @@ def _by_port(devices: list[Device], depth: int) -> list[list[Device]]:
 
 def _root(view: View, name: str | None, devices: list[Device]) -> Box:
     """Return the box of a root complex, or a plain one for devices whose root complex is unknown."""
-    children = [box for members in _by_port(devices, 0) for box in _subtree(view, members, 0)]
+    if whole_switches(name):
+        children = _whole_switches(view, devices, 0)
+    else:
+        children = [box for members in _by_port(devices, 0) for box in _subtree(view, members, 0)]
     return Box(
         style="root" if name else "root unknown",
         head=[name or "root complex not stated"],

@@ -19,6 +19,7 @@ import unicodedata
 from collections import Counter
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 
+from ..module_utils.topology.affinity import whole_switches
 from ..module_utils.topology.model import Link, Nic, PciFunction, Topology
 
 #: Affinity levels from near to far.
@@ -221,6 +222,8 @@ class Device:
     @property
     def switch(self) -> str | None:
         """The bridge that the device shares with its neighbours: the upstream port of the nearest switch."""
+        if whole_switches(self.root):
+            return self.bridges[-1] if self.bridges else None
         return self.bridges[-2] if len(self.bridges) >= 3 else None
 
 

@@ -55,6 +55,15 @@ def level(one: PciFunction, other: PciFunction) -> str:
     return "NODE" if one.numa_node == other.numa_node else "SYS"
 
 
+def whole_switches(root_complex: str | None) -> bool:
+    """Whether each bridge on the way to a function stands for a whole switch rather than for one of its ports.
+
+    So it is where bridges are known and the root complex is not: in NCCL's files, which leave out the downstream ports
+    of switches and make up addresses for some. Sysfs tells both or neither.
+    """
+    return root_complex is None
+
+
 def _shared_bridges(one: PciFunction, other: PciFunction) -> int:
     """How many bridges two functions have in common, from the root complex down."""
     shared = 0
@@ -71,8 +80,7 @@ def _within_root(one: PciFunction, other: PciFunction) -> str | None:
     shared = _shared_bridges(one, other)
     if shared == 0:
         return "PHB" if one.root_complex else None
-    if one.root_complex is None:
-        # an NCCL file: every entry is a whole switch, some with an address that was made up
+    if whole_switches(one.root_complex):
         return "PIX" if len(ours) == len(theirs) == shared else "PXB"
     meeting = ours[shared - 1]
     for bridges, address in ((ours, one.address), (theirs, other.address)):
