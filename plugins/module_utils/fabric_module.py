@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import traceback
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -16,12 +17,13 @@ from ansible.module_utils.basic import AnsibleModule
 from .fabric_options import SAFETY, SELECT
 from .host import guard, origin
 from .host.catalogue import named, resources
-from .host.converge import Failed, Outcome, alone, converge
+from .host.converge import Outcome, alone, converge
 from .host.management import ssh_connection
 from .host.node import Node, Rule, Unfit, merged, selector
 from .host.program import Boot
 from .host.resource import Change, State
 from .host.system import HostError, System
+from .host.undo import Failed, told
 from .topology.selector import like
 
 Settings = dict[str, t.Any]
@@ -65,6 +67,7 @@ def run(
         module.fail_json(msg="root: a recorded tree is no node: use check mode")
     system = System(root, run=(lambda argv: _run(module, argv)) if root == "/" else None)
     rollback: dict[str, t.Any] | None = None
+    changed = False
     node: Node
     seconds = (params.get("rollback_after") or 0) if params["allow_management"] else 0
 
@@ -90,6 +93,7 @@ def run(
             if restore or persist:
                 chosen.append(Boot(system, {} if restore else desired(node, wanted, general)))
             outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
+            changed = not module.check_mode and bool(outcome.changes)
             if rollback:
                 guard.count_anew(system, rollback["id"], outcome.changes, seconds)
             if restore and not module.check_mode:
@@ -102,17 +106,25 @@ def run(
         if rollback and not error.remaining:  # there is nothing left to take back
             with contextlib.suppress(HostError):
                 guard.confirm(system, rollback["id"])
-            rollback = None
+                rollback = None
         module.fail_json(
-            msg=str(error),
-            failed_change=dataclasses.asdict(error.change),
+            msg=f"{error} {_later(rollback)}".rstrip(),
+            failed_change=dataclasses.asdict(error.change) if error.change else None,
             undone=[dataclasses.asdict(change) for change in error.undone],
-            remaining=[{**dataclasses.asdict(change), "reason": reason} for change, reason in error.remaining],
+            remaining=[dataclasses.asdict(one) for one in error.remaining],
             rollback=rollback,
+            **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
         )
-    except (HostError, OSError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **told(node))
+    except Exception as error:  # its message must say what state the node is in, also where it is a defect
+        state = f"All changes were made and stand. {_later(rollback)}" if changed else "Nothing was changed."
+        known = isinstance(error, HostError)
+        module.fail_json(
+            msg=f"{told(error)}. {state}".rstrip(),
+            remaining=[{"reason": "all changes of this run"}] if changed else [],
+            rollback=rollback,
+            **({} if known or isinstance(error, OSError) else _trace(error)),
+        )
+    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **of_nics(node))
 
 
 def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
@@ -149,7 +161,17 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
     return t.cast(Settings, json.loads(json.dumps(found)))
 
 
-def told(node: Node) -> dict[str, t.Any]:
+def _later(rollback: t.Mapping[str, t.Any] | None) -> str:
+    if not rollback:
+        return ""
+    return f"As nobody confirms the changes, systemd takes them back after {rollback['seconds']} seconds."
+
+
+def _trace(error: BaseException) -> dict[str, str]:
+    return {"exception": "".join(traceback.format_exception(type(error), error, error.__traceback__))}
+
+
+def of_nics(node: Node) -> dict[str, t.Any]:
     """What a module returns of the NICs that rules choose."""
     return {"settings": node.settings, "left_alone": [f"{key}: {why}" for key, why in node.left_alone.items()]}
 
@@ -180,7 +202,8 @@ def _text(states: t.Mapping[str, State]) -> str:
 
 
 def _run(module: AnsibleModule, argv: list[str]) -> tuple[int, str, str]:
-    code, output, errors = module.run_command(argv)
+    # else a program that is missing would end the module at once, half way through its changes
+    code, output, errors = module.run_command(argv, handle_exceptions=False)
     return code, output, errors
 
 

@@ -11,12 +11,13 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Failed, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.ethtool import Ethtool
 from ansible_collections.lanewise.dra.plugins.module_utils.host.interface_sysctls import InterfaceSysctls
 from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
 from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes import RailRoutes
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, shown, wait_for_ipv6
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
 from ansible_collections.lanewise.dra.tests.host.node import node
@@ -95,7 +96,8 @@ def test_what_cannot_be_undone_is_told(code: int):
     system = Twice(1, code)
     rules = {name: {"mtu": 9000} for name in ("rail0", "rail1")}
     with pytest.raises(
-        Failed, match="1 could not be, and stand: rail0: mtu 1500 -> 9000: cannot set mtu of rail0 to 1500"
+        Failed,
+        match="The node is not as it was before this run: rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500",
     ):
         converge(node(system, rules), [Mtu(system)])
     assert "mtu 9000" in run("ip link show rail0") and "mtu 1500" in run("ip link show rail1")

@@ -22,7 +22,8 @@ import json, subprocess, sys
 sys.path.insert(0, "/opt/fabric")
 import importlib
 base = "ansible_collections.lanewise.dra.plugins.module_utils.host."
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Failed, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
 from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem

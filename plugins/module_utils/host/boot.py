@@ -20,11 +20,12 @@ import typing as t
 
 from . import guard
 from .catalogue import named, resources
-from .converge import LOCK, Failed, alone, converge
+from .converge import LOCK, alone, converge
 from .node import Node, Rule, Unfit, selector
 from .program import DESIRED, Boot
 from .resource import Change, Resource
 from .system import HostError, System
+from .undo import told
 
 #: How long an undo waits for the run whose changes it takes back, and which may be at it still.
 _UNDO_WAITS = 3600.0
@@ -81,8 +82,8 @@ def _apply(
         node = Node(system, nics, dict(general), allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
-    except (HostError, Failed, Unfit) as error:
-        return f"{resource.name}: {error}"
+    except Exception as error:  # whatever it is, the other resources and NICs are to have theirs
+        return f"{resource.name}: {told(error)}"
     return ""
 
 
@@ -107,8 +108,8 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
             if by_name[change.resource].renews:
                 node.refresh()
         # nobody is there to mend a surprise, which must not keep the others from being taken back
-        except (HostError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-            failed.append(f"{change}: {error}")
+        except Exception as error:
+            failed.append(f"{change}: {told(error)}")
     return failed
 
 

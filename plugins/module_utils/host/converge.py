@@ -15,8 +15,9 @@ import typing as t
 from dataclasses import dataclass, field
 
 from .node import Node, Unfit
-from .resource import Change, Refusal, Resource, State
+from .resource import Change, Plan, Refusal, Resource, State
 from .system import HostError
+from .undo import Done, undo
 
 LOCK = "/run/lanewise/fabric.lock"
 _LOCK_SECONDS = 30.0
@@ -28,23 +29,6 @@ class Refused(Unfit):
     def __init__(self, refusals: t.Sequence[Refusal]) -> None:
         self.refusals = list(refusals)
         super().__init__([str(one) for one in refusals])
-
-
-class Failed(Exception):
-    """A step failed. C(undone) were taken back; C(remaining) could not be, each with the reason."""
-
-    def __init__(self, error: HostError, change: Change, undone: list[Change], remaining: list[tuple[Change, str]]):
-        self.error = error
-        self.change = change
-        self.undone = undone
-        self.remaining = remaining
-        state = "The node is as it was before this run"
-        if undone:
-            state = f"What this run had done before was undone ({len(undone)} changes): the node is as it was"
-        if remaining:
-            kept = "; ".join(f"{one}: {reason}" for one, reason in remaining)
-            state = f"{len(undone)} changes were undone, {len(remaining)} could not be, and stand: {kept}"
-        super().__init__(f"{change}: {error}. {state}.")
 
 
 @dataclass
@@ -60,15 +44,6 @@ class Outcome:
     drain: list[str] = field(default_factory=list)
     before: dict[str, State] = field(default_factory=dict)
     after: dict[str, State] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Done:
-    """A change that was begun, and what puts back the rest of what it takes."""
-
-    resource: Resource
-    change: Change
-    restore: t.Callable[[], None] | None
 
 
 @contextlib.contextmanager
@@ -113,7 +88,6 @@ def converge(
     HostError where the node's state cannot be read.
     """
     outcome = Outcome()
-    done: list[_Done] = []
     plans = [(one, one.plan(node, None if wanted is None else wanted.get(one.name, {}))) for one in resources]
     refusals = [refusal for _resource, one in plans for refusal in one.refusals]
     if [one for one in refusals if not (check_mode and drained and one.drain)]:
@@ -131,25 +105,30 @@ def converge(
         return outcome
     if ready:
         ready(outcome.changes)
-    by_name = {resource.name: resource for resource in resources}
-    failed = outcome.changes[0]
+    node.system.begin()
+    done: list[Done] = []
     try:
-        for name in outcome.before:
-            resource = by_name[name]
-            changes = [change for change in outcome.changes if change.resource == name]
-            for change in changes:
-                failed = change
-                # before it is made: half of it may have happened
-                done.append(_Done(resource, change, resource.keep(node, change)))
-                resource.apply(node, change)
-            if resource.renews:
-                node.refresh()
-            outcome.after[name] = _read_back(node, resource, changes)
-    except (HostError, Unfit) as error:
-        if isinstance(error, Unfit):  # the NICs are others than before the change
-            error = HostError("find the NICs again", str(error))
-        raise _undo(node, error, failed, done) from None
+        for resource, one in plans:
+            if one.changes:
+                outcome.after[resource.name] = _make(node, resource, one, done)
+    # whatever it is, half of the changes must not stay: neither for a defect of ours nor for Ctrl+C
+    except BaseException as error:
+        failed = undo(node, error, done)
+        if isinstance(error, Exception):
+            raise failed from error
+        raise
     return outcome
+
+
+def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State:
+    """Make the changes of one resource, and read them back. Each is C(done) before it is made: half may happen."""
+    for change in plan.changes:
+        done.append(Done(resource, change))
+        done[-1].beside = resource.beside(node, change)
+        resource.apply(node, change)
+    if resource.renews:
+        node.refresh()
+    return _read_back(node, resource, plan.changes)
 
 
 def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> State:
@@ -166,31 +145,3 @@ def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> S
             step = f"set {change.setting} of {change.device} to {change.after}"
             raise HostError(step, f"it was accepted, but the node shows {value}", "look at 'dmesg' for the reason")
     return shown
-
-
-def _undo(node: Node, error: HostError, failed: Change, done: list[_Done]) -> Failed:
-    """Take back what was done, the last first, and go on where that fails."""
-    undone: list[Change] = []
-    remaining: list[tuple[Change, str]] = []
-    for one in reversed(done):
-        resource, change = one.resource, one.change
-        wanted = {change.device: {change.setting: change.before}}
-        try:
-            value = resource.read(node, wanted).get(change.device, {}).get(change.setting)
-            if resource.same(change.setting, value, change.before):
-                continue  # the failed one, most often
-            resource.apply(node, change.reversed())
-            if resource.renews:
-                node.refresh()
-            value = resource.read(node, wanted).get(change.device, {}).get(change.setting)
-            if not resource.same(change.setting, value, change.before):
-                remaining.append((change, f"the node shows {value}"))
-                continue
-            if one.restore:
-                one.restore()
-        except HostError as problem:
-            remaining.append((change, str(problem)))
-            continue
-        if change != failed:
-            undone.append(change)
-    return Failed(error, failed, undone, remaining)

@@ -14,7 +14,7 @@ from .node import Node
 from .resource import Change, Refusal, Resource, State
 from .system import HostError
 from .usage import users
-from .vf_driver import keep
+from .vf_driver import beside, put_back
 from .vfs import VFS_AFTER_MODE, address, made_anew, number_of_vfs
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -73,8 +73,19 @@ class Eswitch(Resource):
             text += f", and all its {count} VFs"
         return text
 
-    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
-        return keep(self.system, node, change.device) if node.device(change.device).driver in VFS_AFTER_MODE else None
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        return {
+            "num_vfs": number_of_vfs(self.system, change.device),
+            **beside(self.system, node, change.device),
+        }
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        count = beside["num_vfs"]
+        if number_of_vfs(self.system, change.device) != count:
+            path = f"{_DEVICES}/{change.device}/sriov_numvfs"
+            self.system.write(path, str(count), f"make the {count} VFs of {change.device} again")
+            node.refresh()
+        put_back(self.system, node, change.device, {name: one for name, one in beside.items() if name != "num_vfs"})
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)

@@ -12,6 +12,7 @@ import re
 import time
 import typing as t
 
+from . import units
 from .node import Node
 from .resource import NODE, Change, Refusal, Resource, State
 from .system import HostError
@@ -154,10 +155,11 @@ class Kubelet(Resource):
     def apply(self, node: Node, change: Change) -> None:
         step = f"write {change.setting}"
         states = self._changed_states(change)
-        self.system.command(["systemctl", "stop", _UNIT], step)
+        # before kubelet stops, which reads it at its start only: where no room is left, kubelet just runs on
         self.system.install(change.setting, change.after, step)
+        self.system.command(["systemctl", "stop", _UNIT], step)
         for path in (*states, _SOCKET):
-            self.system.install(path, None, f"remove {path}")
+            self.system.remove(path, f"remove {path}")
         self.system.command(["systemctl", "start", _UNIT], step, "'journalctl -u kubelet' says why")
         self._wait(step)
         fields = _fields(change.after)
@@ -166,6 +168,14 @@ class Kubelet(Resource):
             made = json.loads(self.system.content(path) or "{}").get("policyName", "nothing")
             if policy in fields and made.lower() != str(fields[policy]).lower():
                 raise HostError(step, f"kubelet has started with {policy}={made}", "look for what sets that")
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        return {_UNIT: units.state(self.system, _UNIT)}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        if beside[_UNIT] == units.RUNS:
+            units.start(self.system, _UNIT)
+            self._wait(f"start {_UNIT} again")
 
     def _wait(self, step: str) -> None:
         """Until kubelet has started its managers. Raises HostError where it ends before, or takes too long."""

@@ -93,17 +93,17 @@ class Mtu(Resource):
             return f"systemd-networkd sets {node.device(change.device)} up anew" if anew else ""
         return f"traffic of {node.device(change.device)} stops while the driver makes its queues anew"
 
-    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """The running MTU, which the program that has the interface may set when its file changes."""
         if not owner.is_native(change.setting):
-            return None
-        path = _path(node.device(change.device).interface)
-        before = self.system.integer(path)
+            return {}
+        return {"mtu": self.system.integer(_path(node.device(change.device).interface))}
 
-        def restore() -> None:  # whose program may have set its own value when it got that back
-            if before is not None and self.system.integer(path) != before:
-                self.system.write(path, str(before), f"set mtu of {node.device(change.device)} to {before} again")
-
-        return restore
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        if beside["mtu"] is not None:
+            device = node.device(change.device)
+            step = f"set mtu of {device} to {beside['mtu']} again"
+            self.system.write(_path(device.interface), str(beside["mtu"]), step)
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)

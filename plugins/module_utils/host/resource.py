@@ -41,7 +41,11 @@ class Change:
         return replace(self, before=self.after, after=self.before)
 
     def __str__(self) -> str:
-        return f"{self.device}: {self.setting} {_shown(self.before)} -> {_shown(self.after)}"
+        return f"{self.device}: {self.setting} {shown(self.before)} -> {shown(self.after)}"
+
+
+class Unread(str):
+    """In place of a value: why it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,15 @@ class Resource:
         """Make one change; also called with the change reversed, to undo it. Raises HostError."""
         raise NotImplementedError
 
-    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
-        """Called before a change is made that loses more than its own setting: how to put the rest back, after the
-        change was undone. What is returned raises HostError."""
-        return None
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """What a change may alter beside its own setting, by name: read before it is made and after it was undone.
+
+        A value is JSON, or L(Unread,). Raises HostError.
+        """
+        return {}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        """Bring back what C(beside) has found, after the change itself was undone. Raises HostError."""
 
     def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
         """Whether a present value is as good as the wanted one."""
@@ -154,5 +163,6 @@ class Resource:
         return plan
 
 
-def _shown(value: t.Any) -> str:
+def shown(value: t.Any) -> str:
+    """A value for a message."""
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

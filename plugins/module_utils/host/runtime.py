@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from . import units
 from .node import Node
 from .resource import NODE, Change, Refusal, Resource, State
 from .system import HostError, System
@@ -150,9 +151,17 @@ class Runtime(Resource):
         name = "crio" if change.setting == CRIO_DROP_IN else "containerd"
         return f"{name} restarts: running pods go on, new ones wait"
 
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """Whether it runs: systemd restarts none that a wrong configuration has kept from starting."""
+        return {_unit(change): units.state(self.system, _unit(change))}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        if beside[_unit(change)] == units.RUNS:
+            units.start(self.system, _unit(change))
+
     def apply(self, node: Node, change: Change) -> None:
         step = f"write {change.setting}"
-        unit = "crio.service" if change.setting == CRIO_DROP_IN else "containerd.service"
+        unit = _unit(change)
         containerd = self._program("containerd") if unit == "containerd.service" else None
         before = values(self._dump(containerd)) if containerd else {}
         text = values(self.system.content(change.setting) or "")
@@ -174,3 +183,7 @@ class Runtime(Resource):
                 fix = "it is too old to know it, or another file in its imports wins"
                 raise HostError(step, f"containerd shows no change of {', '.join(deaf)}", fix)
         self.system.command(["systemctl", "try-restart", unit], f"restart {unit}", f"'journalctl -u {unit}' says why")
+
+
+def _unit(change: Change) -> str:
+    return "crio.service" if change.setting == CRIO_DROP_IN else "containerd.service"

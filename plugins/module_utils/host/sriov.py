@@ -15,7 +15,7 @@ from .node import Node
 from .resource import Change, Plan, Refusal, Resource, State
 from .system import HostError
 from .usage import users
-from .vf_driver import keep
+from .vf_driver import beside, put_back
 
 _DEVICES = "/sys/bus/pci/devices"
 #: VFs of large cards appear one after the other, each with its driver's start.
@@ -97,8 +97,11 @@ class Sriov(Resource):
             return f"all {change.before} VFs of {change.device} are removed and made anew"
         return ""
 
-    def keep(self, node: Node, change: Change) -> t.Callable[[], None] | None:
-        return keep(self.system, node, change.device) if change.setting == "num_vfs" else None
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        return beside(self.system, node, change.device) if change.setting == "num_vfs" else {}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        put_back(self.system, node, change.device, beside)
 
     def apply(self, node: Node, change: Change) -> None:
         folder = f"{_DEVICES}/{change.device}"

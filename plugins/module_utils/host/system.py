@@ -7,10 +7,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
+import subprocess
 import tempfile
 import typing as t
+from dataclasses import dataclass
 
 from ..topology.reader import Reader
 
@@ -24,6 +28,8 @@ _INTERRUPTED, _INTERRUPTED_OF_OLD = 0x10, -1
 
 #: Folders that hold nothing but files of the collection, the inner before the outer.
 _OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
+#: Where folders of drop-ins are: an empty one means nothing.
+_DROP_INS = ("/etc/systemd/system/", "/etc/systemd/network/")
 
 #: What an error number of the kernel most often means here, and the way out.
 _MEANING = {
@@ -54,11 +60,39 @@ class HostError(Exception):
         super().__init__(f"cannot {step}: {reason}" + (f" ({fix})" if fix else ""))
 
 
+class NotRecorded(HostError):
+    """Something was asked of a recorded tree that only a running node can tell."""
+
+
 def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
     """The error of a step that the kernel answered with the error number C(code)."""
     name = errno.errorcode.get(code, str(code))
     text = f"{os.strerror(code)} [{name}]" + (f": {detail}" if detail else "")
     return HostError(step, text, fix or _MEANING.get(code, ""), code)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found where it wrote first: a file, or some bytes of an attribute of the kernel.
+
+    C(content) is None where there was no file, or where an attribute cannot be read (as C(bind) of a driver).
+    """
+
+    path: str
+    content: bytes | None
+    mode: int = 0o644
+    attribute: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A file or attribute that is not as a run found it, and why it could not be put back."""
+
+    path: str
+    before: str | None
+    now: str | None
+    reason: str = ""
 
 
 class System:
@@ -73,6 +107,8 @@ class System:
         self._prefix = "" if root == "/" else root.rstrip("/")
         self._run = run
         self._sockets: dict[str, t.Any] = {}
+        self._found: dict[tuple[str, int], Found] = {}
+        self._made: list[str] = []
 
     @property
     def live(self) -> bool:
@@ -134,6 +170,7 @@ class System:
 
         Raises HostError saying C(step), the error number and the C(fix).
         """
+        self._note_attribute(path)
         try:
             handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
             try:
@@ -145,6 +182,7 @@ class System:
 
     def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
         """Write bytes at C(offset), as a register of a device's configuration space. Raises HostError."""
+        self._note_attribute(path, offset, len(data))
         try:
             handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -167,14 +205,15 @@ class System:
         """Write a file of configuration whole or not at all; None removes it. Raises HostError."""
         place = os.path.realpath(self._prefix + path)
         try:
+            self._note_file(path, place)
             if content is None:
                 if os.path.lexists(place):
                     os.unlink(place)
-                    self._remove_empty(path)
+                self._remove_empty(path)
                 return
             if os.path.exists(place):
                 mode = os.stat(place).st_mode & 0o7777
-            os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+            self._make_folders(os.path.dirname(place))
             handle, temporary = tempfile.mkstemp(dir=os.path.dirname(place), prefix=f".{os.path.basename(place)}.")
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -184,19 +223,104 @@ class System:
                     os.fsync(file.fileno())
                 os.rename(temporary, place)
             except BaseException:
-                os.unlink(temporary)
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
                 raise
         except OSError as error:
             raise refused(step, error.errno or 0, path) from None
 
+    def remove(self, path: str, step: str) -> None:
+        """Remove a file that its program makes again by itself, so that an undo has nothing to put back.
+
+        Raises HostError.
+        """
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._prefix + path)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
+    def _make_folders(self, folder: str) -> None:
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for one in reversed(missing):
+            os.mkdir(one, 0o755)
+            self._made.append(one)
+
     def _remove_empty(self, path: str) -> None:
-        """Remove the collection's own folders that have lost their last file with C(path)."""
-        for folder in _OWN_FOLDERS:
-            if path.startswith(f"{folder}/"):
-                try:
-                    os.rmdir(self._prefix + folder)
-                except OSError:
-                    pass  # something else is in it
+        """Remove folders that have lost their last file with C(path): the collection's own, and those of drop-ins."""
+        inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
+        own = [folder for folder in _OWN_FOLDERS if path.startswith(f"{folder}/")]
+        for folder in (*inner, *own):
+            with contextlib.suppress(OSError):  # something else is in it
+                os.rmdir(self._prefix + folder)
+
+    # -- what a run found, to tell after an undo whether the node is as it was
+
+    def begin(self) -> None:
+        """Forget what was found: from here on it is noted for the run that begins."""
+        self._found.clear()
+        self._made.clear()
+
+    def _note_attribute(self, path: str, offset: int = 0, size: int = 4096) -> None:
+        if (path, offset) not in self._found:
+            self._found[path, offset] = Found(path, self._bytes(path, offset, size), attribute=True, offset=offset)
+
+    def _bytes(self, path: str, offset: int, size: int) -> bytes | None:
+        try:
+            handle = os.open(self._prefix + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                data = os.pread(handle, size, offset)
+                return data if offset else data.strip()
+            finally:
+                os.close(handle)
+        except OSError:
+            return None
+
+    def _note_file(self, path: str, place: str) -> None:
+        """Raises OSError where the file is there and cannot be read."""
+        if (path, 0) not in self._found:
+            self._found[path, 0] = _file(path, place)
+
+    def differences(self) -> list[Difference]:
+        """Put back the files that are not as the run found them, and tell what differs even so.
+
+        Attributes are compared only: their values are the resources' to put back. One that is gone went with its
+        device. Never raises OSError or HostError.
+        """
+        found = [one for one in map(self._difference, reversed(list(self._found.values()))) if one]
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # something else is in it by now
+                os.rmdir(folder)
+        return found
+
+    def _difference(self, found: Found) -> Difference | None:
+        if found.attribute:
+            now = (
+                None
+                if found.content is None
+                else self._bytes(found.path, found.offset, len(found.content) if found.offset else 4096)
+            )
+            if now is None or now == found.content:
+                return None
+            return Difference(found.path, _shown(found.content, found.offset), _shown(now, found.offset))
+        place = os.path.realpath(self._prefix + found.path)
+        reason = ""
+        try:
+            if _file(found.path, place) == found:
+                return None
+            System.install(self, found.path, found.content, f"put back {found.path}", found.mode)
+            if found.content is not None:
+                os.chmod(place, found.mode)
+        except (HostError, OSError) as error:
+            reason = str(error)
+        try:
+            file = _file(found.path, place)
+        except OSError as error:
+            return Difference(found.path, _shown(found.content), None, reason or f"cannot read it: {error}")
+        return None if file == found else Difference(found.path, _shown(found.content), _shown(file.content), reason)
 
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
         """The output of a program that changes something. Raises HostError where it fails."""
@@ -243,7 +367,7 @@ class System:
         Raises HostError where pyroute2 is missing, or the kernel has not the family (with the code ENOENT).
         """
         if not self.reader.live:
-            raise HostError("ask the kernel", "a recorded tree does not tell it")
+            raise NotRecorded("ask the kernel", "a recorded tree does not tell it")
         if name not in self._sockets:
             from . import messages
 
@@ -262,8 +386,14 @@ class System:
 
     def _command(self, argv: list[str], step: str, fix: str) -> str:
         if self._run is None:
-            raise HostError(step, "no program may be run for a recorded tree")
-        code, output, errors = self._run(argv)
+            raise NotRecorded(step, "no program may be run for a recorded tree")
+        try:
+            code, output, errors = self._run(argv)
+        except OSError as error:
+            fix = fix or (f"is {argv[0]} installed?" if error.errno == errno.ENOENT else "")
+            raise HostError(step, f"cannot run {argv[0]}: {error.strerror or error}", fix, error.errno) from None
+        except subprocess.SubprocessError as error:
+            raise HostError(step, str(error), fix) from None
         if code:
             last = (errors.strip() or output.strip() or f"exit status {code}")[-2000:]
             raise HostError(step, f"{' '.join(argv)}: {last}", fix)
@@ -285,3 +415,19 @@ class System:
                 raise
             words = str(error.args[-1])  # the kernel's own, where it has some
             raise refused(step, abs(code), "" if words == os.strerror(abs(code)) else words, fix) from None
+
+
+def _file(path: str, place: str) -> Found:
+    """What there is now. Raises OSError where it cannot be read."""
+    try:
+        with open(place, "rb") as file:
+            return Found(path, file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+    except FileNotFoundError:
+        return Found(path, None)
+
+
+def _shown(content: bytes | None, offset: int = 0) -> str | None:
+    """Content for a message: text, or bytes of a register."""
+    if content is None:
+        return None
+    return content.hex(" ") if offset else content.decode("utf-8", "replace")

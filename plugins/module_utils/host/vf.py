@@ -18,6 +18,7 @@ from .usage import users
 from .vfs import address, made_anew, number_of_vfs, per_vf, split
 
 _DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
 _ETHERNET = 1
 _UNTOLD = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
@@ -100,9 +101,22 @@ class Vf(Resource):
         send(self.system, device.interface, number, change.setting, change.after, step)
         vf = address(self.system, key, number)
         if vf and self._starts_anew(vf, change.setting):
-            driver = f"/sys/bus/pci/drivers/{self.system.link(f'{_DEVICES}/{vf}/driver')}"
+            driver = f"{_DRIVERS}/{self.system.link(f'{_DEVICES}/{vf}/driver')}"
             self.system.write(f"{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")
             self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """The driver of a VF that is stopped and started, which a failure in between leaves without one."""
+        vf = address(self.system, *split(change.device)) if change.before is not None else None
+        if not vf or not self._starts_anew(vf, change.setting):
+            return {}
+        return {"driver": self.system.link(f"{_DEVICES}/{vf}/driver")}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        vf = address(self.system, *split(change.device))
+        if vf and not self.system.link(f"{_DEVICES}/{vf}/driver"):
+            path = f"{_DRIVERS}/{beside['driver']}/bind"
+            self.system.write(path, vf, f"start the driver {beside['driver']} of {vf} again")
 
     def _starts_anew(self, vf: str, setting: str) -> bool:
         if setting not in ("mac", "node_guid", "port_guid"):

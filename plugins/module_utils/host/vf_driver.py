@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from .node import Node
-from .resource import Change, Refusal, Resource, State
+from .resource import Change, Refusal, Resource, State, Unread
 from .system import HostError, System
 from .usage import users
 from .vf import SETTINGS, Vf
@@ -145,35 +145,42 @@ class VfDriver(Resource):
         return self.system.text(f"{_DEVICES}/{vf}/driver_override") not in (None, "", "(null)")
 
 
-def keep(system: System, node: Node, key: str) -> t.Callable[[], None] | None:
-    """What gives a PF's VFs, once they are made anew, the settings and drivers that they have now.
-
-    None where there are no VFs. What is returned raises HostError: where a setting cannot be given back, and where what
-    the VFs have could not be read.
-    """
-    drivers = [
-        system.link(f"{_DEVICES}/{key}/virtfn{number}/driver") or NONE for number in range(number_of_vfs(system, key))
-    ]
-    if not drivers:
-        return None
+def beside(system: System, node: Node, key: str) -> dict[str, t.Any]:
+    """Drivers and settings of a PF's VFs, for L(Resource.beside,). Raises HostError."""
+    found: dict[str, t.Any] = {}
+    count = number_of_vfs(system, key)
+    if not count:
+        return found
     told: dict[int, dict[str, t.Any]] = {}
-    unread: HostError | None = None
+    unread = ""
     try:
-        if node.device(key).interface:
-            told = settings_of_vfs(system, node.device(key).interface)
+        told = settings_of_vfs(system, node.device(key).interface)
     except HostError as error:
-        unread = error
-
-    def restore() -> None:
+        unread = str(error)
+    for number in range(count):
+        driver = system.link(f"{_DEVICES}/{key}/virtfn{number}/driver") or NONE
+        found[f"driver of VF {number}"] = driver
         if unread:
-            raise unread
-        shown = settings_of_vfs(system, node.device(key).interface) if told else {}
-        for number, driver in enumerate(drivers):
-            device = f"{key} vf {number}"
-            for name in SETTINGS:
-                value = told.get(number, {}).get(name)
-                if value is not None and shown.get(number, {}).get(name) != value:
-                    Vf(system).apply(node, Change(Vf.name, device, name, None, value))
-            VfDriver(system).apply(node, Change(VfDriver.name, device, "driver", None, driver))
+            found[f"settings of VF {number}"] = Unread(unread)
+        for name in SETTINGS:
+            if name in told.get(number, {}):
+                found[f"{name} of VF {number}"] = told[number][name]
+    return found
 
-    return restore
+
+def put_back(system: System, node: Node, key: str, wanted: t.Mapping[str, t.Any]) -> None:
+    """Give a PF's VFs what L(beside,) has found; all of it is tried. Raises HostError with what failed."""
+    now = beside(system, node, key)
+    failed = []
+    # drivers last: a VF that the node does not have takes no address any more
+    for name, value in sorted(wanted.items(), key=lambda one: one[0].startswith("driver of")):
+        setting, _of, number = name.partition(" of VF ")
+        if isinstance(value, Unread) or now.get(name) == value:
+            continue
+        resource = VfDriver(system) if setting == "driver" else Vf(system)
+        try:
+            resource.apply(node, Change(resource.name, f"{key} vf {number}", setting, None, value))
+        except HostError as error:
+            failed.append(str(error))
+    if failed:
+        raise HostError(f"give the VFs of {key} back what they had", "; ".join(failed))
