@@ -95,10 +95,8 @@ def test_what_cannot_be_undone_is_told(code: int):
 
     system = Twice(1, code)
     rules = {name: {"mtu": 9000} for name in ("rail0", "rail1")}
-    with pytest.raises(
-        Failed,
-        match="The node is not as it was before this run: rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500",
-    ):
+    left = "rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500"
+    with pytest.raises(Failed, match=f"The node is not as it was before this run: {left}"):
         converge(node(system, rules), [Mtu(system)])
     assert "mtu 9000" in run("ip link show rail0") and "mtu 1500" in run("ip link show rail1")
     system.close()
