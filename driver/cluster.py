@@ -29,6 +29,7 @@ from pathlib import Path
 import urllib3
 
 from .dra import schema, versions
+from .dra.bounded_json import DEPTH, JsonError, is_nested_deeper, loads_cut
 from .errors import DriverError, Unreachable
 from .events import shortened
 from .slices import Features, cut
@@ -43,6 +44,7 @@ _RETRIED = (429, 500, 502, 503, 504)
 _JSON, _MERGE = "application/json", "application/merge-patch+json"
 _CONFLICTS = 5  # attempts to change what others change at the same time
 _PROBE = "lanewise-dra-features"
+_STATUS_DEPTH = 3  # levels of a claim around the entries of status.devices, and one to spare
 #: Our word for a 404 that means the path and not the object.
 NOT_SERVED = "NotServed"
 
@@ -253,7 +255,8 @@ class Cluster:
         content_type: str = _JSON,
         patience: float | None = None,
     ) -> Object:
-        """The JSON object that comes back. C(patience) is how many seconds to go on trying; 0 tries once."""
+        """The JSON object that comes back, as bounded_json.loads_cut reads it. C(patience) is how many seconds to go on
+        trying; 0 tries once."""
         asked = _Request(method, path, body, query, content_type)
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         delay = 0.1
@@ -283,9 +286,9 @@ class Cluster:
     def _once(self, asked: _Request) -> Object:
         response = self._open(asked)
         try:
-            return t.cast("Object", json.loads(response.data)) if response.data else {}
-        except ValueError as error:
-            raise Unreachable(f"{asked}: what came back is no JSON") from error
+            return t.cast("Object", loads_cut(response.data)) if response.data else {}
+        except JsonError as error:
+            raise Unreachable(f"{asked}: what came back cannot be read: {error}") from error
 
     def _open(self, asked: _Request, stream: bool = False) -> urllib3.BaseHTTPResponse:
         connection = self._connection()
@@ -392,9 +395,13 @@ class Cluster:
             if claim is None or claim["metadata"].get("uid") != uid:
                 return False
             before = claim.get("status", {}).get("devices") or []
-            after = [*(entry for entry in before if entry.get("driver") != self.driver), *devices]
+            others = [entry for entry in before if entry.get("driver") != self.driver]
+            after = [*others, *devices]
             if after == before:
                 return True
+            if is_nested_deeper(others, DEPTH - _STATUS_DEPTH):
+                what = "status.devices: what another driver wrote is nested too deep to be written back as it is"
+                raise ApiError(422, "Invalid", what)
             version = {"uid": uid, "resourceVersion": claim["metadata"]["resourceVersion"]}
             # A merge patch leaves the keys of the allocation's opaque configuration in their order. A server-side apply
             # sorts them, and the server then refuses it as a change of the allocation (1.34 and 1.37).
@@ -475,7 +482,7 @@ class Cluster:
             for chunk in response.stream(65536):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    event = json.loads(line)
+                    event = loads_cut(line)
                     if event["type"] == "ERROR":
                         status = event["object"]
                         raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
@@ -572,7 +579,7 @@ def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> ApiE
     """The API's own words, where they are its own."""
     reason, message = NOT_SERVED if response.status == 404 else "", data[:500].decode(errors="replace").strip()
     try:
-        status = json.loads(data)
+        status = loads_cut(data)
         if status.get("kind") == "Status":
             reason, message = status.get("reason") or "", status.get("message") or ""
             if response.status == 404 and not (status.get("details") or {}).get("name"):

@@ -12,7 +12,6 @@ a reason, or C(refused) and a reason.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -26,6 +25,7 @@ from pathlib import Path
 from . import logs
 from . import netns as namespaces
 from .calls import AttachRequest, ClaimRef, Service
+from .dra.bounded_json import loads
 from .errors import Busy, DriverError
 from .lock import serialized
 from .metrics import ATTACH, Metrics
@@ -250,7 +250,7 @@ def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
     try:
         head, _unused, text = content.partition(b"\n")
         uid, pid = head.decode().split(" ")
-        state = json.loads(text)
+        state = loads(text)
         if _typed(state["pid"], int) != int(pid):
             raise ValueError(pid)
         request = AttachRequest(

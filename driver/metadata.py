@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from . import files
 from .calls import ClaimRef
 from .cdi import Mount
+from .dra.bounded_json import loads
 from .dra.interface_config import DRIVER
 from .paths import Paths
 
@@ -117,7 +118,7 @@ def _stream(body: dict[str, t.Any]) -> bytes:
 def _read(content: bytes) -> dict[str, t.Any] | None:
     """The first object of a file, without its kind; None where a killed writer left something else."""
     try:
-        body: dict[str, t.Any] = json.loads(content.split(b"\n", 1)[0])
+        body: dict[str, t.Any] = loads(content.split(b"\n", 1)[0])
         del body["kind"], body["apiVersion"]
         int(body["metadata"]["generation"])
     except (ValueError, KeyError, TypeError):

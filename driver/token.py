@@ -11,7 +11,6 @@ it is, so there is nothing to set but where it lies.
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import random
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from . import files
 from .cluster import AccessError, Cluster
+from .dra.bounded_json import loads
 from .errors import DriverError
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def read(text: str) -> Token:
     """The claims of a service account's token, unverified. Raises AccessError for what is none."""
     try:
         body = text.strip().split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        claims = loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         own = claims["kubernetes.io"]
         token = Token(
             namespace=own["namespace"],

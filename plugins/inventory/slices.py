@@ -74,6 +74,7 @@ import typing as t
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import JsonError, loads_cut
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import PREFERENCE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
 
@@ -145,12 +146,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_SECONDS))
             custom = client.CustomObjectsApi(api)
 
-            def resources(plural: str) -> t.Callable[..., Object]:
+            def resources(plural: str) -> t.Callable[..., t.Any]:
                 return lambda **query: custom.list_cluster_custom_object(_GROUP, version, plural, **query)
 
-            def nodes(**query: t.Any) -> Object:
-                answer = client.CoreV1Api(api).list_node(_preload_content=False, **query)
-                return t.cast(Object, json.loads(answer.data))
+            nodes = client.CoreV1Api(api).list_node
 
             served = f"{_GROUP}/{version}"
             return (
@@ -166,6 +165,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(f"the API server refuses: {error.status} {error.reason} {fix}".strip()) from None
         except urllib3.exceptions.HTTPError as error:
             raise AnsibleParserError(f"the API server cannot be reached: {error}") from None
+        except JsonError as error:
+            raise AnsibleParserError(f"what the API server answers cannot be read: {error}") from None
 
     @staticmethod
     def _version(groups: t.Any) -> str:
@@ -177,15 +178,18 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return found.partition("/")[2]
 
 
-def _all(ask: t.Callable[..., Object], version: str, kind: str) -> list[Object]:
-    """The objects of all parts of a list. One that is too old to go on with is asked for anew, at once and whole."""
+def _all(ask: t.Callable[..., t.Any], version: str, kind: str) -> list[Object]:
+    """The objects of all parts of a list. One that is too old to go on with is asked for anew, at once and whole.
+
+    C(ask) gives the raw response: Python's own reader would give up a list for one claim that is nested too deep.
+    """
     from kubernetes import client
 
     found: list[Object] = []
     query: Object = {"limit": _CHUNK}
     while True:
         try:
-            answer = ask(**query, _request_timeout=_SECONDS)
+            answer = loads_cut(ask(**query, _request_timeout=_SECONDS, _preload_content=False).data)
         except client.ApiException as error:
             if error.status != 410 or "_continue" not in query:
                 raise

@@ -13,6 +13,8 @@ import threading
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import loads_cut
+
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 
@@ -63,7 +65,7 @@ class Client:
             self._thread.connection.close()
             self._thread.connection = None
             raise
-        return status, json.loads(answer) if kind == "application/json" and answer else answer.decode()
+        return status, loads_cut(answer) if kind == "application/json" and answer else answer.decode()
 
     def openapi(self, group_version: str) -> dict[str, t.Any]:
         """The OpenAPI v3 document of C(v1) or of a group's version, as C(resource.k8s.io/v1)."""

@@ -33,6 +33,7 @@ from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node  # n
 from lanewise_driver import slices as driver_slices  # noqa: E402
 from lanewise_driver import token as driver_token  # noqa: E402
 from lanewise_driver.cluster import Access, AccessError, ApiError, Cluster, Unreachable  # noqa: E402
+from lanewise_driver.dra import interface_config  # noqa: E402
 from lanewise_driver.inventory import Inventory  # noqa: E402
 from lanewise_driver.publisher import Publisher  # noqa: E402
 from lanewise_driver.settings import Settings  # noqa: E402
@@ -462,6 +463,28 @@ def test_claim_status(installed: Installed) -> None:
     events = plane.expect("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     (event,) = [one for one in events if one.get("reportingController") == DRIVER]
     assert (event["type"], event["reason"], event["reportingInstance"]) == ("Warning", "NotReady", node)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"[" * 990 + b"]" * 990, b"[" * 4900 + b"]" * 4900, b'"\xff"', b'"\\ud800"'],
+    ids=["nested", "deep", "bytes", "half"],
+)
+def test_a_claim_is_read_whatever_its_configuration_holds(installed: Installed, odd: bytes) -> None:
+    """Kubernetes takes any of these; a driver that could not read them could neither refuse nor clear the claim."""
+    cluster, base = installed.node("odd-node"), "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"lanewise.dev",'
+    rest = b'"parameters":{"mtu":%s}}}],"requests":[{"name":"nic","exactly":{"deviceClassName":"none"}}]}}}' % odd
+    uid = installed.plane.expect("POST", base, head + rest)["metadata"]["uid"]
+    try:
+        found = cluster.claim("default", "odd")
+        assert found and found["metadata"]["uid"] == uid
+        (config,) = found["spec"]["devices"]["config"]
+        assert "mtu" in config["opaque"]["parameters"]
+        assert interface_config.validate(config["opaque"]["parameters"], "config")
+        assert cluster.set_claim_devices("default", "odd", uid, [])
+    finally:
+        installed.plane.expect("DELETE", f"{base}/odd")
 
 
 # a driver that runs
