@@ -30,6 +30,8 @@ Object = dict[str, t.Any]
 TAG = "lanewise-"
 #: A key of a host state that is not restored: what the interface is known by while it is away (identity.mark).
 MARK = "mark"
+#: Another one: what was made of it before a pod had it, where anything was (stacked.known).
+UPPERS = "uppers"
 #: Held back while addresses are restored: they were proven unique before, and are to be just those that there were.
 _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
 _GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
@@ -173,7 +175,7 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
 
 
 def _restored(state: Object) -> Object:
-    return {key: value for key, value in state.items() if key != MARK}
+    return {key: value for key, value in state.items() if key not in (MARK, UPPERS)}
 
 
 def _learnt(item: Object) -> bool:

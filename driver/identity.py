@@ -18,7 +18,7 @@ import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import host_state, links, netlink
+from . import host_state, links, netlink, stacked
 from .ethtool import Ethtool
 from .netlink import Netlink
 
@@ -44,12 +44,60 @@ def tag(identity: Identity) -> str:
 
 
 def mark(link: links.Link) -> Object:
-    """What a link is known by in a pod, as JSON for the host state."""
-    return {"kind": link.kind, "peer": link.number(links.IFLA_LINK), "foreign": links.IFLA_LINK_NETNSID in link.raw}
+    """What a link is known by in a pod, as JSON for the host state. C(space) is the node's number of the namespace that
+    its other end is in, where that is not the node's."""
+    known: Object = {
+        "kind": link.kind,
+        "peer": link.number(links.IFLA_LINK),
+        "foreign": links.IFLA_LINK_NETNSID in link.raw,
+    }
+    number = stacked.netnsid(link)
+    return known if number is None else {**known, "space": number}
+
+
+class OtherEnd(t.NamedTuple):
+    """What the other end of a pair says of an interface: its index, and the number of the namespace that it is in
+    (None: that of the other end), as the namespace of the other end counts; the node knows that one as C(space)."""
+
+    ifindex: int
+    number: int | None
+    space: int | None
+
+
+def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
+    """Asks the other end of an interface where it is; None where there is none, any more or at all. Both ends of a pair
+    come and go together, and no pod can change what the other end says. C(connection) is on the node."""
+    if known["kind"] not in stacked.PAIRS or not known["peer"] or (known["foreign"] and "space" not in known):
+        return None
+    peer = links.get(connection, index=known["peer"], space=known.get("space"))
+    if peer is None or peer.kind != known["kind"]:
+        return None
+    return OtherEnd(peer.number(links.IFLA_LINK), stacked.netnsid(peer), known.get("space"))
+
+
+def find_elsewhere(
+    connection: Netlink, there: Netlink, descriptor: int, identity: Identity, known: Object | None
+) -> links.Link | None:
+    """The interface in a namespace that is neither the node's nor its pod's: C(there) is a connection to it and
+    C(descriptor) an open file of it, C(connection) is on the node. Raises OSError."""
+    if identity.address is not None:
+        return find(there, identity, descriptor)
+    if known is None:
+        return links.get(there, altname=tag(identity))
+    told = other_end(connection, known)
+    if told is not None:
+        where = stacked.namespace_number(connection, descriptor, told.space if told.number is not None else None)
+        if where is None or where != (told.space if told.number is None else told.number):
+            return None
+        return links.get(there, index=told.ifindex)
+    if known["kind"] in stacked.PAIRS:
+        return None  # it went with its other end
+    found = links.get(there, altname=tag(identity))
+    return found if found is not None and found.kind == known["kind"] else None
 
 
 def find(
-    connection: Netlink, identity: Identity, netns: Path | None, known: Object | None = None, tagged: bool = False
+    connection: Netlink, identity: Identity, netns: Path | int | None, known: Object | None = None, tagged: bool = False
 ) -> links.Link | None:
     """The interface in one namespace, C(netns) or the node's. C(known) is what M(mark) told of it on the node.
 
@@ -93,7 +141,7 @@ def _virtual(connection: Netlink, identity: Identity, known: Object | None) -> l
     if known is None:  # a record of an older driver
         return tagged
     with Netlink() as node:
-        if _at_home(node, identity, known):  # then whatever looks like it in the pod is another
+        if at_home(node, identity, known):  # then whatever looks like it in the pod is another
             return None
     alike = [one for one in links.listed(connection) if one.kind == known["kind"]]
     if not known["peer"]:
@@ -108,11 +156,15 @@ def _virtual(connection: Netlink, identity: Identity, known: Object | None) -> l
     return _only(same)
 
 
-def _at_home(connection: Netlink, identity: Identity, known: Object) -> bool:
+def at_home(connection: Netlink, identity: Identity, known: Object) -> bool:
+    """Whether a virtual interface is on the node, with our tag or without."""
     if links.get(connection, altname=tag(identity)) is not None:
         return True
     named = links.get(connection, name=identity.name)
-    return named is not None and mark(named) == known
+    if named is None:
+        return False
+    now = mark(named)
+    return all(now[key] == known[key] for key in ("kind", "peer", "foreign"))
 
 
 def _only(found: list[links.Link]) -> links.Link | None:

@@ -21,13 +21,13 @@ import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import abilities, addresses, children, host_state, links, netlink, routes, sysctls, vf
+from . import abilities, addresses, children, host_state, links, netlink, routes, stacked, sysctls, take_back, vf
 from . import ethtool as driver_settings
 from . import netns as namespaces
 from .dra.problems import Problem
 from .errors import DriverError, KernelError, Refused
 from .ethtool import Ethtool
-from .identity import PCI, Identity, find, hold, mark, tag
+from .identity import Identity, find, mark, tag
 from .links import step
 from .netlink import Netlink
 
@@ -40,8 +40,6 @@ _DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
 _SETTLE_STEP = 0.02
 #: How long an IPv6 address that a route needs is waited for, links of hardware that come up included, in seconds.
 _SOURCE_TIME = 6.0
-#: How often an interface is restored that others rename meanwhile.
-_RESTORES = 5
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,11 @@ def snapshot(identity: Identity) -> Object:
         link = find(connection, identity, None)
         if link is None:
             raise OSError(errno.ENODEV, "it is not on the node")
-        return {**host_state.read(connection, link, identity.address), host_state.MARK: mark(link)}
+        state = {**host_state.read(connection, link, identity.address), host_state.MARK: mark(link)}
+        if stacked.evidence(connection, link):
+            # the node's own, which stay
+            state[host_state.UPPERS] = [stacked.known(one) for one in stacked.found(connection, link)]
+        return state
 
 
 def check(identity: Identity, config: Config, path: str = "") -> list[Problem]:
@@ -201,63 +203,9 @@ def settle(netns: Path, asked: t.Mapping[str, t.Sequence[str]], timeout: float =
 
 
 def detach(identity: Identity, host: Object, netns: Path | None, config: Config) -> list[str]:
-    """Converges to the host state wherever the interface is; from any state that attach or detach left when killed.
-
-    C(netns) may be None or no longer alive. The kernel has then put hardware back on the node, under the name it had in
-    the pod or C(devN), and destroyed virtual interfaces, which is told. Returns what could not be restored, one
-    sentence each; KernelError only where the interface did not come back to the node.
-    """
-    if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
-        netns = None
-    if "child" in config:
-        return children.remove(identity, host, netns, config)
-    notes: list[str] = []
-    if netns is not None:
-        with step(f"take {identity.name} back from the pod"), Netlink(netns) as connection:
-            found = find(connection, identity, netns, _known(host))
-            if found is not None:
-                if identity.address is None:
-                    hold(connection, identity, found)
-                _move_back(connection, found, host)
-    with Netlink() as connection:
-        with step(f"look for {identity.name} on the node"):
-            link = find(connection, identity, None, tagged=True)
-        if link is None:
-            if identity.address is not None:
-                if not os.path.exists(f"{PCI}/{identity.address}"):
-                    return [f"{identity.name} is gone: the node has no PCI function {identity.address} any more"]
-                raise KernelError(f"take {identity.name} back from the pod", errno.ENODEV, "it is nowhere to be found")
-            with step(f"look for {identity.name} on the node"):
-                if links.get(connection, name=identity.name) is None:
-                    notes.append(f"{identity.name} is gone: virtual interfaces end with their network namespace")
-            return notes
-        with step(f"restore {host['name']} on the node"):
-            notes = _restore(connection, link, host, identity.address)
-            if identity.address is None:
-                links.altnames(connection, link.index, [tag(identity)], add=False)
-    return notes
-
-
-def _restore(connection: Netlink, link: links.Link, host: Object, address: str | None) -> list[str]:
-    """Restores the host state, once more where somebody renamed the interface meanwhile: udev does so when it comes,
-    and sysctls and ethtool go by names. Returns what is not as it was."""
-    for left in reversed(range(_RESTORES)):
-        try:
-            notes = host_state.restore(connection, link, host, address)
-            now = links.get(connection, index=link.index) or link
-            told = {note.split(":")[0] for note in notes}
-            differing = host_state.differences(host, host_state.read(connection, now, address), now.carrier)
-        except (OSError, KernelError) as error:
-            renamed = links.get(connection, index=link.index)
-            if not left or renamed is None or error.errno not in (errno.ENODEV, errno.ENOENT):
-                raise
-            link = renamed
-            continue
-        taken = now.name == link.name and links.get(connection, name=host["name"]) is not None
-        if not left or now.name == host["name"] or taken:
-            return notes + [one for one in differing if one.split(":")[0] not in told]
-        link = now
-    raise AssertionError("the last turn returns or raises")
+    """As :func:`take_back.take_back`; all that it says, why others must not have the interface first."""
+    outcome = take_back.take_back(identity, host, netns, config)
+    return [*(reason.text for reason in outcome.reasons), *outcome.notes]
 
 
 # ---- attaching
@@ -540,27 +488,3 @@ def _wait_for_sources(connection: Netlink, name: str, index: int, wanted: t.Sequ
             if time.monotonic() > end:
                 raise OSError(errno.ETIMEDOUT, f"{', '.join(sorted(left))} not proven unique, which a route needs")
         time.sleep(_SETTLE_STEP)
-
-
-# ---- detaching
-
-
-def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:
-    """Out of the pod's namespace, under the name it had on the node, or another where that is taken."""
-    others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
-    links.altnames(connection, link.index, others, add=False)
-    descriptor = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        where_to = netlink.u32(links.IFLA_NET_NS_FD, descriptor)
-        try:
-            links.change(connection, link.index, where_to, netlink.text(links.IFLA_IFNAME, host["name"]))
-        except OSError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            # The kernel moves first, under the old name where that is free, and renames then: it may be back by now.
-            if links.get(connection, index=link.index) is None:
-                return
-            # it puts a number for %d
-            links.change(connection, link.index, where_to, netlink.text(links.IFLA_IFNAME, "dev%d"))
-    finally:
-        os.close(descriptor)

@@ -25,7 +25,7 @@ IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER = 1, 3, 4, 5, 10
 IFLA_TXQLEN, IFLA_LINKINFO, IFLA_IFALIAS = 13, 18, 20
 IFLA_NUM_VF, IFLA_VFINFO_LIST, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 21, 22, 27, 28, 29
 IFLA_CARRIER, IFLA_LINK_NETNSID, IFLA_PHYS_PORT_NAME, IFLA_GSO_MAX_SEGS, IFLA_GSO_MAX_SIZE = 33, 37, 38, 40, 41
-IFLA_XDP = 43
+IFLA_XDP, IFLA_TARGET_NETNSID = 43, 46
 IFLA_MIN_MTU, IFLA_MAX_MTU, IFLA_PROP_LIST, IFLA_ALT_IFNAME, IFLA_PERM_ADDRESS = 50, 51, 52, 53, 54
 IFLA_PARENT_DEV_NAME, IFLA_GRO_MAX_SIZE = 56, 58
 IFLA_TSO_MAX_SIZE = 59
@@ -59,6 +59,8 @@ class Link:
     index: int
     flags: int
     raw: netlink.Attributes
+    #: ARPHRD_*, of linux/if_arp.h
+    type: int = 0
 
     @property
     def name(self) -> str:
@@ -152,8 +154,8 @@ def header(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 
 def parse(body: bytes) -> Link:
-    _unused, _unused, index, flags, _unused = _IFINFO.unpack_from(body)
-    return Link(index, flags, netlink.attributes(body, _IFINFO.size))
+    _unused, kind, index, flags, _unused = _IFINFO.unpack_from(body)
+    return Link(index, flags, netlink.attributes(body, _IFINFO.size), kind)
 
 
 def listed(connection: Netlink) -> list[Link]:
@@ -162,19 +164,26 @@ def listed(connection: Netlink) -> list[Link]:
     return [parse(body) for _unused, body in connection.dump(RTM_GETLINK, header() + mask)]
 
 
-def get(connection: Netlink, name: str = "", altname: str = "", index: int = 0, vfs: bool = False) -> Link | None:
-    """One link, by its name, by another name of it, or by its index; None where there is none."""
+def get(
+    connection: Netlink, name: str = "", altname: str = "", index: int = 0, vfs: bool = False, space: int | None = None
+) -> Link | None:
+    """One link, by its name, by another name of it, or by its index; None where there is none. C(space) is the
+    connection's number of another namespace to look in."""
     mask = RTEXT_FILTER_SKIP_STATS | (RTEXT_FILTER_VF if vfs else 0)
     body = header(index) + netlink.u32(IFLA_EXT_MASK, mask)
     if name:
         body += netlink.text(IFLA_IFNAME, name)
     elif altname:
         body += netlink.text(IFLA_ALT_IFNAME, altname)
+    if space is not None:
+        body += netlink.attribute(IFLA_TARGET_NETNSID, struct.pack("=i", space))
     try:
         replies = connection.request(RTM_GETLINK, body)
     except OSError as error:
-        # EINVAL: a kernel without other names
-        if netlink.missing(error) or (altname and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)):
+        # EINVAL: a kernel without other names, or a number of a namespace that is gone
+        if netlink.missing(error) or (
+            (altname or space is not None) and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)
+        ):
             return None
         raise
     return parse(replies[0][1])

@@ -48,6 +48,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE = 1 << 17
 #: How often a dump is begun again that changes under the reader, before it is taken as it is.
 _DUMP_TRIES = 8
+#: How many requests go in one packet: their answers have to fit into the receive buffer.
+_AT_ONCE = 128
 
 Attributes = dict[int, bytes]
 
@@ -170,6 +172,31 @@ class Netlink:
         except OSError as error:
             if not optional or error.errno not in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
                 raise
+        return found
+
+    def codes(self, kind: int, bodies: t.Sequence[bytes], flags: int) -> list[int]:
+        """Many requests of one kind, some in each packet: the error number of each, 0 where it was done."""
+        found: list[int] = []
+        for start in range(0, len(bodies), _AT_ONCE):
+            part = bodies[start : start + _AT_ONCE]
+            first = self._sequence + 1
+            self._sequence += len(part)
+            self._socket.send(
+                b"".join(
+                    _HEADER.pack(16 + len(body), kind, REQUEST | ACK | flags, first + place, 0) + body
+                    for place, body in enumerate(part)
+                )
+            )
+            answers: dict[int, int] = {}
+            while len(answers) < len(part):
+                data, (sender, _groups) = self._socket.recvfrom(_RECEIVE)
+                offset = 0
+                while not sender and offset + 16 <= len(data):
+                    length, got, _unused, sequence, _unused = _HEADER.unpack_from(data, offset)
+                    if got == _ERROR and first <= sequence < first + len(part):
+                        answers[sequence] = -struct.unpack_from("=i", data, offset + 16)[0]
+                    offset += (length + 3) & ~3
+            found += [answers[first + place] for place in range(len(part))]
         return found
 
     def _exchange(

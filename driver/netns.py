@@ -165,6 +165,17 @@ def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any)
             os.close(descriptor)
 
 
+def new() -> int:
+    """A new network namespace as an open file, which alone keeps it. Raises OSError."""
+
+    def make() -> int:
+        if _libc.unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "unshare")
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    return _in_thread(make)
+
+
 def _open(path: PathLike, step: str) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

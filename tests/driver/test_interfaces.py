@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
-from lanewise_driver import addresses, interfaces, links, sysctls
+from lanewise_driver import addresses, identity, interfaces, links, sysctls
 from lanewise_driver.errors import KernelError, Refused
 from lanewise_driver.interfaces import Identity
 from lanewise_driver.netlink import Netlink
@@ -241,10 +241,10 @@ def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
 @on_a_node
 def test_a_function_without_an_interface_is_waited_for() -> None:
     host = node()
-    functions = sorted(one for one in os.listdir(interfaces.PCI) if not os.path.exists(f"{interfaces.PCI}/{one}/net"))
+    functions = sorted(one for one in os.listdir(identity.PCI) if not os.path.exists(f"{identity.PCI}/{one}/net"))
     if not functions:
         pytest.skip("this machine has no PCI function without an interface")
-    with pytest.raises(KernelError, match="nowhere"):
+    with pytest.raises(KernelError, match="in no network namespace that"):
         interfaces.detach(Identity(functions[0], None, "one"), host, None, {})
 
 

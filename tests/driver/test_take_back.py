@@ -1,0 +1,229 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a pod leaves on its interface, or does with it, does not reach the next pod. Real namespaces, veth and macvlan.
+
+"Hidden" is a namespace that only an open file keeps: no process is in it and nothing is mounted.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from lanewise_driver import interfaces, netns, stacked, take_back
+from lanewise_driver.errors import KernelError
+from lanewise_driver.interfaces import Identity
+
+ONE = Identity(None, None, "one")
+
+
+def supported(kind: str) -> bool:
+    done = subprocess.run(["ip", "link", "add", "link", "one", "name", "try0", "type", kind], check=False)
+    run("ip link del try0", check=False)
+    return done.returncode == 0
+
+
+class Hidden:
+    """A namespace that only a descriptor of another process keeps, or where C(passed) of no process at all: it is on
+    its way through a Unix socket."""
+
+    def __init__(self, passed: bool = False) -> None:
+        self.descriptor = netns.new()
+        self.passed = passed
+        self.ends = socket.socketpair()
+
+    def hide(self) -> None:
+        """From here on the namespace has no name in /proc."""
+        if self.passed:
+            socket.send_fds(self.ends[0], [b"x"], [self.descriptor])
+            os.close(self.descriptor)
+
+    def show(self) -> None:
+        if self.passed:
+            _data, (self.descriptor,), _flags, _address = socket.recv_fds(self.ends[1], 1, 1)
+            self.passed = False
+
+    def run(self, command: str, check: bool = True) -> str:
+        path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
+        done = subprocess.run(
+            ["nsenter", f"--net={path}", "sh", "-c", command], capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
+
+    def end(self) -> None:
+        self.show()
+        os.close(self.descriptor)
+
+
+MADE = {
+    "macvlan bridge": "type macvlan mode bridge",
+    "macvlan private": "type macvlan mode private",
+    "macvlan passthru": "type macvlan mode passthru",
+    "macvlan source": "type macvlan mode source",
+    "macvtap": "type macvtap mode vepa",
+    "ipvlan": "type ipvlan mode l2",
+    "vlan": "type vlan id 77",
+    "vlan 802.1ad": "type vlan protocol 802.1ad id 4000",
+}
+
+
+@pytest.mark.parametrize("up", ["up", "down"])
+@pytest.mark.parametrize("made", MADE)
+@on_a_node
+def test_what_a_pod_made_of_its_interface_and_moved_away_is_ended(made: str, up: str) -> None:
+    pair("one")
+    if not supported(MADE[made].split()[1]):
+        pytest.skip(f"this kernel makes no {made}")
+    run("ip addr add 10.1.0.2/24 dev one")
+    wait_for_ipv6()
+    before, host = shown("one"), interfaces.snapshot(ONE)
+    with Pod() as pod, Pod("other") as other:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run(f"ip link add link one name tap0 {MADE[made]}")
+        run(f"nsenter --net={pod.pin} ip link set tap0 netns {other_name(other)}")
+        other.run(f"ip link set tap0 {up}")
+        outcome = take_back.take_back(ONE, host, pod.pin, {})
+        assert outcome == take_back.Outcome()
+        assert "tap0" not in other.run("ip -o link")
+    wait_for_ipv6()
+    assert shown("one") == before
+
+
+def other_name(pod: Pod) -> str:
+    """A name of a pod's namespace as ip takes it."""
+    run("mkdir -p /run/netns")
+    run(f"touch /run/netns/{pod.pin.name}; mount --bind {pod.pin} /run/netns/{pod.pin.name}")
+    return pod.pin.name
+
+
+@on_a_node
+def test_the_tap_hears_nothing_of_the_next_pod() -> None:
+    """The attack itself: a macvlan in another pod, in source mode, which takes what comes from an address."""
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod, Pod("other") as other, Pod("next") as follower:
+        interfaces.attach(ONE, host, {"addresses": ["10.1.0.2/24"]}, pod.pin)
+        pod.run("ip link add link one name tap0 type macvlan mode bridge")
+        pod.run(f"ip link set tap0 netns {other_name(other)}")
+        other.run("ip link set tap0 up")
+        assert interfaces.detach(ONE, host, pod.pin, {}) == []
+        interfaces.attach(ONE, interfaces.snapshot(ONE), {"addresses": ["10.1.0.3/24"]}, follower.pin)
+        assert other.run("ip -o link | grep -c . ").strip() == "1"  # the loopback interface alone
+        assert interfaces.detach(ONE, host, follower.pin, {}) == []
+
+
+@pytest.mark.parametrize("how", ["an open file", "no name at all"])
+@on_a_node
+def test_a_macvlan_in_a_hidden_namespace(how: str) -> None:
+    pair("one")
+    run("ip link set one down")
+    host = interfaces.snapshot(ONE)
+    hidden = Hidden(passed=how == "no name at all")
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run("ip link add link one name tap0 type macvlan mode bridge")
+        pod.run(f"ip link set tap0 netns {hidden.path()}")
+        hidden.hide()
+        outcome = take_back.take_back(ONE, host, pod.pin, {})
+        if how == "an open file":
+            assert outcome == take_back.Outcome()
+            assert "tap0" not in hidden.run("ip -o link")
+            return
+        (reason,) = outcome.reasons
+        assert reason.word == "stacked" and "macvlan" in reason.text and "one" in reason.text
+        again = take_back.take_back(ONE, host, None, {})
+        assert [one.word for one in again.reasons] == ["stacked"]
+        hidden.show()
+        assert "tap0" in hidden.run("ip -o link")
+        # as soon as it can be seen, it is ended
+        assert take_back.take_back(ONE, host, None, {}) == take_back.Outcome()
+        assert "tap0" not in hidden.run("ip -o link")
+
+
+@on_a_node
+def test_what_the_node_made_of_an_interface_stays() -> None:
+    pair("one")
+    run("ip link add link one name own0 type macvlan mode bridge")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run("ip link add link one name tap0 type macvlan mode bridge")
+        assert take_back.take_back(ONE, host, pod.pin, {}).reasons == []
+        assert "tap0" not in pod.run("ip -o link")
+    assert "own0@one" in run("ip -o link")
+
+
+@on_a_node
+def test_asking_makes_nothing() -> None:
+    pair("one")
+    before = run("ip -o link"), shown("one")
+    with interfaces.Netlink() as connection:
+        link = interfaces.links.get(connection, name="one")
+        assert link is not None and stacked.evidence(connection, link) == ""
+        assert stacked.vlans(connection, link) == []
+        run("ip link add bridge0 type bridge; ip link set one master bridge0")
+        assert "takes its packets" in stacked.evidence(connection, link)
+        run("ip link set one nomaster; ip link del bridge0")
+    assert (run("ip -o link"), shown("one")) == before
+
+
+# ---- an interface that was moved on
+
+
+@pytest.mark.parametrize("peer", ["on the node", "elsewhere", "in the pod that has it now"])
+@on_a_node
+def test_an_interface_that_a_pod_gave_to_another_pod_comes_back(peer: str) -> None:
+    pair("one")
+    with Pod() as pod, Pod("other") as other, Pod("fabric") as fabric:
+        if peer == "elsewhere":
+            run(f"ip link set one-far netns {other_name(fabric)}")
+            fabric.run("ip link set one-far up")
+        elif peer == "in the pod that has it now":
+            run(f"ip link set one-far netns {other_name(other)}")
+            other.run("ip link set one-far up")
+        run("ip addr add 10.1.0.2/24 dev one")
+        wait_for_ipv6()
+        before, host = shown("one"), interfaces.snapshot(ONE)
+        # others that look like it, whose other ends have the same numbers elsewhere
+        for number in range(3):
+            other.run(f"ip link add like{number} type veth peer name ekil{number}")
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run("ip link property del dev one altname lanewise-one; ip link set one name mine")
+        pod.run(f"ip link set mine netns {other_name(other)}")
+        other.run("ip link set mine up")
+        assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
+        assert "mine" not in other.run("ip -o link") and "like0" in other.run("ip -o link")
+        wait_for_ipv6()
+        assert shown("one") == before
+
+
+@on_a_node
+def test_an_interface_in_a_hidden_namespace_is_not_told_to_be_gone() -> None:
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    hidden = Hidden(passed=True)
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run(f"ip link set one netns {hidden.path()}")
+        hidden.hide()
+        with pytest.raises(KernelError, match="its other end is still there"):
+            take_back.take_back(ONE, host, pod.pin, {})
+        pod.end()
+        with pytest.raises(KernelError, match="its other end is still there"):
+            take_back.take_back(ONE, host, None, {})
+        hidden.end()  # the kernel ends the veth with its namespace, some time later
+        end = time.monotonic() + 60
+        while "one-far" in run("ip -o link") and time.monotonic() < end:
+            time.sleep(0.01)
+        outcome = take_back.take_back(ONE, host, None, {})
+        assert outcome.reasons == [] and "is gone" in outcome.notes[0]
