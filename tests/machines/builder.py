@@ -12,6 +12,7 @@ the file is left out, because a plain file cannot fail that way.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -53,6 +54,18 @@ def build(description: dict | str | Path, out: Path) -> Path:
     """
     machine, out = load(description), Path(out)
     stamp = {"name": machine.get("name"), "hash": _hash(machine)}
+    if _stamp(out) == stamp:
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(out.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes may want the same machine
+        return _build(machine, out, stamp)
+    finally:
+        os.close(lock)
+
+
+def _build(machine: dict[str, t.Any], out: Path, stamp: dict[str, t.Any]) -> Path:
     found = _stamp(out)
     if found == stamp:
         return out
@@ -60,17 +73,14 @@ def build(description: dict | str | Path, out: Path) -> Path:
         raise FileExistsError(f"{out} exists and is not a machine")
     files, links = compose(machine)
     files[STAMP] = json.dumps(stamp).encode()
-    out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         _write(work, out, files, links)
         work.chmod(0o755)
         shutil.rmtree(out, ignore_errors=True)
         os.rename(work, out)
-    except BaseException as error:
+    except BaseException:
         shutil.rmtree(work, ignore_errors=True)
-        if isinstance(error, OSError) and _stamp(out) == stamp:  # another process was faster
-            return out
         raise
     return out
 

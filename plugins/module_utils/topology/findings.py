@@ -317,8 +317,9 @@ def _numa(topology: Topology) -> list[Finding]:
                     f"{function.address}: NUMA node {function.numa_node}, but CPUs {function.local_cpus}",
                 )
             )
-        if function.numa_source == "kernel" and topology.numa_nodes and function.numa_node not in sets:
-            conflicts.append((function.address, f"{function.address}: NUMA node {function.numa_node} does not exist"))
+        written = function.kubernetes.get("numaNode")
+        if written is not None and sets and written not in sets:
+            conflicts.append((function.address, f"{function.address}: NUMA node {written} does not exist"))
     by_root: dict[str, dict[int, str]] = {}
     for function in functions:
         if function.root_complex and function.numa_node is not None and function.numa_source != "override":

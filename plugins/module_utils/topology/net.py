@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 
 from .model import Interface, PciFunction
-from .pci import USB, address_in
+from .pci import USB, address_in, is_anothers
 from .reader import Reader
 
 _NET = "/sys/class/net"
 _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_arp.h
+#: One of these at least is in the folder of an interface; sparse recordings may have no more than one.
+_ATTRIBUTES = frozenset(("ifindex", "address", "addr_assign_type", "type", "flags", "mtu", "operstate", "dev_port"))
 _DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
 #: Names of the ports that a switchdev driver gives to the far ends of VFs, SFs and, on a DPU, of the host's PFs
 #: (devlink-port, kernel documentation).
@@ -40,9 +42,12 @@ def read_interfaces(reader: Reader, functions: dict[str, PciFunction]) -> list[I
 
 
 def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> Interface | None:
-    folder = reader.link(f"{_NET}/{name}", expected=False) or f"{_NET}/{name}"
+    target = reader.link(f"{_NET}/{name}", expected=False)
+    if is_anothers(reader, f"{_NET}/{name}", target):
+        return None
+    folder = target or f"{_NET}/{name}"
     names = set(reader.names(folder))
-    if "ifindex" not in names and "address" not in names:
+    if names.isdisjoint(_ATTRIBUTES):
         if name == "lo":
             return None  # recordings have the link alone; nothing is lost with it
         reader.report(f"{_NET}/{name}", "not the directory of an interface")

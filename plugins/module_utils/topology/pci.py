@@ -21,6 +21,8 @@ DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 #: Real trees are a tenth as deep. Deeper ones are made up, and would exhaust whoever walks them.
 MAX_DEPTH = 64
+#: MAX_NUMNODES at most (CONFIG_NODES_SHIFT): for trees that do not show which nodes there are.
+_MAX_NODES = 1024
 _HOST_BRIDGE = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _HEX = re.compile(r"^0x[0-9a-f]{1,8}$")
 #: What the PCI core writes into uevent, in this order; the driver core may put the driver and more before it.
@@ -77,6 +79,15 @@ def locate(parent: str) -> tuple[str | None, list[str]]:
     return (root, bridges) if len(bridges) <= MAX_DEPTH else (None, [])
 
 
+def is_anothers(reader: Reader, path: str, target: str | None) -> bool:
+    """Whether the link at C(path) leads to the folder of another device. That is reported: what stands there is the
+    other's, and must not be taken for this one's."""
+    if target is None or target.rpartition("/")[2] == path.rpartition("/")[2]:
+        return False
+    reader.report(path, f"leads to the folder of another device: {target}")
+    return True
+
+
 def network_carriers(reader: Reader) -> set[str]:
     """The functions that interfaces or RDMA devices hang on: NICs, whatever their class says. USB does not count."""
     found = set()
@@ -85,6 +96,8 @@ def network_carriers(reader: Reader) -> set[str]:
             if name == "bonding_masters":  # a file among the interfaces
                 continue
             path = reader.link(f"{folder}/{name}", expected=False)
+            if path and path.rpartition("/")[2] != name:  # another device's
+                continue
             path = path or reader.link(f"{folder}/{name}/device", expected=False)
             address = None if USB.search(path or "") else address_in(path)
             if address:
@@ -92,12 +105,23 @@ def network_carriers(reader: Reader) -> set[str]:
     return found
 
 
+def _contradict(vf: PciFunction, pf: PciFunction) -> bool:
+    """Whether what both functions say of themselves rules out that one is a VF of the other."""
+    if vf.vendor_id and pf.vendor_id and vf.vendor_id != pf.vendor_id:
+        return True
+    placed = vf.root_complex is not None and pf.root_complex is not None
+    return placed and (vf.root_complex, vf.bridges) != (pf.root_complex, pf.bridges)
+
+
 class PciReader:
     """Reads the PCI functions of one node. C(config_space) tells whether more than the first 64 bytes were readable."""
 
-    def __init__(self, reader: Reader, node_cpus: dict[int, int], with_vpd: bool = True) -> None:
+    def __init__(
+        self, reader: Reader, nodes: t.Collection[int], node_cpus: dict[int, int], with_vpd: bool = True
+    ) -> None:
         self.config_space: bool | None = None
         self._reader = reader
+        self._nodes = nodes or range(_MAX_NODES)
         self._node_cpus = node_cpus
         online = cpu.online_cpus(reader)
         self._online = -1 if online is None else online
@@ -125,12 +149,24 @@ class PciReader:
             if slot_address:
                 self._slots[slot_address] = name
         functions = {name: self._function(name) for name in sorted(names, key=sort_key)}
-        for address, number in self._vf_numbers.items():
-            if address in functions:
-                functions[address].vf_number = number
+        self._check_vfs(functions)
         if not any(function.link for function in functions.values()):
             self._links_of_old_kernel(functions)
         return functions
+
+    def _check_vfs(self, functions: dict[str, PciFunction]) -> None:
+        """Keep the PF of each VF unless it cannot be that, and number the VFs that PF and VF agree on.
+
+        A VF has its PF's vendor and hangs below the same bridges, on the PF's bus or one behind it.
+        """
+        for vf in functions.values():
+            pf = functions.get(vf.physfn) if vf.physfn else None
+            if pf is not None and (pf.physfn or _contradict(vf, pf)):
+                self._reader.report(f"{DEVICES}/{vf.address}/physfn", f"leads to {vf.physfn}, which cannot be its PF")
+                vf.physfn = None
+        for address, number in self._vf_numbers.items():
+            if address in functions and functions[address].physfn:
+                functions[address].vf_number = number
 
     def _function(self, address: str) -> PciFunction:
         # Files are opened without looking first whether they are there: a listing costs more than the few that miss.
@@ -138,8 +174,13 @@ class PciReader:
         target = reader.link(f"{DEVICES}/{address}", expected=False)
         folder = target or f"{DEVICES}/{address}"
         function = PciFunction(address=address)
-        parent, slash, name = folder.rpartition("/")
-        if target and name == address:
+        if is_anothers(reader, f"{DEVICES}/{address}", target):
+            # Kubernetes follows the link all the same
+            number = reader.integer(f"{folder}/numa_node", whole=True)
+            function.kubernetes = standard_attributes(address, target, number)
+            return function
+        if target:
+            parent = folder.rpartition("/")[0]
             above = self._above.get(parent)
             if above is None:
                 above = self._above[parent] = locate(parent)
@@ -243,6 +284,9 @@ class PciReader:
     def _locality(self, function: PciFunction, folder: str, kernel_numa: int | None) -> None:
         numa_from_cpus = None
         stated = kernel_numa is not None and kernel_numa >= 0
+        if stated and kernel_numa not in self._nodes:
+            self._reader.report(f"{folder}/numa_node", f"names NUMA node {kernel_numa}, which is not there")
+            stated = False
         # the kernel derives the one from the other, so reading both is for the functions that matter
         if not stated or function.kind != "other":
             bits = cpu.local_cpus(self._reader, folder)

@@ -40,7 +40,7 @@ def probe(
     topology.packages = cpu.read_packages(reader)
     topology.numa_nodes, node_cpus = cpu.read_numa_nodes(reader)
     cpu.join_packages(topology.numa_nodes, node_cpus, topology.packages)
-    pci_reader = pci.PciReader(reader, node_cpus, with_vpd)
+    pci_reader = pci.PciReader(reader, {node.id for node in topology.numa_nodes}, node_cpus, with_vpd)
     topology.functions = pci_reader.read()
     topology.source.config_space = pci_reader.config_space
     topology.interfaces = net.read_interfaces(reader, topology.functions)
@@ -136,7 +136,10 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
         if function.kind == "nvme" and function.physfn is None
     }
     for name in reader.names("/sys/class/nvme"):
-        folder = reader.link(f"/sys/class/nvme/{name}", expected=False) or f"/sys/class/nvme/{name}"
+        target = reader.link(f"/sys/class/nvme/{name}", expected=False)
+        if pci.is_anothers(reader, f"/sys/class/nvme/{name}", target):
+            continue
+        folder = target or f"/sys/class/nvme/{name}"
         entry = found.get(
             pci.address_in(folder) or pci.address_in(reader.link(f"{folder}/device", expected=False)) or ""
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from .model import Gid, Interface, RdmaDevice, RdmaPort
-from .pci import address_in
+from .pci import address_in, is_anothers
 from .reader import Reader
 
 _CLASS = "/sys/class/infiniband"
@@ -26,8 +26,9 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
     devices = []
     for name in names:
         device = _device(reader, name, hardware, with_gids)
-        device.char_devices = char_devices.get(name, [])
-        devices.append(device)
+        if device:
+            device.char_devices = char_devices.get(name, [])
+            devices.append(device)
     return devices
 
 
@@ -43,8 +44,10 @@ def _char_devices(reader: Reader) -> dict[str, list[str]]:
     return found
 
 
-def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids: bool) -> RdmaDevice:
+def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids: bool) -> RdmaDevice | None:
     target = reader.link(f"{_CLASS}/{name}", expected=False)
+    if is_anothers(reader, f"{_CLASS}/{name}", target):
+        return None
     folder = target or f"{_CLASS}/{name}"
     if not reader.names(folder):
         reader.report(f"{_CLASS}/{name}", "an empty or missing device directory")

@@ -21,7 +21,8 @@ _NO_VALUE = frozenset(
 
 _MAX_REPORTED = 100
 _PAGE = 4096
-_INTEGER = re.compile(r"^-?\d{1,20}$", re.ASCII)
+#: As the kernel prints numbers: no zeros in front, no negative zero, at most 64 bits.
+_INTEGER = re.compile(r"^(?:0|-?[1-9]\d{0,19})$", re.ASCII)
 
 
 #: O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW: an
@@ -115,6 +116,8 @@ class Reader:
         raw = self.data(path, size)
         if raw is None:
             return None
+        if raw[-2:] == b"\n\0":  # kernels around 5.15 counted the terminator of CPU masks in
+            raw = raw[:-1]
         if whole and raw[-1:] != b"\n":
             self.report(path, "cut short: no line end")
             return None

@@ -58,6 +58,21 @@ def test_nodes_with_memory_and_distances(tree, reader):
     assert sets == {0: 0x0F, 1: 0xF0}
 
 
+def test_masks_with_the_terminator_that_some_kernels_counted(tree, reader):
+    tree.nodes("0-3", "4-7")
+    for number, mask in enumerate((b"0f\n\0", b"f0\n\0")):
+        tree.write(f"sys/devices/system/node/node{number}/cpumap", mask)
+    nodes, sets = cpu.read_numa_nodes(reader)
+    assert ([node.cpus for node in nodes], sets) == (["0-3", "4-7"], {0: 0x0F, 1: 0xF0})
+    assert reader.unreadable == []
+
+
+def test_mask_that_ends_in_zero_bytes_is_cut_short(tree, reader):
+    tree.write("sys/devices/system/node/node0/cpumap", b"00000000,0000\0\0\0\0\0")
+    assert cpu.read_numa_nodes(reader)[1] == {}
+    assert reader.unreadable_count == 1
+
+
 def test_distances_skip_the_numbers_of_absent_nodes(tree, reader):
     for number, distance in ((0, "10 40"), (8, "40 10")):
         tree.write(f"sys/devices/system/node/node{number}/distance", distance)

@@ -178,6 +178,26 @@ def test_interface_whose_link_dangles_is_still_on_its_function(tree):
     assert len(topology.source.unreadable) == 2
 
 
+@pytest.mark.parametrize("attribute", ["addr_assign_type", "mtu", "operstate", "type"])
+def test_interface_of_which_a_recording_has_one_file(tree, attribute):
+    nic = tree.pci(PATH, NIC)
+    tree.link("sys/class/net/enp3s0", f"{tree.folder(nic)}/net/enp3s0")
+    tree.write(f"{tree.folder(nic)}/net/enp3s0/{attribute}", "0")
+    topology = tree.probe()
+    assert [(one.name, one.kind, one.address, one.mac) for one in topology.interfaces] == [
+        ("enp3s0", "physical", nic, None)
+    ]
+    assert topology.source.unreadable == []
+
+
+def test_link_to_another_interface_gives_nothing_of_that_one(tree, nic):
+    tree.net("eth0", nic)
+    tree.link("sys/class/net/eth1", f"{tree.folder(nic)}/net/eth0")
+    topology = tree.probe()
+    assert [one.name for one in topology.interfaces] == ["eth0"]
+    assert "leads to the folder of another device" in topology.source.unreadable[0]
+
+
 def test_loopback_that_a_recording_left_out_is_not_missed(tree):
     tree.link("sys/class/net/lo", "sys/devices/virtual/net/lo")
     topology = tree.probe()

@@ -188,6 +188,52 @@ def test_damaged_numa_node_is_unknown(tree, content):
     assert topology.source.unreadable_count == 1
 
 
+@pytest.mark.parametrize("number", ["2", "99999", "-0", "00", "18446744073709551615", "99999999999999999999"])
+def test_numa_node_that_is_not_there_is_unknown(tree, number):
+    tree.nodes("0-3", "4-7")
+    tree.pci(PATH, {**GPU, "numa_node": number})
+    topology = tree.probe()
+    assert topology.functions["0000:18:00.0"].numa_node is None
+    assert topology.source.unreadable_count == 1
+
+
+def test_local_cpus_answer_for_a_numa_node_that_is_not_there(tree):
+    tree.nodes("0-3", "4-7")
+    tree.pci(PATH, {**GPU, "numa_node": "7", "local_cpulist": "4-7"})
+    function = tree.probe().functions["0000:18:00.0"]
+    assert (function.numa_node, function.numa_source) == (1, "local_cpus")
+
+
+@pytest.mark.parametrize(("number", "node"), [("0", 0), ("1023", 1023), ("1024", None)])
+def test_numa_node_of_a_tree_without_nodes(tree, number, node):
+    tree.pci(PATH, {**GPU, "numa_node": number})
+    assert tree.probe().functions["0000:18:00.0"].numa_node == node
+
+
+def test_link_to_another_function_gives_nothing_of_that_one(tree):
+    tree.nodes("0-3", "4-7")
+    other = tree.pci(PATH, {**GPU, **FAST}, 1)
+    tree.link("sys/bus/pci/devices/0000:99:00.0", tree.folder(other))
+    topology = tree.probe()
+    function = topology.functions["0000:99:00.0"]
+    assert (function.kind, function.vendor_id, function.class_code, function.link) == ("other", None, None, None)
+    assert (function.numa_node, function.root_complex, function.bridges) == (None, None, [])
+    assert [gpu.address for gpu in topology.gpus] == [other]
+    assert topology.source.unreadable == [
+        f"/sys/bus/pci/devices/0000:99:00.0: leads to the folder of another device: /{tree.folder(other)}"
+    ]
+
+
+@pytest.mark.parametrize("pf", ["pci0000:17/0000:17:02.0/0000:20:00.0", "pci0000:97/0000:97:01.0/0000:98:00.0"])
+def test_vf_whose_link_leads_to_a_function_elsewhere_is_no_vf_of_that(tree, pf):
+    tree.pci(pf, NIC, 0)
+    tree.vf(pf[-12:], 3, "pci0000:17/0000:17:01.0/0000:18:00.1", NIC_VF, numa=0)
+    topology = tree.probe()
+    function = topology.functions["0000:18:00.1"]
+    assert (function.physfn, function.vf_number) == (None, None)
+    assert "which cannot be its PF" in topology.source.unreadable[0]
+
+
 def test_local_cpus_alone_do_not_reach_kubernetes(tree):
     tree.nodes("0-3", "4-7")
     tree.pci(PATH, {**GPU, "local_cpulist": "4-7"})

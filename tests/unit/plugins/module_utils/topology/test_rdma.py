@@ -164,6 +164,14 @@ def test_plain_directory_in_the_class_takes_no_strangers_interfaces(tree, nic):
     assert (device.address, device.interfaces) == (None, [])
 
 
+def test_link_to_another_device_gives_nothing_of_that_one(tree, nic):
+    folder = tree.rdma("mlx5_0", nic)
+    tree.link("sys/class/infiniband/mlx5_1", folder)
+    topology = tree.probe()
+    assert [one.name for one in topology.rdma_devices] == ["mlx5_0"]
+    assert "leads to the folder of another device" in topology.source.unreadable[0]
+
+
 def test_device_whose_link_dangles_is_named(tree):
     tree.link("sys/class/infiniband/mlx5_0", "sys/devices/gone/infiniband/mlx5_0")
     topology = tree.probe()
