@@ -59,10 +59,11 @@ def _check_link(link: links.Link, config: Config, path: str, problems: list[Prob
 
 def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]) -> None:
     with Ethtool() as tool:
-        known = tool.features(name)
+        wanted = config.get("features", {})
+        lacking = driver_settings.resolve(wanted, tool.features(name), tool.fixed_features(name))[1] if wanted else []
         flags = tool.private_flags(name)
         _unused, most = tool.rings(name)
-    for feature in driver_settings.resolve(config.get("features", {}), known)[1]:
+    for feature in lacking:
         at = below(below(path, "features"), feature)
         problems.append(Problem(at, "this interface cannot change such a feature", "unsupported"))
     for flag in config.get("privateFlags", {}):

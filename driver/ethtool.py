@@ -86,6 +86,16 @@ class Ethtool:
             if feature and blocks[bit // 32][0] >> bit % 32 & 1
         }
 
+    def fixed_features(self, name: str) -> dict[str, bool]:
+        """Those that cannot be changed, and whether they are on."""
+        names, blocks = self._features(name)
+        can = self.features(name)
+        return {
+            feature: bool(blocks[place // 32][2] >> place % 32 & 1)
+            for place, feature in enumerate(names)
+            if feature and feature not in can
+        }
+
     def set_features(self, name: str, wanted: t.Mapping[str, bool]) -> None:
         """Asks for features by the kernel's names; raises EOPNOTSUPP where the driver did not take one as asked."""
         names, blocks = self._features(name)
@@ -196,18 +206,27 @@ class Ethtool:
 _NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL)
 
 
-def resolve(wanted: t.Mapping[str, bool], known: t.Collection[str]) -> tuple[dict[str, bool], list[str]]:
-    """What was asked for in the kernel's names, of the features C(known) of an interface, and what it does not have."""
+def resolve(
+    wanted: t.Mapping[str, bool], known: t.Collection[str], fixed: t.Mapping[str, bool]
+) -> tuple[dict[str, bool], list[str]]:
+    """What was asked for in the kernel's names, of the features C(known) of an interface that can be changed, and what
+    it cannot be given. What C(fixed) features are already is nothing to ask for: of several that one word means, one is
+    enough for on, and off means all (as C(ethtool -k) shows it)."""
     found: dict[str, bool] = {}
     unknown = []
     for feature, on in wanted.items():
-        patterns = (feature,) if feature in known else ALIASES.get(feature, ())
-        matches = [
-            name
-            for name in sorted(known)
-            if any(name == p or (p.endswith("*") and name.startswith(p[:-1])) for p in patterns)
-        ]
+        patterns = (feature,) if feature in known or feature in fixed else ALIASES.get(feature, ())
+        matches = _matching(patterns, known)
         found.update(dict.fromkeys(matches, on))
-        if not matches:
+        states = [fixed[name] for name in _matching(patterns, fixed)]
+        if not matches and not (states and any(states) is on):
             unknown.append(feature)
     return found, unknown
+
+
+def _matching(patterns: t.Collection[str], names: t.Collection[str]) -> list[str]:
+    return [
+        name
+        for name in sorted(names)
+        if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in patterns)
+    ]

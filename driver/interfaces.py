@@ -431,10 +431,12 @@ def _set_ethtool(name: str, netns: Path | None, config: Config) -> None:
             tool.set_private_flags(name, settings.get("privateFlags", {}))
         with step(f"set features of {name}"):
             if settings.get("features"):
-                found, unknown = driver_settings.resolve(settings["features"], tool.features(name))
+                known, fixed = tool.features(name), tool.fixed_features(name)
+                found, unknown = driver_settings.resolve(settings["features"], known, fixed)
                 if unknown:
                     raise OSError(errno.EOPNOTSUPP, f"no feature {', '.join(unknown)} that can be changed")
-                tool.set_features(name, found)
+                if found:
+                    tool.set_features(name, found)
 
 
 def _enslave(connection: Netlink, index: int, vrf: Config) -> None:

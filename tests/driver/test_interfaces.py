@@ -218,6 +218,27 @@ def test_check_names_the_field() -> None:
 
 
 @on_a_node
+def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
+    """veth has no large receive offload: what asks for just that has it, and what asks for more is refused."""
+    host = node()
+    config = {
+        "name": "net1",
+        "ethtool": {"features": {"large-receive-offload": False, "rx-ntuple-filter": False, "tso": False}},
+    }
+    assert interfaces.check(ONE, config) == []
+    with Pod() as pod:
+        interfaces.attach(ONE, host, config, pod.pin)
+        with interfaces.Ethtool(pod.pin) as tool:
+            assert not tool.features("net1")["tx-tcp-segmentation"]
+            assert tool.fixed_features("net1")["rx-lro"] is False
+        assert interfaces.detach(ONE, host, pod.pin, config) == []
+    assert interfaces.snapshot(ONE) == host
+    for feature in ("lro", "large-receive-offload", "rx-lro"):
+        (problem,) = interfaces.check(ONE, {"ethtool": {"features": {feature: True}}})
+        assert problem.path.startswith("ethtool.features") and feature in problem.path
+
+
+@on_a_node
 def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
     host = node()
     pod = Pod()

@@ -271,7 +271,7 @@ def prepare(state: State) -> None:
     pair("one", up=False)
     batch(state.link)
     with ethtool.Ethtool() as tool:
-        found, _unused = ethtool.resolve(state.features, tool.features("one"))
+        found, _unused = ethtool.resolve(state.features, tool.features("one"), {})
         with contextlib.suppress(OSError):
             tool.set_features("one", found)
     for key, value in state.sysctls.items():
