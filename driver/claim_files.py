@@ -82,19 +82,31 @@ class ClaimFiles:
             return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
         return tuple(self.live_nodes(device))
 
+    def set_attached(self, uid: str, attached: bool) -> None:
+        """Let hooks know, without asking the driver, that the claim's devices are in its pinned namespace; or no more,
+        which comes before any of them is touched."""
+        with _disk():
+            if attached:
+                self.paths.attached_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.paths.attached(uid).touch(mode=0o600)
+            else:
+                self.paths.attached(uid).unlink(missing_ok=True)
+
     def remove(self, uid: str) -> None:
         """Remove all of a claim."""
+        self.set_attached(uid, False)
         with _disk():
             cdi.remove(self.paths, uid)
             metadata.remove(self.paths, uid)
         netns.unpin(self.paths.pin(uid), self.mounts)
 
     def claims(self) -> set[str]:
-        """The UIDs of claims that have a file or a pin."""
-        folder = self.paths.netns_dir
+        """The UIDs of claims that have any file or a pin."""
         with _disk():
-            pins = set(os.listdir(folder)) if folder.is_dir() else set()
-            return cdi.written(self.paths) | metadata.written(self.paths) | pins
+            found = cdi.written(self.paths) | metadata.written(self.paths)
+            for folder in (self.paths.netns_dir, self.paths.attached_dir):
+                found |= set(os.listdir(folder)) if folder.is_dir() else set()
+            return found
 
 
 @contextlib.contextmanager

@@ -283,6 +283,8 @@ class Service:
                 with self._devices(record):
                     self._detach(record)
             self.files.write(record)
+            if record.phase == ATTACHED:
+                self.files.set_attached(uid, True)
             self._tell(record)
             self._keep_leases(record)
 
@@ -517,6 +519,7 @@ class Service:
                 log.info("%s", note)
             self.files.write_metadata(record)
             self._save(record, ATTACHED)
+            self.files.set_attached(record.uid, True)
         except BaseException as error:
             message = error.message if isinstance(error, DriverError) else "the driver failed"
             log.error("attach failed: %s", message)
@@ -604,6 +607,7 @@ class Service:
             except DriverError as error:
                 log.warning("it is taken back without a word on disk: %s", error.message)
                 record.phase = DETACHING
+            self.files.set_attached(record.uid, False)
             pin = self.paths.pin(record.uid)
             self._drop_leases(record)
             failures = []

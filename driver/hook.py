@@ -8,6 +8,8 @@ A program of its own: C(python -I -S hook.py SOCKET CLAIM-UID SECONDS), the cont
 It opens the container's network namespace and hands it to the driver together with the state.
 Where the driver restarts, or something has to end first, it asks again, up to SECONDS. Exit status 0: devices are
 attached. Otherwise the container does not start, and the one line on standard error stands in the pod's event.
+Where the driver has said that the claim's devices are in this very namespace, nothing is to be asked: a container that
+starts again, or a second one of the pod, needs no driver.
 Each start of a container waits for it, so it loads nothing: json and socket would take longer than all else here.
 The node's own Python may run it, from 3.6 on: annotations are evaluated there, and before 3.10 a socket's timeout is no
 TimeoutError.
@@ -64,6 +66,8 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
         netns = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise Failure(f"the container's process {pid}: {error.strerror}") from None
+    if attached(os.path.dirname(path), uid, netns):
+        return
     request = f"{uid} {pid}\n".encode() + state
     unfinished = Again("the driver has not finished")
     while True:
@@ -77,6 +81,19 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
             if isinstance(reason, Told):
                 unfinished = reason  # says more than that the time was over in the middle of a try
         time.sleep(_PAUSE)
+
+
+def attached(folder: str, uid: str, netns: int) -> bool:
+    """Whether the claim's devices are in the container's namespace, set up: the driver's word is there (Paths.attached,
+    which it takes back before it touches a device), and the namespace that it has pinned for the claim is this one. A
+    pin keeps its namespace, so no other one can have the same numbers."""
+    try:
+        os.stat(f"{folder}/attached/{uid}")
+        pin = os.stat(f"{folder}/netns/{uid}")
+    except OSError:
+        return False
+    own = os.fstat(netns)
+    return (pin.st_dev, pin.st_ino) == (own.st_dev, own.st_ino)
 
 
 def process(state: bytes) -> int:

@@ -66,6 +66,11 @@ class Paths:
         return self.run_dir / "netns"
 
     @property
+    def attached_dir(self) -> Path:
+        """One empty file a claim whose devices are in its pinned namespace, set up. Hooks look for it (hook.py)."""
+        return self.run_dir / "attached"
+
+    @property
     def serialize_lock(self) -> Path:
         """Held around each operation on claims while two instances may run."""
         return self.plugin_dir / "serialize.lock"
@@ -77,6 +82,10 @@ class Paths:
     def pin(self, uid: str) -> Path:
         """The pinned network namespace of a claim's pod."""
         return self.netns_dir / uid
+
+    def attached(self, uid: str) -> Path:
+        """What says that a claim's devices are in its pinned namespace."""
+        return self.attached_dir / uid
 
     def service_socket(self, instance: str | None = None) -> Path:
         """Where kubelet calls the driver. C(instance) is a pod's UID where two instances may run side by side.
@@ -101,7 +110,14 @@ class Paths:
     def make(self) -> None:
         """Make the folders that the driver owns, closed to others. Those of kubelet and of CDI are only made where
         they are missing, as their owners would make them."""
-        for folder in (self.plugin_dir, self.state_dir, self.untold_dir, self.run_dir, self.netns_dir):
+        for folder in (
+            self.plugin_dir,
+            self.state_dir,
+            self.untold_dir,
+            self.run_dir,
+            self.netns_dir,
+            self.attached_dir,
+        ):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.registry_dir, self.cdi_dir, self.metadata_dir):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

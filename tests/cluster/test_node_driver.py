@@ -301,6 +301,28 @@ def test_devices_come_back_from_pods_that_ended_while_the_driver_was_away(node: 
     assert host_state("rail1") == before
 
 
+def test_a_container_starts_again_while_the_driver_is_down(node: Node, driver: Driver) -> None:
+    """Its devices are where they were: there is nothing to ask."""
+
+    def restarted() -> bool:
+        status = node.plane.expect("GET", "/api/v1/namespaces/default/pods/again")["status"]["containerStatuses"][0]
+        return status["restartCount"] == 1 and bool(status["ready"])
+
+    pod = node.pod("again", resourceClaims=[template(driver, "again", {"name": "net1"}, "rail1")])
+    pod["spec"]["restartPolicy"] = "Always"
+    pod["spec"]["containers"][0]["command"] = ["/usr/bin/sh", "-c", 'trap "exit 1" USR1; sleep infinity & wait']
+    node.run_pod(pod)
+    driver.stop()
+    try:
+        node.execute("again", "kill", "-USR1", "1")
+        node.plane.wait_for(restarted, "the container to start again", 60)
+        assert "net1" in links(node, "again")
+    finally:
+        driver.start()
+        driver.wait_ready()
+    end(node, driver, "again")
+
+
 #: A driver as kubelets before 1.34 knew them.
 OLDER = """
 from lanewise_driver import protocol

@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import cdi, hook, hook_server
+from lanewise_driver import cdi, hook, hook_server, netns
 from lanewise_driver.hook_server import HookServer
 from lanewise_driver.metrics import Metrics
 from lanewise_driver.paths import Paths
@@ -201,6 +201,23 @@ def test_waits_for_a_driver_that_was_killed_at_work(paths: Paths, shelf: Shelf, 
     server.start()
     assert waiting.ended() == (0, "")
     server.stop(1)
+
+
+def test_where_the_devices_are_there_nobody_is_asked(paths: Paths, container: int) -> None:
+    """A container starts again, or a second one of the pod starts, while the driver is down; and none does that is in
+    another namespace, or before the driver has said that all is set up."""
+    pin = paths.pin(CLAIM)
+    netns.pin(f"/proc/{container}/ns/net", pin)
+    try:
+        assert Hook(paths, container, 0.1).ended()[0] == 1  # pinned is not attached
+        paths.attached(CLAIM).touch()
+        started = time.monotonic()
+        assert Hook(paths, container, 30).ended() == (0, "")
+        assert time.monotonic() - started < 20
+        assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1  # as a pod's new sandbox
+    finally:
+        netns.unpin(pin)
+    assert Hook(paths, container, 0.1).ended()[0] == 1  # taken back
 
 
 def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
