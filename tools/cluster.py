@@ -35,6 +35,8 @@ VARIABLES = ("LANEWISE_KUBE_BIN", "KUBEBUILDER_ASSETS")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 #: What a node runs besides: kubelet, containerd, the CNI plugins of a simple network, a sandbox's first process.
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "ptp", "host-local", "loopback", "pause")
+#: Another DRA driver for NICs, which the bench runs on the same node (tests/bench/dranet.py).
+DRANET = "dranet"
 #: What a build with empty caches took on two cores; docs/cluster.md has the figures of each version.
 SECONDS = {
     "etcd": 45,
@@ -50,6 +52,7 @@ SECONDS = {
     "host-local": 3,
     "loopback": 3,
     "pause": 3,
+    "dranet": 90,
 }
 
 
@@ -79,6 +82,7 @@ SOURCES = (
     ),
     Source("cni", "github.com/containernetworking/plugins", _PLUGINS),
     Source("pause", "lanewise.dev/tests/cluster/pause", {"pause": ""}),
+    Source("dranet", "sigs.k8s.io/dranet", {"dranet": "/cmd/dranet"}),
 )
 KUBERNETES = "k8s.io/kubernetes"
 KUBERNETES_TAGS = "selinux,notest,grpcnotrace"  # those of the release's own build

@@ -486,14 +486,14 @@ PARTS: dict[str, t.Callable[[Path], Figures]] = {
 _INNER = {"claims-inside": claims_inside, "pods-inside": pods_inside}
 
 
-def _child(command: list[str]) -> Figures:
+def _child(command: list[str], seconds: float = PATIENCE) -> Figures:
     """The figures that a program prints. It and all its children end with this process or when the time is up."""
     done = subprocess.run(
         ["setpriv", "--pdeathsig", "KILL", *command],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=seconds,
         cwd=REPOSITORY,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
