@@ -87,7 +87,8 @@ def write(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True
         files.remove(path)
         return []
     spec = specification(paths, uid, devices, hook)
-    files.replace(path, (json.dumps(spec, indent=2) + "\n").encode(), 0o644)
+    # /run is empty after a power cut, and the driver writes every claim's spec anew when it starts
+    files.replace(path, (json.dumps(spec, indent=2) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
     return [identifier(uid, device) for device in devices]
 
 

@@ -127,13 +127,21 @@ class Writer:
         #: Claims whose status the server never takes: no more requests for these.
         self._refused: set[str] = set()
 
-    def put(self, claim: ClaimRef, devices: list[Object], done: t.Callable[[], None] | None = None) -> None:
-        """Let the claim's status say this of our devices; nothing clears it. Never blocks, never raises.
+    def put(
+        self,
+        claim: ClaimRef,
+        devices: list[Object],
+        done: t.Callable[[], None] | None = None,
+        settle: float | None = None,
+    ) -> None:
+        """Let the claim's status say this of our devices; nothing clears it. Never blocks, never raises. C(settle) is
+        how many seconds to wait for a later word.
 
         C(done) is called in the writer's thread when that is so, or can never be.
         """
         with self._changed:
-            self._waiting[claim.uid] = _Waiting(claim, devices, time.monotonic() + self._settle, done)
+            due = time.monotonic() + (self._settle if settle is None else settle)
+            self._waiting[claim.uid] = _Waiting(claim, devices, due, done)
             self._changed.notify_all()
 
     def start(self) -> None:

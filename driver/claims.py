@@ -30,6 +30,7 @@ from .errors import Busy, DriverError, KernelError, Refused, Unreachable
 from .inventory import Device
 from .lock import PATIENCE, Locks
 from .metrics import DETACH, Metrics
+from .pace import Pace
 from .paths import Paths
 from .plan import consumer, plan, refusal
 from .records import (
@@ -54,6 +55,9 @@ if t.TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESERVE = "reserve"
+#: Seconds until a claim's status says that its devices are prepared: when many pods start at once, they are attached by
+#: then, and one request tells of both.
+PREPARED_SETTLE = 5.0
 
 
 class Cluster(claim_status.Api, t.Protocol):
@@ -73,7 +77,7 @@ class Inventory(t.Protocol):
 
     def withheld(self, name: str) -> str: ...
 
-    def needed(self, name: str) -> str: ...
+    def needed(self, names: t.Iterable[str]) -> dict[str, str]: ...
 
     @property
     def publication(self) -> publish.Publication: ...
@@ -114,6 +118,7 @@ class Service:
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.mounts = mounts
         self.boot = boot or boot_id()
+        self.pace = Pace()
         # a renewed lease is written down where nobody works on its claim: waiting could wait for who waits for it
         self._quick = Locks(self.locks.folder, 0.0)
         #: By claim and device: what is wrong with those that pods have.
@@ -319,8 +324,10 @@ class Service:
 
     # steps; the claim's lock is held
 
-    def _claim(self, uid: str) -> t.ContextManager[None]:
-        return self.locks.hold(f"claim-{uid}")
+    @contextlib.contextmanager
+    def _claim(self, uid: str) -> t.Iterator[None]:
+        with self.pace.working(), self.locks.hold(f"claim-{uid}"):
+            yield
 
     def _devices(self, record: Record) -> t.ContextManager[None]:
         return self.locks.hold(*(f"device-{device.lock}" for device in record.held))
@@ -430,9 +437,9 @@ class Service:
     def _check_devices(self, record: Record) -> None:
         """Whether the node can spare the devices, and they can do what is asked. Raises Refused and Busy."""
         problems: list[Problem] = []
+        for name, reason in self.inventory.needed([device.device for device in record.held]).items():
+            raise Busy(f"{name} is not given to pods now: {reason}")
         for device in record.held:
-            if reason := self.inventory.needed(device.device):
-                raise Busy(f"{device.device} is not given to pods now: {reason}")
             if device.interface:
                 identity = Device.from_json(device.known).identity
                 where = f"configuration of request {device.request} ({device.device})"
@@ -473,7 +480,10 @@ class Service:
             self.store.remove(uid)
 
     def _tell(self, record: Record, failure: str = "") -> None:
-        self.status.put(_reference(record), claim_status.devices(record, failure, self._ailing.get(record.uid)))
+        said = claim_status.devices(record, failure, self._ailing.get(record.uid))
+        # prepared is the last word only where the pod's containers are long in coming
+        settle = PREPARED_SETTLE if record.phase == PREPARED and record.held and not failure else None
+        self.status.put(_reference(record), said, settle=settle)
 
     def _untell(self, claim: ClaimRef) -> None:
         """Have nothing of us in the claim's status."""

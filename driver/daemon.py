@@ -16,7 +16,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import cdi, claim_status, cluster, events, logs, metrics
+from . import cdi, claim_status, cluster, events, logs, metrics, pace
 from .claims import Service
 from .dra.interface_config import DRIVER
 from .hook_server import HookServer
@@ -63,7 +63,8 @@ class Daemon:
         self.status = claim_status.Writer(self.cluster, reporter=self.reporter)
         self.inventory = Inventory(lambda: self.settings.current, self._held, root)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
-        self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published)
+        busy = self.service.pace.busy
+        self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy)
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
         self.web: metrics.Web | None = None
@@ -109,6 +110,7 @@ class Daemon:
         self.hooks.start()
         self.plugin.start()
         threading.Thread(target=self._look_after, name="health", daemon=True).start()
+        pace.tune()
         _tell_manager("READY=1")
 
     def _stop(self) -> None:

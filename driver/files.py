@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import secrets
@@ -18,9 +19,18 @@ UNFINISHED = ".unfinished"
 _ABANDONED = 60
 
 
-def replace(path: Path, content: bytes, mode: int) -> None:
-    """Write a file as a whole: readers see the old content or the new, also after a crash. Leaves one with the same
-    content as it is. The folder is made where it is missing. Raises OSError."""
+class PowerCut(enum.Enum):
+    """What a power cut right after a write leaves. Each fsync is a commit of the filesystem's journal, which takes
+    milliseconds on many disks: two for the first, one for the second, none for the third."""
+
+    KEEPS_NEW = "the new content"
+    KEEPS_EITHER = "the old content or the new"
+    MAY_EMPTY = "the old content, the new, or none: for what is written anew after a boot"
+
+
+def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCut.KEEPS_NEW) -> None:
+    """Write a file as a whole: readers see the old content or the new, also after the death of this process. Leaves one
+    with the same content as it is. The folder is made where it is missing. Raises OSError."""
     try:
         if path.read_bytes() == content:
             return
@@ -33,18 +43,20 @@ def replace(path: Path, content: bytes, mode: int) -> None:
             file.write(content)
             file.flush()
             os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
+            if power_cut is not PowerCut.MAY_EMPTY:
+                os.fsync(descriptor)
         os.rename(draft, path)
     except OSError:
         remove(draft)
         raise
-    _synchronize(path.parent)
+    if power_cut is PowerCut.KEEPS_NEW:
+        _synchronize(path.parent)
 
 
 def overwrite(path: Path, content: bytes) -> None:
     """Write new content into the same file, for those who have it mounted. Where it is shorter than the old, line ends
     follow: one write changes everything, and none of the old is left to be read. Where the disk is full the old content
-    is put back. Raises OSError."""
+    is put back. A power cut may lose it: whoever had it mounted is gone then too. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
@@ -55,7 +67,6 @@ def overwrite(path: Path, content: bytes) -> None:
                 os.ftruncate(descriptor, size)
                 os.pwrite(descriptor, old, 0)  # which has its room already
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -76,7 +76,9 @@ class Inventory:
         self._settings = settings
         self._held = held
         self._root = root
-        self._lock = threading.RLock()
+        # one probe at a time, which takes long on a large node; what it found is exchanged as a whole
+        self._probing = threading.Lock()
+        self._sessions_lock = threading.Lock()
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
         self._sessions: set[tuple[Address, Address]] = set()
@@ -94,66 +96,70 @@ class Inventory:
 
         Raises DriverError.
         """
-        with self._lock:
-            settings = self.settings
-            held = {device.name: device for device in self._held()}
-            try:
-                facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
-            except (OSError, OverrideError) as error:
-                raise DriverError(f"the node cannot be probed: {error}") from error
-            policy = publish.Policy(
-                include=settings.include,
-                exclude=settings.exclude,
-                virtual=settings.virtual_interfaces,
-                management=settings.management,
-                aliases=dict(settings.aliases),
-                uplinks=self._uplinks(settings),
-                held={name: device.device for name, device in held.items()},
-            )
-            publication = publish.publication(facts, counters, policy)
-            found = _devices(publication, facts)
-            self._devices = {**found, **held}
-            self._publication = publication
-            return publication
+        with self._probing:
+            return self._refresh(counters)
+
+    def _refresh(self, counters: bool) -> publish.Publication:
+        settings = self.settings
+        held = {device.name: device for device in self._held()}
+        try:
+            facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
+        except (OSError, OverrideError) as error:
+            raise DriverError(f"the node cannot be probed: {error}") from error
+        policy = publish.Policy(
+            include=settings.include,
+            exclude=settings.exclude,
+            virtual=settings.virtual_interfaces,
+            management=settings.management,
+            aliases=dict(settings.aliases),
+            uplinks=self._uplinks(settings),
+            held={name: device.device for name, device in held.items()},
+        )
+        publication = publish.publication(facts, counters, policy)
+        found = _devices(publication, facts)
+        self._devices = {**found, **held}
+        self._publication = publication
+        return publication
 
     @property
     def publication(self) -> publish.Publication:
         """The last one, or a first one."""
-        with self._lock:
-            return self._publication or self.refresh()
+        return self._publication or self.refresh()
 
     def device(self, name: str) -> Device | None:
         """A device of the last probe, or one that a record holds. An unknown name makes it probe. Raises as refresh."""
-        with self._lock:
-            if name not in self._devices:
-                self.refresh()
-            return self._devices.get(name)
+        if name not in self._devices:
+            self.refresh()
+        return self._devices.get(name)
 
     def withheld(self, name: str) -> str:
         """Why a device was not published at the last probe; empty where it was, or where there is no such device."""
-        with self._lock:
-            for key, reason in self.publication.withheld.items():
-                if name in (publish.device_name(key), publish.interface_device_name(key)):
-                    return reason
-            return ""
+        for key, reason in self.publication.withheld.items():
+            if name in (publish.device_name(key), publish.interface_device_name(key)):
+                return reason
+        return ""
 
-    def needed(self, name: str) -> str:
-        """Why the node itself needs the device at this moment (uplink, SSH session ...); empty where it does not.
+    def needed(self, names: t.Iterable[str]) -> dict[str, str]:
+        """Which of these devices the node itself needs now, by name with the reason (uplink, SSH session ...).
 
         Of a device that is not published at all, why that is so.
 
-        Looks at the kernel's tables anew: to be asked before a device is taken for a claim. Raises DriverError.
+        Looks at the kernel's tables anew, once for all of them: to be asked before devices are taken for a claim.
+        Raises DriverError.
         """
-        with self._lock:
+        found: dict[str, str] = {}
+        reasons: dict[str, str] | None = None
+        for name in names:
             device = self.device(name)
             if device is None:
-                return self.withheld(name)
-            if self._root != "/":
-                return ""
-            names = _interfaces_of(device.address) if device.address else []
-            names = names or ([device.interface] if device.interface else [])
-            reasons = self._uplinks(self.settings)
-            return next((reasons[one] for one in names if one in reasons), "")
+                found[name] = self.withheld(name)
+            elif self._root == "/":
+                interfaces = _interfaces_of(device.address) if device.address else []
+                interfaces = interfaces or ([device.interface] if device.interface else [])
+                if reasons is None:
+                    reasons = self._uplinks(self.settings)
+                found[name] = next((reasons[one] for one in interfaces if one in reasons), "")
+        return {name: reason for name, reason in found.items() if reason}
 
     def _uplinks(self, settings: Settings) -> dict[str, str]:
         if self._root != "/":
@@ -161,12 +167,15 @@ class Inventory:
         needed = uplinks.default_routes(settings.default_routes)
         # Who has been logged in over an interface will be again: it does not come and go with the session. An address
         # that has left the node is nobody's path any more.
-        self._sessions |= uplinks.ssh_sessions()
-        if self._sessions:
-            own = uplinks.addresses()
-            self._sessions = {pair for pair in self._sessions if pair[0] in own}
+        now = uplinks.ssh_sessions()
+        with self._sessions_lock:
+            sessions = self._sessions | now
+            if sessions:
+                own = uplinks.addresses()
+                sessions = {pair for pair in sessions if pair[0] in own}
+            self._sessions = sessions
         for pairs, reason in (
-            (self._sessions, "an SSH session to this node is on it"),
+            (sessions, "an SSH session to this node is on it"),
             ([(one, None) for one in self.node_addresses], "it has the node's address"),
             ([(None, one) for one in self.api_addresses], "the API server is reached over it"),
         ):

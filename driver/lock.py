@@ -4,7 +4,8 @@
 
 """Locks between threads and processes, while an update lets two instances of the driver run side by side.
 
-The kernel lets them go when their holder dies. They are held on files, as the holder keeps a descriptor open.
+The kernel lets them go when their holder dies. They are held on files, as the holder keeps a descriptor open. Another
+process that wants one asks again and again; threads of one process wake each other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import re
+import threading
 import time
 import typing as t
 from pathlib import Path
@@ -91,6 +93,39 @@ class Owned:
             self._descriptor = None
 
 
+class _Queue:
+    """What the threads of this process wait at before they try the file, so that one is woken when another lets go.
+    C(users) are those that hold it or wait for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+
+
+_queues: dict[Path, _Queue] = {}
+_queues_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _turn(path: Path, end: float, busy: str) -> t.Iterator[None]:
+    """The turn of this thread among those of the process that want the lock C(path). Raises Busy as _take."""
+    with _queues_lock:
+        queue = _queues.setdefault(path, _Queue())
+        queue.users += 1
+    try:
+        if not queue.lock.acquire(timeout=max(0.0, end - time.monotonic())):
+            raise Busy(busy)
+        try:
+            yield
+        finally:
+            queue.lock.release()
+    finally:
+        with _queues_lock:
+            queue.users -= 1
+            if not queue.users:
+                del _queues[path]
+
+
 class Locks:
     """Locks by name, whose files are there only while they are held."""
 
@@ -115,11 +150,13 @@ class Locks:
         except OSError as error:
             raise DriverError(f"the folder of locks {self.folder} cannot be made: {error.strerror}") from error
         path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
-        descriptor = _take(path, end, f"another operation holds {name} for more than {self.patience:.0f} s")
-        try:
-            yield
-        finally:
-            _remove(path, descriptor)
+        busy = f"another operation holds {name} for more than {self.patience:.0f} s"
+        with _turn(path, end, busy):
+            descriptor = _take(path, end, busy)
+            try:
+                yield
+            finally:
+                _remove(path, descriptor)
 
     def sweep(self) -> None:
         """Remove the files of holders that were killed. Raises OSError."""

@@ -66,7 +66,8 @@ def write(
                 new["metadata"]["generation"] = generation + 1
                 files.overwrite(path, _stream(new))
         else:
-            files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644)
+            # the driver writes it anew when it starts, before any container can
+            files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644, files.PowerCut.MAY_EMPTY)
         mounts[request] = Mount(path, container_path(claim.name, request, pod_claim_name))
     return mounts
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import stat
 import threading
@@ -23,6 +24,8 @@ from .errors import Busy, KernelError
 
 #: The namespace that the driver runs in: the node's.
 HOST = "/proc/self/ns/net"
+#: That of a thread.
+_OWN = "/proc/thread-self/ns/net"
 
 _CLONE_FS = 0x00000200
 _CLONE_NEWNS = 0x00020000
@@ -33,6 +36,7 @@ _MNT_DETACH = 2
 _NS_GET_NSTYPE = 0xB703
 
 _libc = ctypes.CDLL(None, use_errno=True)
+log = logging.getLogger(__name__)
 
 T = t.TypeVar("T")
 PathLike = t.Union[str, "os.PathLike[str]"]
@@ -141,10 +145,12 @@ def unpin(at: Path, mounts: str | None = None) -> None:
 
 
 def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any) -> T:
-    """Calls the function in a namespace, from a thread of its own that ends with it.
+    """Calls the function in a namespace, in which this thread is meanwhile. None is the driver's own namespace.
 
-    No other thread ever changes its namespace, so none can be left in a wrong one. None is the driver's own namespace.
-    Costs about 0.1 ms. What C(function) raises is raised; KernelError where the namespace cannot be entered.
+    The first thread of the process never leaves its namespace, as C(/proc/self) means it for all threads: for it
+    another one goes there, which costs a millisecond on a busy machine. What C(function) raises is raised; KernelError
+    where the namespace cannot be entered. Where a thread could not come back the process ends: nothing may go on in a
+    pod's network as if it was the node's.
     """
     if path is None:
         return function(*args)
@@ -152,14 +158,21 @@ def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any)
     descriptor = path if isinstance(path, int) else _open(path, step)
 
     def inside() -> T:
+        own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _setns(descriptor, _CLONE_NEWNET)
-        except OSError as error:
-            raise KernelError(step, error.errno or 0) from error
-        return function(*args)
+            try:
+                _setns(descriptor, _CLONE_NEWNET)
+            except OSError as error:
+                raise KernelError(step, error.errno or 0) from error
+            try:
+                return function(*args)
+            finally:
+                _return(own)
+        finally:
+            os.close(own)
 
     try:
-        return _in_thread(inside)
+        return _in_thread(inside) if threading.get_native_id() == os.getpid() else inside()
     finally:
         if descriptor is not path:
             os.close(descriptor)
@@ -174,6 +187,15 @@ def new() -> int:
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     return _in_thread(make)
+
+
+def _return(own: int) -> None:
+    """Back to the thread's own namespace. The kernel refuses that for want of memory or of rights alone."""
+    try:
+        _setns(own, _CLONE_NEWNET)
+    except OSError:
+        log.critical("a thread cannot leave a pod's network namespace: the driver ends, to be started again")
+        os.abort()
 
 
 def _open(path: PathLike, step: str) -> int:

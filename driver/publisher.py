@@ -32,6 +32,9 @@ _LOG = logging.getLogger(__name__)
 #: Seconds that an event waits for others, and that lie between two looks at the node.
 SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
+#: How long a look at the node waits while pods start or end, and between two looks whether they still do.
+BUSY_SECONDS = 2.0
+BUSY_STEP = 0.1
 #: Some things make no event, such as a new SSH session or the speed of a link.
 RESYNC_SECONDS = 60.0
 #: How long a stop waits for what is being written.
@@ -45,7 +48,8 @@ class Publisher:
     """Publishes C(inventory) by C(cluster).
 
     C(settings) is watched for changes of its file. C(published) is called after each time that the slices were found
-    or made right, with the publication; it must be quick and may be called from another thread. Start it once.
+    or made right, with the publication; it must be quick and may be called from another thread. C(busy) says whether
+    pods start or end: a probe would take the processor from them, and waits for BUSY_SECONDS at most. Start it once.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class Publisher:
         inventory: Inventory,
         settings: SettingsFile | None = None,
         published: t.Callable[[Publication], None] | None = None,
+        busy: t.Callable[[], bool] = lambda: False,
     ) -> None:
+        self._busy = busy
         self._cluster = cluster
         self._inventory = inventory
         self._settings = settings
@@ -134,7 +140,7 @@ class Publisher:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._stopping or self._reason, RESYNC_SECONDS)
-            if self._wait(SETTLE_SECONDS):
+            if self._wait(SETTLE_SECONDS) or self._wait_while_busy():
                 return
             with self._condition:
                 reason, self._reason = self._reason or "resync", ""
@@ -152,6 +158,14 @@ class Publisher:
             delay = _FIRST_DELAY
             if self._wait(max(0.0, INTERVAL_SECONDS - (time.monotonic() - began))):
                 return
+
+    def _wait_while_busy(self) -> bool:
+        """Whether the publisher is to end."""
+        end = time.monotonic() + BUSY_SECONDS
+        while self._busy() and time.monotonic() < end:
+            if self._wait(BUSY_STEP):
+                return True
+        return self._stopping
 
     def _fail(self, error: Exception) -> None:
         self.failures += 1

@@ -11,6 +11,7 @@ the old text or the new one. Disk is the truth: two instances of the driver may 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from . import files
 from .errors import DriverError
+from .files import PowerCut
 
 SCHEMA = 1
 
@@ -143,6 +145,14 @@ class NewerSchema(ValueError):
     """What a newer driver wrote."""
 
 
+@functools.lru_cache(None)
+def _fields(form: t.Any) -> tuple[dict[str, t.Any], set[str]]:
+    """The types of a dataclass' fields by name, and the names of those that have no default."""
+    fields = dataclasses.fields(form)
+    required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
+    return {one.name: t.get_type_hints(form)[one.name] for one in fields}, required
+
+
 def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
     """A value of the type C(form), which dataclasses of this module use."""
     if form is t.Any:
@@ -153,11 +163,9 @@ def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
     if dataclasses.is_dataclass(form):
         if not isinstance(value, dict):
             raise ValueError(f"{path} must be a mapping")
-        hints = t.get_type_hints(form)
-        fields = {one.name: one for one in dataclasses.fields(form)}
-        if unknown := set(value) - set(fields):
+        hints, required = _fields(t.cast(t.Hashable, form))
+        if unknown := set(value) - set(hints):
             raise ValueError(f"{path} has unknown keys {', '.join(sorted(unknown))}")
-        required = {name for name, one in fields.items() if one.default is one.default_factory is dataclasses.MISSING}
         if missing := required - set(value):
             raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
         made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
@@ -176,6 +184,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        #: What the last M(all) has read: the files' contents and the records, by UID.
+        self._seen: dict[str, tuple[bytes, Record]] = {}
 
     def path(self, uid: str) -> Path:
         if not _UID.fullmatch(uid):
@@ -184,11 +194,17 @@ class Store:
 
     def load(self, uid: str) -> Record | None:
         """The record of a claim, if there is one. Raises Unreadable."""
-        path = self.path(uid)
+        content = self._content(uid)
+        return None if content is None else self._record(uid, content)
+
+    def _content(self, uid: str) -> bytes | None:
         try:
-            content = path.read_bytes()
+            return self.path(uid).read_bytes()
         except FileNotFoundError:
             return None
+
+    def _record(self, uid: str, content: bytes) -> Record:
+        path = self.path(uid)
         try:
             record = decode(content)
             if record.uid != uid:
@@ -220,26 +236,39 @@ class Store:
         return sorted(uid for uid in found if _UID.fullmatch(uid))
 
     def all(self) -> tuple[list[Record], list[Unreadable]]:
-        """Every record that can be read, and what is to be told of those that cannot."""
-        records: list[Record] = []
+        """Every record that can be read, and what is to be told of those that cannot. The records must not be changed:
+        the next caller gets the same ones, as far as the files are the same."""
+        seen: dict[str, tuple[bytes, Record]] = {}
         unreadable: list[Unreadable] = []
+        before = self._seen
         for uid in self.uids():
+            content = self._content(uid)
+            if content is None:
+                continue
+            if uid in before and before[uid][0] == content:
+                seen[uid] = before[uid]
+                continue
             try:
-                record = self.load(uid)
+                seen[uid] = content, self._record(uid, content)
             except Unreadable as error:
                 unreadable.append(error)
-            else:
-                records += [record] if record else []
-        return records, unreadable
+        self._seen = seen
+        return [record for _content, record in seen.values()], unreadable
 
     def save(self, record: Record) -> None:
-        """Write a record to disk; when this returns, it outlives a power cut. Raises DriverError."""
+        """Write a record to disk; when this returns, it outlives the death of this process, and one of phase
+        C(prepared) a power cut. Raises DriverError.
+
+        After a power cut the devices are on the node, whatever the phase was (claims.Service): there the record before
+        will do.
+        """
         if record.phase not in PHASES:
             raise ValueError(f"phase {record.phase!r} is not known")
         path = self.path(record.uid)
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            files.replace(path, encode(record), 0o600)
+            kept = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
+            files.replace(path, encode(record), 0o600, kept)
         except OSError as error:
             raise DriverError(f"the record of claim {record.uid} cannot be written: {error}") from error
 

@@ -344,7 +344,7 @@ def test_the_ssh_path() -> None:
         far = subprocess.Popen(["ip", "netns", "exec", "far", sys.executable, "-c", client], stdin=subprocess.PIPE)
         session, _ = server.accept()
         seen.append(published(node))
-        reason = node.withheld("net-nic1"), node.needed("net-nic1"), node.needed("net-nic0")
+        reason = node.withheld("net-nic1"), node.needed(["net-nic1", "net-nic0"])
         session.close()
         far.stdin.close()
         far.wait()
@@ -359,7 +359,8 @@ def test_the_ssh_path() -> None:
         "link set lo up",
     )
     assert found[0] == [ALL, ["nic0", "nic3"], ["nic0", "nic3"], ALL, ALL]
-    assert found[1] == ["an SSH session to this node is on it"] * 2 + [""]
+    session = "an SSH session to this node is on it"
+    assert found[1] == [session, {"net-nic1": session}]
 
 
 @needs_namespaces

@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What makes way for pods that start."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from lanewise_driver import pace
+from lanewise_driver.cluster import Access, Cluster
+from lanewise_driver.errors import Busy
+from lanewise_driver.inventory import Inventory
+from lanewise_driver.lock import Locks
+from lanewise_driver.pace import Pace
+from lanewise_driver.publisher import BUSY_SECONDS, Publisher
+from lanewise_driver.settings import Settings
+
+LONG = 60.0
+
+
+def test_operations_that_overlap_are_one_busy_time() -> None:
+    measured = Pace()
+    assert not measured.busy()
+    with measured.working():
+        with measured.working():
+            assert measured.busy()
+        assert measured.busy()
+    ended = time.monotonic()
+    while measured.busy():
+        assert time.monotonic() - ended < LONG
+        time.sleep(0.01)
+    assert time.monotonic() - ended >= pace.QUIET_SECONDS * 0.9
+
+
+class Recorder(Publisher):
+    """Notes when it would probe and publish."""
+
+    def __init__(self, busy: t.Callable[[], bool]) -> None:
+        cluster = Cluster(lambda: Access("https://127.0.0.1:1"), "lanewise.dev", "node-a", patience=0.0)
+        super().__init__(cluster, Inventory(Settings, lambda: ()), busy=busy)
+        self.times: list[float] = []
+        self.published = threading.Condition()
+
+    def publish(self, reason: str) -> t.Any:
+        with self.published:
+            self.times.append(time.monotonic())
+            self.published.notify_all()
+
+    def wait(self, count: int) -> bool:
+        with self.published:
+            return self.published.wait_for(lambda: len(self.times) >= count, LONG)
+
+
+def test_a_probe_waits_for_pods_that_start_and_not_for_ever() -> None:
+    busy = threading.Event()
+    recorder = Recorder(busy.is_set)
+    recorder.start()
+    try:
+        assert recorder.wait(1)
+        busy.set()
+        began = time.monotonic()
+        seen = len(recorder.times)
+        recorder.wake("a test")
+        assert recorder.wait(seen + 1)
+        assert recorder.times[seen] - began >= BUSY_SECONDS * 0.9  # with pods all the time
+        busy.clear()
+        recorder.wake("a test")
+        assert recorder.wait(seen + 2)
+    finally:
+        recorder.stop()
+
+
+def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
+    """Not by asking again: of many that wait each would take processor time from the one that works."""
+    one, other = Locks(tmp_path, LONG), Locks(tmp_path, LONG)  # as two parts of one process have them
+    had: list[int] = []
+
+    def work(number: int, locks: Locks) -> None:
+        with locks.hold("claim-1", "device-2"):
+            count = len(had)
+            time.sleep(0.001)
+            had.append(number)
+            assert len(had) == count + 1
+
+    threads = [threading.Thread(target=work, args=(number, (one, other)[number % 2])) for number in range(50)]
+    with one.hold("device-2"):
+        for thread in threads:
+            thread.start()
+        with pytest.raises(Busy), Locks(tmp_path, 0.0).hold("device-2"):
+            pass
+        before = time.thread_time(), time.process_time()
+        time.sleep(1)
+        assert time.process_time() - before[1] < 0.5  # 50 that ask every 5 ms took all of it
+        assert not had
+    for thread in threads:
+        thread.join(LONG)
+    assert sorted(had) == list(range(50))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_interpreter_changes_threads_soon() -> None:
+    before = sys.getswitchinterval()
+    try:
+        pace.tune()
+        assert sys.getswitchinterval() <= 0.001
+    finally:
+        sys.setswitchinterval(before)
