@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import typing as t
 
+from . import dad, links, sysctls, vf
 from . import ethtool as driver_settings
-from . import links, sysctls, vf
 from .dra.problems import Problem
 from .dra.reader import child as below
 from .ethtool import Ethtool
@@ -80,6 +80,9 @@ def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]
 
 def _check_ipv6(config: Config, path: str, problems: list[Problem]) -> None:
     if sysctls.have_ipv6():
+        if config.get("dad") == dad.OPTIMISTIC and not dad.supported():
+            message = "the node's kernel has no optimistic duplicate address detection; wait works on any"
+            problems.append(Problem(below(path, "dad"), message, "unsupported"))
         return
     for name, asked in (
         ("addresses", any(":" in one for one in config.get("addresses", ()))),

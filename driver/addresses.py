@@ -26,7 +26,7 @@ Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 _ADDRESS, _LOCAL, _LABEL, _BROADCAST, _CACHEINFO, _FLAGS, _METRIC, _PROTOCOL = 1, 2, 3, 4, 6, 8, 9, 11
-SECONDARY, DADFAILED, TENTATIVE = 0x01, 0x08, 0x40
+SECONDARY, NODAD, OPTIMISTIC, DADFAILED, TENTATIVE = 0x01, 0x02, 0x04, 0x08, 0x40
 #: What an administrator may ask for: no DAD, home address, temporary addresses of it, no prefix route, multicast join.
 _KEPT = 0x02 | 0x10 | 0x100 | 0x200 | 0x400
 _FOREVER = 2**32 - 1

@@ -21,7 +21,7 @@ import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import abilities, addresses, children, host_state, links, netlink, routes, stacked, sysctls, take_back, vf
+from . import abilities, addresses, children, dad, host_state, links, netlink, routes, stacked, sysctls, take_back, vf
 from . import ethtool as driver_settings
 from . import netns as namespaces
 from .dra.problems import Problem
@@ -99,7 +99,11 @@ def ailment(identity: Identity, host: Object, config: Config, netns: Path) -> st
         return "its interface is on the node, and not in the pod"
     if not place.up:
         return f"{place.name} was set down in the pod"
-    return "" if place.carrier else f"the link of {place.name} is down"
+    if not place.carrier:
+        return f"the link of {place.name} is down"
+    with step(f"look at the addresses of {place.name}"), Netlink(netns) as connection:
+        taken = dad.duplicates(connection, place.index)
+    return f"another node has {', '.join(taken)} of {place.name}" if taken else ""
 
 
 def _known(host: Object | None) -> Object | None:
@@ -251,6 +255,11 @@ def _wanted(host: Object, config: Config) -> _Wanted:
     if six and not config.get("mtu", 1280) < 1280:
         # container runtimes switch IPv6 off in pods whose own network has none
         wanted.sysctls.setdefault(_DISABLE_IPV6, 0)
+        kind = dad.mode(config)
+        wanted.sysctls = {**dad.settings(kind), **wanted.sysctls}
+        for entry in wanted.addresses:
+            if ":" in entry["address"]:
+                entry["flags"] = dad.flags(kind, entry)
     if table is not None:
         for route in wanted.routes:
             if route.get("table", routes.TABLE_MAIN) == routes.TABLE_MAIN:
@@ -465,14 +474,15 @@ def _vrf_table(link: links.Link) -> int:
 
 
 def _tentative(connection: Netlink, name: str, index: int, asked: t.Collection[str]) -> list[str]:
-    """Those of the addresses that are not proven unique yet; OSError (EADDRINUSE) where one is proven not to be."""
+    """Those of the addresses that cannot be used yet, as they are not proven unique; OSError (EADDRINUSE) where one is
+    proven not to be."""
     waiting = []
     for entry, flags in addresses.listed(connection, index):
         if entry["address"] not in asked:
             continue
         if flags & addresses.DADFAILED:
             raise OSError(errno.EADDRINUSE, f"another node has {entry['address']}, which {name} was to have")
-        if flags & addresses.TENTATIVE:
+        if dad.pending(flags):
             waiting.append(entry["address"])
     return waiting
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import struct
+import sys
 import threading
 import time
 import typing as t
@@ -287,10 +288,11 @@ def test_a_duplicate_address_is_found() -> None:
     host = node()
     run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
     with Pod() as pod:
-        config = {"name": "net1", "addresses": ["fd00::2/64"]}
+        config = {"name": "net1", "addresses": ["fd00::2/64"], "dad": "wait"}
         interfaces.attach(ONE, host, config, pod.pin)
         with pytest.raises(KernelError, match="another node has fd00::2/64"):
             interfaces.settle(pod.pin, {"net1": config["addresses"]})
+        assert interfaces.ailment(ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1"
         interfaces.detach(ONE, host, pod.pin, config)
         run("ip link set one-far down")
         notes = interfaces.attach(ONE, host, config, pod.pin).notes
@@ -298,6 +300,52 @@ def test_a_duplicate_address_is_found() -> None:
         (note,) = interfaces.settle(pod.pin, {"net1": config["addresses"]}, timeout=0.1)
         assert "no carrier" in note
         assert interfaces.detach(ONE, host, pod.pin, config) == []
+
+
+#: What a program does that serves at the address.
+_USE = "import socket; s=socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('fd00::2',0)); print('used')"
+
+
+@on_a_node
+def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
+    """And one that another node turns out to have is told, as the kernel takes it out of use."""
+    host = node()
+    routes = [{"destination": "fd09::/32", "gateway": "fd00::9", "source": "fd00::2"}]
+    config: dict[str, t.Any] = {"name": "net1", "addresses": ["fd00::2/64"], "routes": routes}
+    with Pod() as pod:
+
+        def attach(**more: t.Any) -> str:
+            start = time.monotonic()
+            network = interfaces.attach(ONE, host, {**config, **more}, pod.pin).network
+            assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+            told = pod.run("ip -o -6 addr show dev net1 to fd00::2")
+            assert pod.run(f'{sys.executable} -c "{_USE}"') == "used\n"
+            assert "src fd00::2 " in pod.run("ip -6 route get fd00::9")
+            if time.monotonic() - start < 0.9:  # else it may be proven meanwhile
+                assert ("tentative" in told) == (more.get("dad") != "none")
+            return told
+
+        for more in ({}, {"dad": "optimistic"}, {"dad": "none"}):
+            told = attach(**more)
+            assert ("nodad" in told) == (more.get("dad") == "none")
+            assert interfaces.detach(ONE, host, pod.pin, {**config, **more}) == []
+            assert interfaces.snapshot(ONE) == host
+        # the kernel asks more than once, and another node is there when it asks again
+        attach(sysctls={"net.ipv6.conf.IFNAME.dad_transmits": 30})
+        run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
+        end = time.monotonic() + 60
+        while interfaces.ailment(ONE, host, config, pod.pin) != "another node has fd00::2/64 of net1":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert interfaces.detach(ONE, host, pod.pin, config) == []
+        # a claim that switches the kernel's help off waits
+        run("ip addr del fd00::2/64 dev one-far")
+        switched = {"net.ipv6.conf.IFNAME.optimistic_dad": 0}
+        network = interfaces.attach(ONE, host, {**config, "sysctls": switched}, pod.pin).network
+        assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+        assert "tentative" not in pod.run("ip -o -6 addr show dev net1 to fd00::2")
+        assert interfaces.detach(ONE, host, pod.pin, config) == []
+    assert interfaces.snapshot(ONE) == host
 
 
 @on_a_node
@@ -311,8 +359,8 @@ def test_only_addresses_that_were_asked_for_are_waited_for() -> None:
         for config, takes in (
             ({"name": "net1"}, False),
             ({"name": "net1", "addresses": ["10.2.0.2/24"]}, False),
-            ({"name": "net1", "addresses": ["10.2.0.2/24", "fd00:0:0::2/64"]}, True),
-            ({"name": "net1", "addresses": ["fe80::77/64"]}, True),
+            ({"name": "net1", "addresses": ["10.2.0.2/24", "fd00:0:0::2/64"], "dad": "wait"}, True),
+            ({"name": "net1", "addresses": ["fe80::77/64"], "dad": "wait"}, True),
         ):
             start = time.monotonic()
             network = interfaces.attach(ONE, host, config, pod.pin).network

@@ -263,6 +263,7 @@ FIELDS: dict[str, Field] = {
     "gsoIPv4MaxSize": _number(1, _GSO),
     "groIPv4MaxSize": _number(1, _GSO),
     "dhcp": _list(_word("ipv4", "ipv6"), 2, "IP families, ipv4 and ipv6"),
+    "dad": _word("optimistic", "wait", "none"),
     "routes": _list(_ROUTE, 64, "routes"),
     "rules": _list(_RULE, 32, "rules"),
     "neighbors": _list(
