@@ -110,6 +110,7 @@ token:
   type: str
 """
 
+import base64
 import json
 import re
 import time
@@ -128,6 +129,7 @@ except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
 SECONDS = 30
+AUDIENCES = "lanewise.dev/api-audiences"
 #: A certificate, with the empty lines around it: a file that has no more than these stays as it is.
 CERTIFICATE = re.compile(
     r"^\s*^-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?^-----END \1-----\s*", re.MULTILINE | re.DOTALL
@@ -233,6 +235,19 @@ def request(module: AnsibleModule, api: t.Any, result: dict[str, t.Any]) -> None
             params["account"], params["namespace"], body, _request_timeout=SECONDS
         )
         result["token"] = made.status.token
+        note_audiences(api, params["namespace"], made.status.token)
+
+
+def note_audiences(api: t.Any, namespace: str, token: str) -> None:
+    """Note on the driver's namespace for whom the API server's tokens are: its policy lets drivers renew theirs for
+    no other. See driver/manifests/32-policy-token.yaml."""
+    body = token.split(".")[1]
+    audiences = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["aud"]
+    noted = " ".join(sorted([audiences] if isinstance(audiences, str) else audiences))
+    known = api.read_namespace(namespace, _request_timeout=SECONDS).metadata.annotations or {}
+    if known.get(AUDIENCES) != noted:
+        change = {"metadata": {"annotations": {AUDIENCES: noted}}}
+        api.patch_namespace(namespace, change, _request_timeout=SECONDS)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def refusal(call: t.Callable[[], t.Any]) -> str:
 def a_slice(node: str, **spec: t.Any) -> Object:
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     whole = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [], **spec}
-    metadata = {"name": f"try-{node}"}
+    metadata = {"name": driver_slices.slice_name(0, DRIVER, node)}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": whole}
 
 
@@ -160,7 +160,7 @@ def test_own_slices_pass_and_others_are_denied(installed: Installed) -> None:
     assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("rights-two")))
     assert "of that Node only" in refusal(lambda: one.update_slice(foreign))
     with pytest.raises(ApiError, match="of that Node only") as denied:
-        one._resource("DELETE", "/resourceslices/try-rights-two")
+        one._resource("DELETE", f"/resourceslices/{driver_slices.slice_name(0, DRIVER, 'rights-two')}")
     assert denied.value.status == 403
     for wrong in (
         a_slice("rights-one", driver="other.example.com"),
@@ -177,12 +177,114 @@ def test_own_slices_pass_and_others_are_denied(installed: Installed) -> None:
     one.delete_slice(made)  # gone already
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "00000-lanewise.dev-names-two",
+        "0000g-lanewise.dev-names-one",
+        "000000-lanewise.dev-names-one",
+        "00000-lanewise.dev-names-one-2",
+        "00000-lanewise.dev-lanewise.dev-names-one",
+        "00000-other.dev-names-one",
+        "names-one",
+    ],
+)
+def test_no_slice_takes_the_name_of_another_nodes(installed: Installed, name: str) -> None:
+    one, other = installed.node("names-one"), installed.node("names-two")
+    taken = a_slice("names-one")
+    taken["metadata"]["name"] = name
+    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(taken))
+    for place in (0, 1, 0xFFFFF):
+        own = a_slice("names-one")
+        own["metadata"]["name"] = driver_slices.slice_name(place, DRIVER, "names-one")
+        one.delete_slice(one.create_slice(own))
+    other.delete_slice(other.create_slice(a_slice("names-two")))
+
+
+def test_a_made_up_name_is_none_of_the_nodes(installed: Installed) -> None:
+    one = installed.node("names-one")
+    made_up = a_slice("names-one")
+    made_up["metadata"] = {"generateName": "00000-lanewise.dev-names-one"}
+    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(made_up))
+
+
+def test_a_node_whose_name_is_cut_may_publish(installed: Installed) -> None:
+    long = ".".join(["n" * 60] * 3 + ["m" * 60])
+    assert len(long) > 234
+    installed.plane.expect("POST", "/api/v1/nodes", {"metadata": {"name": long}})
+    cluster, other = installed.node(long), installed.node("names-one")
+    own = a_slice(long)
+    cluster.delete_slice(cluster.create_slice(own))
+    own["spec"] = a_slice("names-one")["spec"]
+    assert "under the names of its own Node only" in refusal(lambda: other.create_slice(own))
+    installed.plane.expect("DELETE", f"/api/v1/nodes/{long}")
+
+
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
 def test_another_version_is_no_way_around(installed: Installed, version: str) -> None:
     one = installed.node("version-one")
     one._version = f"resource.k8s.io/{version}"
     assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("version-two"), dry_run=True))
     assert not refusal(lambda: one.create_slice(a_slice("version-one"), dry_run=True))
+
+
+def test_an_event_names_who_wrote_it(installed: Installed) -> None:
+    one = installed.node("events-one")
+    installed.node("events-two")
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "a-", "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": DRIVER,
+        "reportingInstance": "events-one",
+        "action": "Prepare",
+        "reason": "Tried",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "a"},
+        "type": "Warning",
+        "note": "said",
+    }
+
+    def said(**changes: t.Any) -> str:
+        return refusal(lambda: one.request("POST", f"{path}?dryRun=All", {**event, **changes}))
+
+    assert not said()
+    assert not said(regarding={**event["regarding"], "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"})
+    assert "as lanewise.dev on its own Node only" in said(reportingInstance="events-two")
+    assert "as lanewise.dev on its own Node only" in said(reportingController="kubelet")
+    node = {"apiVersion": "v1", "kind": "Node", "name": "events-two"}
+    assert "about Pods and ResourceClaims only" in said(regarding=node)
+    assert "neither related objects" in said(related=node)
+    series = {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}
+    assert "neither related objects" in said(series=series)
+    assert "needs to be unset" in said(deprecatedSource={"component": "kubelet", "host": "events-two"})
+
+
+def test_a_token_is_renewed_for_the_api_server_only(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The role notes for whom the server's tokens are where it gets one for a node."""
+    one = installed.node("audience")
+    uid = one.node_object()["metadata"]["uid"]
+    with (
+        patch_module_args(
+            {"kubeconfig": str(installed.plane.kubeconfig), "node": "audience", "account": "lanewise-driver"}
+        ),
+        pytest.raises(SystemExit),
+    ):
+        dra_driver_access.main()
+    assert json.loads(capsys.readouterr().out)["changed"] is True
+
+    def asked(**more: t.Any) -> str:
+        bound = {"apiVersion": "v1", "kind": "Node", "name": "audience", "uid": uid}
+        spec = {"expirationSeconds": 3600, "boundObjectRef": bound, **more}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return refusal(lambda: one.request("POST", f"{ACCOUNT}/token", body))
+
+    installed.plane.wait_for(lambda: "for the API server only" in asked(audiences=["vault"]), "the policy of audiences")
+    assert not asked() and not asked(audiences=[])
+    assert "for the API server only" in asked(audiences=["vault", installed.plane.url])
 
 
 def test_an_unbound_token_may_write_no_slice(installed: Installed) -> None:
@@ -391,7 +493,7 @@ def test_the_version_is_that_of_the_server(planes: t.Callable[[str], ControlPlan
         cluster._version = "resource.k8s.io/v1"  # as before a downgrade
         assert refusal(lambda: cluster.create_slice(a_slice("old"))) == ""
         assert cluster.api_version == "resource.k8s.io/v1beta2"
-        assert [one["metadata"]["name"] for one in cluster.slices()[0]] == ["try-old"]
+        assert [one["metadata"]["name"] for one in cluster.slices()[0]] == ["00000-lanewise.dev-old"]
 
 
 # claims
