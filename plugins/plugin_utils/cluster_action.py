@@ -11,7 +11,7 @@ import pathlib
 import typing as t
 
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.plugins.action import ActionBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
 
 
 def _reason(done: dict[str, t.Any]) -> str:
@@ -26,7 +26,7 @@ def _reason(done: dict[str, t.Any]) -> str:
     return f"failed without a word; it returned {sorted(done)}"
 
 
-class ClusterAction(ActionBase):
+class ClusterAction(SiteAction):
     """Runs modules of kubernetes.core where the task runs, with the kubeconfig and context of the task's options."""
 
     def _module(

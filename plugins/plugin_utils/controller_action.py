@@ -12,12 +12,26 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from jinja2 import TemplateError
 
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 
 
-class ControllerAction(ActionBase):
+class SiteAction(ActionBase):
+    """Does nothing for a host whose facts took the place of the site's variables."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        host = str(variables.get("inventory_hostname", ""))
+        names = set_by_facts(variables, host)
+        if names:
+            raise AnsibleActionFail(refusal(host, names))
+        return dict(result)
+
+
+class ControllerAction(SiteAction):
     """Never connects to a target."""
 
     _requires_connection = False

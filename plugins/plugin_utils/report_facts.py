@@ -21,6 +21,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 
 from ..module_utils.topology.affinity import whole_switches
 from ..module_utils.topology.model import Link, Nic, PciFunction, Topology
+from .answers import LARGEST
 
 #: Affinity levels from near to far.
 LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
@@ -61,16 +62,15 @@ class _Unusable(Exception):
 def _to_str(value: t.Any) -> str:
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST:
         return str(value)
     raise _Unusable
 
 
 def _to_int(value: t.Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST:
+        if isinstance(value, int) or value.is_integer():
+            return int(value)
     raise _Unusable
 
 

@@ -19,11 +19,21 @@ FILES = [one for glob in ("roles/*/tasks", "playbooks", "playbooks/tasks") for o
 PARTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
 
 
+def _conditions(entry: dict[str, t.Any]) -> list[str]:
+    found = entry.get("when", [])
+    return [str(one) for one in (found if isinstance(found, list) else [found])]
+
+
 def on_the_controller(entry: dict[str, t.Any], around: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
-    """What holds for each task on the controller, below a play, block or task: C(name), C(vars), C(become)."""
+    """What holds for each task on the controller, below a play, block or task.
+
+    These are `name`, `vars`, `become`, the conditions `when`, and the `task` itself.
+    """
     apply = (entry.get("ansible.builtin.include_role") or {}).get("apply") or {}
     known = {**around, **{key: one[key] for one in (entry, apply) for key in ("name", "become") if key in one}}
     known["vars"] = {**around["vars"], **(entry.get("vars") or {})}
+    known["when"] = [*around["when"], *_conditions(entry), *_conditions(apply)]
+    known["task"] = entry
     known["here"] = (
         around["here"]
         or "localhost" in (entry.get("delegate_to"), apply.get("delegate_to"))
@@ -39,7 +49,7 @@ def on_the_controller(entry: dict[str, t.Any], around: dict[str, t.Any]) -> t.It
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
     """The keyword is for --become, and the variable for an inventory: that goes before the keyword."""
-    around = {"name": "", "vars": {}, "here": False}
+    around = {"name": "", "vars": {}, "here": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     for task in (one for entry in entries for one in on_the_controller(entry, around)):
         assert task.get("become") is False and task["vars"].get("ansible_become") is False, task["name"]

@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: facts_checked
+short_description: Refuse facts that took the place of the site's variables
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Any module may answer with facts, and with C(inject_facts_as_vars), Ansible's default, these become variables that
+    go before those of the inventory and the defaults of roles. So a node could choose the kubeconfig or the name that
+    the controller uses.
+  - As a condition of a task or block, this fails for a host with such facts. The roles of this collection have it on
+    every task that uses a variable of the host on the controller.
+  - Variables with the prefix C(ansible_) and what Ansible's own modules return (C(packages), C(services), C(facter_*))
+    may come from facts, all others may not. Where C(inject_facts_as_vars) is off, no fact becomes a variable.
+options:
+  _terms:
+    description: Takes no terms.
+  hosts:
+    description: The hosts whose facts are looked at, where variables of several are used. By default the task's host.
+    type: list
+    elements: str
+"""
+
+EXAMPLES = r"""
+- name: Read the node in the cluster
+  kubernetes.core.k8s_info:
+    kubeconfig: "{{ my_kubeconfig }}"
+    kind: Node
+    name: "{{ my_node_name }}"
+  delegate_to: localhost
+  when: lookup('lanewise.dra.facts_checked')
+"""
+
+RETURN = r"""
+_raw:
+  description: Always V(true). The lookup fails where a fact took the place of a variable of the site.
+  type: list
+  elements: bool
+"""
+
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
+
+
+class LookupModule(LookupBase):
+    def run(self, terms: list[t.Any], variables: dict[str, t.Any] | None = None, **kwargs: t.Any) -> list[bool]:
+        self.set_options(var_options=variables, direct=kwargs)
+        if terms:
+            raise AnsibleError("facts_checked takes no terms")
+        known = variables or {}
+        hosts = self.get_option("hosts")
+        if hosts is None:
+            hosts = [str(known.get("inventory_hostname", ""))]
+        refusals = [refusal(host, names) for host in hosts if (names := set_by_facts(known, host))]
+        if refusals:
+            raise AnsibleError("\n".join(refusals))
+        return [True]

@@ -1,0 +1,282 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""What nodes may answer: the form and the bounds of what the collection's modules return from a node.
+
+A node is not trusted: what its Python prints is what Ansible takes for the answer. An answer that does not have this
+form is a failure of that node, and nothing of it is stored or shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing as t
+
+from ..module_utils.topology.model import Topology
+
+#: Whole numbers are below this, as in a 64-bit register; so are the values of fractions.
+LARGEST = 2**63
+#: The longest text of one value, the most entries of one list or dictionary, the deepest nesting of free values.
+LONGEST, MOST, DEEPEST = 65536, 20000, 12
+#: The sum of all entries and of all characters beyond the first 64 of a text.
+IN_ALL = 4_000_000
+_SHOWN = 200
+
+
+class Refused(Exception):
+    """The answer does not have its form; the message says where."""
+
+
+class Change(t.TypedDict, total=False):
+    resource: str
+    device: str
+    setting: str
+    before: t.Any
+    after: t.Any
+    interrupts: str
+
+
+class Remaining(Change, total=False):
+    reason: str
+
+
+class Rollback(t.TypedDict, total=False):
+    id: str
+    seconds: int
+
+
+class Fabric(t.TypedDict, total=False):
+    """The answer of the module fabric and of those for a part of it."""
+
+    changes: list[Change]
+    drain_reasons: list[str]
+    reboot_required: bool
+    reboot_reasons: list[str]
+    rollback: Rollback | None
+    left_alone: list[str]
+    settings: dict[str, t.Any]
+    problems: list[str]
+    failed_change: Change
+    undone: list[Change]
+    remaining: list[Remaining]
+
+
+class Service(t.TypedDict, total=False):
+    installed: bool
+    enabled: bool
+    state: str
+    pid: int
+    release: str
+    reload: bool
+
+
+class Claim(t.TypedDict, total=False):
+    uid: str
+    namespace: str
+    name: str
+    phase: str
+    pod: str
+    devices: list[str]
+
+
+class Token(t.TypedDict, total=False):
+    namespace: str
+    account: str
+    account_uid: str
+    node: str
+    node_uid: str
+    expires: float
+
+
+class Driver(t.TypedDict, total=False):
+    """The answer of the module dra_driver_info."""
+
+    release: str
+    previous: str
+    releases: list[str]
+    partial: list[str]
+    service: Service
+    files: dict[str, str]
+    contents: dict[str, str]
+    ready: bool
+    reasons: list[str]
+    claims: list[Claim]
+    devices: list[dict[str, t.Any]]
+    withheld: dict[str, t.Any]
+    token: Token
+
+
+class Preflight(t.TypedDict, total=False):
+    """The answer of the module dra_driver_preflight."""
+
+    problems: list[str]
+    python: str
+    kubelet: str
+    runtime: str
+
+
+class Users(t.TypedDict, total=False):
+    """The answer of the module nic_users_info."""
+
+    management: dict[str, str]
+    users: dict[str, str]
+
+
+class Probe(t.TypedDict, total=False):
+    """The answer of the module topology_info."""
+
+    topology: Topology
+
+
+class _Budget:
+    """What is left of the size of an answer."""
+
+    def __init__(self) -> None:
+        self.left = IN_ALL
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise Refused(f" has more than {IN_ALL} entries and characters in all")
+
+
+_Check = t.Callable[[t.Any, _Budget], None]
+
+
+def check(value: t.Any, form: t.Any) -> None:
+    """Raise Refused where a value that JSON can carry has not the form, with the place and what is wrong there.
+
+    `form` is a type: a scalar, a list, a dictionary with keys of text, a dataclass, or a TypedDict. Every field of a
+    dataclass has to be there, but for those of `Topology`, of which a probe may keep a part; those of a TypedDict may
+    be missing. Fields that the form does not know are refused.
+    """
+    _checker(form)(value, _Budget())
+
+
+def fault(value: t.Any, form: t.Any) -> str:
+    """What is wrong with a value, or an empty text. See `check`."""
+    try:
+        check(value, form)
+    except Refused as error:
+        return str(error).lstrip(".")
+    return ""
+
+
+def clipped(value: t.Any) -> str:
+    """A value of any size as text that can stand in a message."""
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        return f"a number of about {value.bit_length()} bits"
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, (bool, int, float)) else "a value"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _text(value: t.Any, budget: _Budget) -> None:
+    if not isinstance(value, str):
+        raise Refused(f" is no text: {clipped(value)}")
+    if len(value) > 64:
+        if len(value) > LONGEST:
+            raise Refused(f" is a text of {len(value)} characters, more than {LONGEST}")
+        budget.take(len(value) - 64)
+
+
+def _whole(value: t.Any, _budget: _Budget) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not -LARGEST < value < LARGEST:
+        raise Refused(f" is no whole number of 64 bits: {clipped(value)}")
+
+
+def _number(value: t.Any, budget: _Budget) -> None:
+    if not isinstance(value, float):
+        _whole(value, budget)
+    elif not math.isfinite(value) or abs(value) >= LARGEST:
+        raise Refused(f" is no number of 64 bits: {clipped(value)}")
+
+
+def _truth(value: t.Any, _budget: _Budget) -> None:
+    if not isinstance(value, bool):
+        raise Refused(f" is neither true nor false: {clipped(value)}")
+
+
+def _free(value: t.Any, budget: _Budget, depth: int = 0) -> None:
+    if depth > DEEPEST:
+        raise Refused(f" is nested more than {DEEPEST} deep")
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, (int, float)):
+        _number(value, budget)
+    elif isinstance(value, dict):
+        _of_many(value.items(), len(value), budget, lambda item, left: _free(item, left, depth + 1))
+    elif isinstance(value, list):
+        _of_many(enumerate(value), len(value), budget, lambda item, left: _free(item, left, depth + 1))
+    else:
+        _text(value, budget)
+
+
+def _of_many(items: t.Iterable[tuple[t.Any, t.Any]], count: int, budget: _Budget, inner: _Check) -> None:
+    if count > MOST:
+        raise Refused(f" has {count} entries, more than {MOST}")
+    budget.take(count)
+    for key, item in items:
+        try:
+            if isinstance(key, str):
+                _text(key, budget)
+            inner(item, budget)
+        except Refused as error:
+            place = f"[{key}]" if isinstance(key, int) else f"[{clipped(key)!r}]"
+            raise Refused(f"{place}{error}") from None
+
+
+_SCALARS: dict[t.Any, _Check] = {str: _text, int: _whole, float: _number, bool: _truth, t.Any: _free}
+
+
+@functools.cache
+def _checker(form: t.Any) -> _Check:
+    if form in _SCALARS:
+        return _SCALARS[form]
+    if dataclasses.is_dataclass(form) or t.is_typeddict(form):
+        return _sheet(t.cast("type", form))
+    origin, arguments = t.get_origin(form), t.get_args(form)
+    if origin in (types.UnionType, t.Union):
+        own = _checker(next(one for one in arguments if one is not types.NoneType))
+        return lambda value, budget: None if value is None else own(value, budget)
+    if origin is list:
+        return _many(list, _checker(arguments[0]))
+    if origin is dict:
+        return _many(dict, _checker(arguments[1]))
+    raise TypeError(f"no check for {form!r}")
+
+
+def _many(kind: type, inner: _Check) -> _Check:
+    def run(value: t.Any, budget: _Budget) -> None:
+        if not isinstance(value, kind):
+            raise Refused(f" is no {'list' if kind is list else 'dictionary'}: {clipped(value)}")
+        _of_many(value.items() if isinstance(value, dict) else enumerate(value), len(value), budget, inner)
+
+    return run
+
+
+def _sheet(form: type) -> _Check:
+    """The check of a dictionary with known keys."""
+    inner = {name: _checker(hint) for name, hint in t.get_type_hints(form).items()}
+    required = set(inner) if dataclasses.is_dataclass(form) and form is not Topology else set()
+
+    def run(value: t.Any, budget: _Budget) -> None:
+        if not isinstance(value, dict):
+            raise Refused(f" is no dictionary: {clipped(value)}")
+        for name in required - value.keys():
+            raise Refused(f" lacks {name}")
+        budget.take(len(value))
+        for name, item in value.items():
+            own = inner.get(name)
+            if own is None:
+                raise Refused(f" has {clipped(name)!r}, which this release does not know")
+            try:
+                own(item, budget)
+            except Refused as error:
+                raise Refused(f".{name}{error}") from None
+
+    return run

@@ -1,0 +1,142 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What nodes may answer: the form is that of the documentation, real answers have it, and nothing else gets through."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import typing as t
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology, as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.plugins.plugin_utils import answers
+from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import answer
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION
+from hypothesis import given
+from hypothesis import strategies as st
+
+PACKAGE = "ansible_collections.lanewise.dra.plugins"
+CHECKED = sorted(
+    path.stem for path in (COLLECTION / "plugins/action").glob("*.py") if "NodeAction" in path.read_text("utf-8")
+)
+#: Modules whose work is done on the controller.
+AT_HOME = {
+    "alignment_check",
+    "alignment_report",
+    "dra_apply",
+    "dra_driver_access",
+    "dra_driver_wheel",
+    "dra_manifests",
+    "dra_render",
+    "nic_replacement",
+    "rollout",
+    "site_report",
+}
+
+
+def form_of(module: str) -> t.Any:
+    return importlib.import_module(f"{PACKAGE}.action.{module}").ActionModule.ANSWER
+
+
+def test_every_module_that_runs_on_a_node_is_checked():
+    modules = {path.stem for path in (COLLECTION / "plugins/modules").glob("[!_]*.py")}
+    assert set(CHECKED) == modules - AT_HOME
+
+
+@pytest.mark.parametrize("module", CHECKED)
+def test_the_form_is_that_of_the_documentation(module):
+    returned = yaml.safe_load(importlib.import_module(f"{PACKAGE}.modules.{module}").RETURN)
+    assert set(returned) <= set(t.get_type_hints(form_of(module)))
+
+
+@pytest.fixture(name="facts", scope="module", params=["sriov", "gb300", "degraded"])
+def _facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
+    folder = tmp_path_factory.mktemp("machines") / request.param
+    build(request.param, folder)
+    return t.cast(dict[str, t.Any], json.loads(json.dumps(as_dict(probe(str(folder), [])))))
+
+
+def test_what_the_probe_returns_has_the_form(facts):
+    assert answers.fault({"topology": facts}, answers.Probe) == ""
+    assert answers.fault({"topology": {"system": facts["system"]}}, answers.Probe) == ""  # a subset
+
+
+def places(value: t.Any) -> t.Iterator[tuple[t.Any, t.Any]]:
+    """Each container in a value, with each of its keys."""
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
+
+
+deep: list[t.Any] = []
+for _unused in range(2000):
+    deep = [deep]
+BAD = st.sampled_from(
+    [10**320, -(2**63), float("inf"), float("nan"), 1e300, "x" * 70000, deep, {"a": deep}, [[0]] * 20001]
+)
+
+
+@given(st.data(), BAD)
+def test_no_value_without_bounds_gets_through(facts, data, bad):
+    hostile = copy.deepcopy(facts)
+    container, key = data.draw(st.sampled_from(list(places(hostile))))
+    container[key] = bad
+    found = answers.fault({"topology": hostile}, answers.Probe)
+    assert found.startswith("topology") and len(found) < 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"numa_nodes": [{"id": 0}]}, "topology.numa_nodes[0] lacks "),
+        ({"surprise": 1}, "topology has 'surprise', which this release does not know"),
+        ({"functions": []}, "topology.functions is no dictionary"),
+        ({"fingerprint": True}, "topology.fingerprint is no text: True"),
+        ({"packages": "x"}, "topology.packages is no list: x"),
+        ({"functions": {"0" * 70000: {}}}, "is a text of 70000 characters"),
+        ({"affinity": {"devices": [], "levels": [["PIX"] * 5000] * 5000}}, "entries and characters in all"),
+    ],
+)
+def test_the_place_is_told(facts, change, said):
+    assert said in answers.fault({"topology": {**facts, **change}}, answers.Probe)
+
+
+def test_only_what_is_documented_gets_through():
+    done = {
+        "changed": False,
+        "python": "/usr/bin/python3",
+        "problems": [],
+        "ansible_facts": {"dra_driver_kubeconfig": "/evil", "discovered_interpreter_python": "/usr/bin/python3"},
+        "add_host": {"host_name": "evil"},
+        "skipped": True,
+        "unreachable": True,
+        "warnings": ["w" * 9000] * 99,
+        "diff": {"before": "a", "after": 1, "other": "b"},
+        "msg": ["no", "text"],
+    }
+    found = answer(done, answers.Preflight, "gpu-01")
+    assert set(found) == {"changed", "python", "problems", "ansible_facts", "warnings", "diff", "msg"}
+    assert found["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3"}
+    assert len(found["warnings"]) == 20 and len(found["warnings"][0]) == 2000
+    assert found["diff"] == {"before": "a"} and found["msg"] == "a value"
+
+
+@pytest.mark.parametrize("done", [{"changed": "yes"}, {"problems": [1]}, {"problems": ["x"] * 20001}, {"python": None}])
+def test_another_form_is_a_failure(done):
+    found = answer({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
+    assert found["failed"] is True and found["changed"] is False and set(found) == {"failed", "changed", "msg"}
+    assert found["msg"].startswith("What gpu-01 answered is not what the module returns")
+
+
+def test_the_longest_answer_of_a_machine_is_far_from_the_bounds(facts):
+    budget = answers._Budget()
+    answers._checker(Topology)(facts, budget)
+    assert answers.IN_ALL - budget.left < answers.IN_ALL / 100

@@ -1,0 +1,170 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node whose Python answers what it likes: it decides about no other node, and nothing on the controller."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
+
+#: Action plugins of our own that look at the facts themselves.
+LOOKING = {"site_report", "dra_render", "dra_apply", "rollout", "alignment_report", "nic_replacement"}
+#: Files whose plays meet a node; a wheelhouse is made without any.
+MET = [path for path in FILES if path.name not in ("driver_wheelhouse.yml", "wheelhouse.yml")]
+#: Actions that only show something.
+SHOWING = {"ansible.builtin.debug", "ansible.builtin.fail", "ansible.builtin.assert"}
+
+# Runs what it is given, and changes the answer.
+PYTHON = """#!{python}
+import json, pathlib, subprocess, sys
+done = subprocess.run([sys.executable, *sys.argv[1:]], stdin=sys.stdin, capture_output=True, text=True)
+said = done.stdout
+def merged(into, what):
+    for key, value in what.items():
+        into[key] = merged(into[key], value) if isinstance(value, dict) and isinstance(into.get(key), dict) else value
+    return into
+try:
+    said = json.dumps(merged(json.loads(said), json.loads(pathlib.Path(__file__ + ".json").read_text())))
+except ValueError:
+    pass
+sys.stdout.write(said)
+sys.stderr.write(done.stderr)
+sys.exit(done.returncode)
+"""
+
+
+def hostile(folder: Path, **answer: t.Any) -> dict[str, t.Any]:
+    """The variables of a host whose Python adds this to whatever a module answers."""
+    python = folder / "python"
+    python.write_text(PYTHON.format(python=sys.executable), encoding="utf-8")
+    python.chmod(0o755)
+    Path(f"{python}.json").write_text(json.dumps(answer), encoding="utf-8")
+    return {"ansible_python_interpreter": str(python)}
+
+
+@pytest.fixture(name="defaults")
+def _defaults(tmp_path: Path) -> dict[str, str]:
+    """Ansible as it is installed, without the settings of a checkout: facts become variables."""
+    (tmp_path / "ansible.cfg").write_text("[defaults]\n", encoding="utf-8")
+    return {"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_DEPRECATION_WARNINGS": "false"}
+
+
+def play(folder: Path, text: str, hosts: dict[str, dict[str, t.Any]], rc: int, **environment: str) -> str:
+    (folder / "play.yml").write_text(text, encoding="utf-8")
+    # by a path, as the play is none of the collection's
+    return " ".join(played(folder, hosts, str(folder / "play"), rc=rc, **environment).split())
+
+
+UNCORDON = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.stat: {path: /}
+    - ansible.builtin.include_role: {name: lanewise.dra.fabric, tasks_from: uncordon}
+"""
+
+
+def test_a_fact_chooses_neither_the_cluster_nor_the_node(tmp_path, defaults):
+    facts = {"fabric_node_name": "good", "site_cluster": "/taken/from/a/fact"}
+    inventory = {"fabric_kubeconfig": "{{ site_cluster }}", "site_cluster": str(tmp_path / "nowhere")}
+    hosts = {"bad": {**inventory, **hostile(tmp_path, ansible_facts=facts)}, "good": inventory}
+    output = play(tmp_path, UNCORDON, hosts, 2, **defaults)
+    assert "bad answered with facts that Ansible takes for variables of the site: 'fabric_node_name', 's" in output
+    assert "/taken/from/a/fact" not in output
+    # the other one was gone on with, and failed for the kubeconfig that is not there
+    assert f"Could not find or access '{tmp_path}/nowhere'" in output and "good answered" not in output
+
+
+def test_where_facts_are_no_variables_they_are_not_looked_at(tmp_path, defaults):
+    inventory = {"fabric_kubeconfig": str(tmp_path / "nowhere")}
+    hosts = {"bad": {**inventory, **hostile(tmp_path, ansible_facts={"fabric_node_name": "good"})}}
+    output = play(tmp_path, UNCORDON, hosts, 2, **defaults, ANSIBLE_INJECT_FACT_VARS="false")
+    assert f"Could not find or access '{tmp_path}/nowhere'" in output and "answered with facts" not in output
+
+
+COLLECTED = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.stat: {path: /}
+    - ansible.builtin.debug:
+        msg: "serial {{ query('lanewise.dra.site_values', 'site_serial', hosts=ansible_play_hosts) }}"
+      run_once: true
+    - ansible.builtin.debug: {msg: passed}
+      when: lookup('lanewise.dra.facts_checked')
+    - ansible.builtin.debug: {msg: all passed}
+      when: lookup('lanewise.dra.facts_checked', hosts=ansible_play_hosts_all)
+"""
+
+
+def test_facts_that_ansible_itself_returns_are_no_ones_business(tmp_path, defaults):
+    own = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian"}
+    # without its prefix the fact has the name of a variable of the site
+    hosts = {"one": {"distribution": "our own", **hostile(tmp_path, ansible_facts=own)}}
+    assert '"msg": "all passed"' in play(tmp_path, COLLECTED, hosts, 0, **defaults)
+
+
+@pytest.mark.parametrize("name", ["anything", "ansible_limit", "dra_driver_token"])
+def test_any_other_fact_is_refused(tmp_path, defaults, name):
+    hosts = {"good": {"site_serial": 2}, "bad": hostile(tmp_path, ansible_facts={name: float("nan"), "site_serial": 9})}
+    output = play(tmp_path, COLLECTED, hosts, 2, **defaults)
+    assert "serial [2]" in output and f"'{name}'" in output
+    assert '"msg": "passed"' in output and '"msg": "all passed"' not in output
+
+
+@pytest.mark.parametrize("path", MET, ids=lambda path: str(path.relative_to(COLLECTION)))
+def test_every_task_on_the_controller_looks_at_the_facts_first(path):
+    around = {"name": "", "vars": {}, "here": False, "when": []}
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tasks = [one for entry in entries for one in on_the_controller(entry, around)]
+    for task in tasks:
+        own = {name.removeprefix("lanewise.dra.") for name in task["task"]}
+        assert own & (LOOKING | SHOWING) or any("facts_checked" in one for one in task["when"]), task["name"]
+
+
+@pytest.fixture(name="tree", scope="module")
+def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("machines") / "cpu-rdma"
+    build("cpu-rdma", folder)
+    return str(folder)
+
+
+def test_an_answer_without_bounds_is_one_bad_row(tmp_path, defaults, tree):
+    answer = {"topology": {"unreadable_count": 1, "packages": [{"id": 10**320, "cpus": "0"}]}}
+    facts = {"topology_report_title": "taken", "site_report_dest": str(tmp_path / "elsewhere")}
+    bad = hostile(tmp_path, ansible_facts=facts, **answer)
+    hosts = {"bad": {"topology_root": tree, **bad}, "good": {"topology_root": tree}}
+    output = " ".join(played(tmp_path, hosts, "probe", rc=2, **defaults).split())
+    assert "What bad answered is not what the module returns, so nothing of it was kept: topology" in output
+    site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
+    assert {node["name"]: node["status"] for node in site["nodes"]} == {"bad": "failed", "good": "probed"}
+    assert "<title>taken" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_number_that_an_earlier_run_has_stored_is_no_more_than_not_stated(tmp_path, tree):
+    played(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe")
+    store = tmp_path / "report" / "nodes" / "one.json"
+    text = store.read_text(encoding="utf-8")
+    damaged = text.replace('"memory_bytes": ', '"memory_bytes": 1' + "0" * 320)
+    assert damaged != text
+    store.write_text(damaged, encoding="utf-8")
+    played(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe", "--limit", "two")
+    assert "one" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_python_of_the_test_is_one(tmp_path):
+    python = hostile(tmp_path, added=True)["ansible_python_interpreter"]
+    done = subprocess.run([python, "-c", "print('{}')"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"added": True}
