@@ -58,7 +58,7 @@ if not {"-s", "--session", "--sessions"} & set(sys.argv):
     nox.options.parallel = min(os.cpu_count() or 1, 4)
 
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
-PURE = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "host"))  # typed strictly
+PURE = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "uplinks", "host"))  # typed strictly
 SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
 SEPARATE = ("cluster", "driver", "host", "lab")  # folders of tests that have a session, not C(tests), of their own
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
@@ -320,7 +320,7 @@ def driver_site(venv: Path, place: Path) -> Path:
     folder = place / "driver"
     shutil.rmtree(folder, ignore_errors=True)
     source = folder / "source"  # a build leaves its own files behind
-    for name in ("driver", "plugins/module_utils/dra", "plugins/module_utils/topology"):
+    for name in ("driver", *(f"plugins/module_utils/{one}" for one in ("dra", "topology", "uplinks"))):
         shutil.copytree(REPOSITORY / name, source / name)
     shutil.copy(REPOSITORY / "pyproject.toml", source)
     pip = [str(venv / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]

@@ -85,17 +85,6 @@ def listed(connection: Netlink, index: int) -> list[tuple[Object, int]]:
     return found
 
 
-def owners(connection: Netlink) -> dict[Address, int]:
-    """All addresses of the connection's namespace, with the index of the interface of each."""
-    found: dict[Address, int] = {}
-    for _unused, body in connection.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
-        raw = netlink.attributes(body, _IFADDR.size)
-        value = raw.get(_LOCAL) or raw.get(_ADDRESS, b"")
-        if len(value) in (4, 16):
-            found[ipaddress.ip_address(value)] = _IFADDR.unpack_from(body)[4]
-    return found
-
-
 def _lifetimes(value: bytes) -> Object:
     if len(value) < _CACHE.size:
         return {}

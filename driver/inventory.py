@@ -11,19 +11,24 @@ import threading
 import typing as t
 from dataclasses import asdict, dataclass
 
-from . import uplinks
-from .addresses import Address
 from .errors import DriverError
+from .links import step
 from .topology import publish
 from .topology.model import as_dict
 from .topology.overrides import OverrideError
 from .topology.probe import probe
+from .uplinks.carried import Path, Rule
 
 if t.TYPE_CHECKING:
+    from .addresses import Address
     from .identity import Identity
     from .settings import Settings
 
 Object = dict[str, t.Any]
+
+#: How old it may be, in seconds, who is known to have an SSH session or storage over a device that is to be taken: pods
+#: that start together share one look. Routes, addresses and links are never old.
+_SESSIONS_FOR = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,9 @@ class Inventory:
         self._root = root
         # one probe at a time, which takes long on a large node; what it found is exchanged as a whole
         self._probing = threading.Lock()
-        self._sessions_lock = threading.Lock()
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
-        self._sessions: set[tuple[Address, Address]] = set()
+        self._rule = Rule(remember=True)
         #: Addresses of the node as Kubernetes has them, and of the API server: what they are on is never published.
         self.node_addresses: tuple[Address, ...] = ()
         self.api_addresses: tuple[Address, ...] = ()
@@ -112,7 +116,7 @@ class Inventory:
             virtual=settings.virtual_interfaces,
             management=settings.management,
             aliases=dict(settings.aliases),
-            uplinks=self._uplinks(settings),
+            uplinks=self.carried(),
             held={name: device.device for name, device in held.items()},
         )
         publication = publish.publication(facts, counters, policy)
@@ -144,11 +148,11 @@ class Inventory:
 
         Of a device that is not published at all, why that is so.
 
-        Looks at the kernel's tables anew, once for all of them: to be asked before devices are taken for a claim.
+        Asks the kernel, once for all of them: to be asked before devices are taken for a claim.
         Raises DriverError.
         """
         found: dict[str, str] = {}
-        reasons: dict[str, str] | None = None
+        reasons: t.Mapping[str, str] | None = None
         for name in names:
             device = self.device(name)
             if device is None:
@@ -157,31 +161,21 @@ class Inventory:
                 interfaces = _interfaces_of(device.address) if device.address else []
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
-                    reasons = self._uplinks(self.settings)
+                    reasons = self.carried(_SESSIONS_FOR)
                 found[name] = next((reasons[one] for one in interfaces if one in reasons), "")
         return {name: reason for name, reason in found.items() if reason}
 
-    def _uplinks(self, settings: Settings) -> dict[str, str]:
+    def carried(self, at_most: float = 0.0) -> t.Mapping[str, str]:
+        """The interfaces that carry this node's own traffic, by name, with the reason.
+
+        Sessions may be C(at_most) this old, in seconds. Raises KernelError.
+        """
         if self._root != "/":
             return {}
-        needed = uplinks.default_routes(settings.default_routes)
-        # Who has been logged in over an interface will be again: it does not come and go with the session. An address
-        # that has left the node is nobody's path any more.
-        now = uplinks.ssh_sessions()
-        with self._sessions_lock:
-            sessions = self._sessions | now
-            if sessions:
-                own = uplinks.addresses()
-                sessions = {pair for pair in sessions if pair[0] in own}
-            self._sessions = sessions
-        for pairs, reason in (
-            (sessions, "an SSH session to this node is on it"),
-            ([(one, None) for one in self.node_addresses], "it has the node's address"),
-            ([(None, one) for one in self.api_addresses], "the API server is reached over it"),
-        ):
-            for index, why in uplinks.paths(pairs, reason).items():
-                needed.setdefault(index, why)
-        return uplinks.uplinks(needed)
+        paths = [Path(one, None, "it has the node's address", "") for one in self.node_addresses]
+        paths += [Path(None, one, "", "the API server is reached over it") for one in self.api_addresses]
+        with step("read the node's network tables"):
+            return self._rule.now(paths, self.settings.default_routes, at_most=at_most).by_name
 
 
 def _interfaces_of(address: str) -> list[str]:

@@ -18,18 +18,16 @@ import ipaddress
 import socket
 import struct
 import typing as t
-from dataclasses import dataclass
 
 from . import links, netlink
-from .addresses import Address, ip_bytes, ip_text
 from .addresses import family as family_of
+from .addresses import ip_bytes, ip_text
 from .netlink import Netlink
 
 Object = dict[str, t.Any]
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_GETRULE = 32, 34
-RTM_GETNEXTHOP = 106
 _DST, _SRC, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
 _CACHEINFO, _TABLE, _VIA, _PREF, _EXPIRES, _NH_ID = 12, 15, 18, 20, 23, 30
 _RTAX_MTU = 2
@@ -42,7 +40,6 @@ _ONLINK, _PERVASIVE = 4, 2
 _CLONED = 0x200
 _RT = struct.Struct("=BBBBBBBBI")
 _NEXTHOP = struct.Struct("=HBBi")
-_NH_SIZE, _NHA_ID, _NHA_GROUP, _NHA_OIF = 8, 1, 2, 5
 
 _R_DST, _R_SRC, _R_IIF, _R_GOTO, _R_PRIORITY, _R_FWMARK = 1, 2, 3, 4, 6, 10
 _R_TABLE, _R_FWMASK, _R_OIF, _R_PROTOCOL, _R_IP_PROTO, _R_SPORT, _R_DPORT = 15, 16, 17, 21, 22, 23, 24
@@ -88,67 +85,6 @@ def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> 
         got, *_rest, flags = _RT.unpack_from(body)
         if got == kind and not flags & _CLONED:
             yield body
-
-
-@dataclass(frozen=True)
-class Default:
-    """A default route: the interfaces (indexes) that it goes by, and whether a router announced it."""
-
-    table: int
-    priority: int
-    by_router: bool
-    six: bool
-    indexes: tuple[int, ...]
-
-
-def defaults(connection: Netlink) -> list[Default]:
-    """The default routes of all tables."""
-    found = []
-    objects: dict[int, list[int]] | None = None
-    for kind in (socket.AF_INET, socket.AF_INET6):
-        for body in _dumped(connection, kind, lambda one: one[1] == 0):  # rtm_dst_len
-            _unused, _unused, _unused, _unused, table, protocol, _unused, route_type, _unused = _RT.unpack_from(body)
-            if route_type != RTN_UNICAST:
-                continue
-            raw = netlink.attributes(body, _RT.size)
-            indexes = [netlink.number(raw[_OIF])] if _OIF in raw else []
-            indexes += [hop[2] for hop in _hops(raw.get(_MULTIPATH, b""))]
-            if not indexes and _NH_ID in raw:  # alone: nexthop_compat_mode is off
-                objects = _next_hops(connection) if objects is None else objects
-                indexes = objects.get(netlink.number(raw[_NH_ID]), [])
-            table = netlink.number(raw[_TABLE]) if _TABLE in raw else table
-            priority = netlink.number(raw.get(_PRIORITY, b""))
-            six = kind == socket.AF_INET6
-            found.append(Default(table, priority, protocol == RTPROT_RA, six, tuple(indexes)))
-    return found
-
-
-def _next_hops(connection: Netlink) -> dict[int, list[int]]:
-    """Nexthop objects by number: the interfaces that they and the members of their groups send by."""
-    own: dict[int, list[int]] = {}
-    groups: dict[int, list[int]] = {}
-    for _unused, body in connection.dump(RTM_GETNEXTHOP, bytes(_NH_SIZE), optional=True):
-        raw = netlink.attributes(body, _NH_SIZE)
-        number = netlink.number(raw.get(_NHA_ID, b""))
-        own[number] = [netlink.number(raw[_NHA_OIF])] if _NHA_OIF in raw else []
-        group = raw.get(_NHA_GROUP, b"")  # of struct nexthop_grp
-        groups[number] = [struct.unpack_from("=I", group, at)[0] for at in range(0, len(group) - 7, 8)]
-    return {number: own[number] + [i for member in groups[number] for i in own.get(member, [])] for number in own}
-
-
-def way_to(connection: Netlink, destination: Address, source: Address | None) -> int | None:
-    """The interface (its index) by which this namespace sends to an address; None where there is no way."""
-    bits = destination.max_prefixlen
-    message = _RT.pack(_IP[destination.version], bits, bits if source else 0, 0, 0, 0, 0, 0, 0)
-    message += netlink.attribute(_DST, destination.packed)
-    if source:
-        message += netlink.attribute(_SRC, source.packed)
-    try:
-        answers = connection.request(RTM_GETROUTE, message)
-    except OSError:
-        return None
-    raw = netlink.attributes(answers[0][1], _RT.size) if answers else {}
-    return netlink.number(raw[_OIF]) if _OIF in raw else None
 
 
 class _Names:

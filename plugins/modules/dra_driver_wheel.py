@@ -108,7 +108,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-SOURCES = ("driver", "plugins/module_utils/dra", "plugins/module_utils/topology")
+SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra", "topology", "uplinks")))
 SUFFIXES = (".py", ".yaml")
 PROJECT = "pyproject.toml"
 NAME = "lanewise_driver"

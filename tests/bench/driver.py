@@ -29,6 +29,7 @@ PACKAGE = {
     "": "driver",
     "dra": "plugins/module_utils/dra",
     "topology": "plugins/module_utils/topology",
+    "uplinks": "plugins/module_utils/uplinks",
 }
 INSIDE = "LANEWISE_BENCH_INSIDE"
 #: Seconds for one part.

@@ -9,7 +9,6 @@ What needs a namespace runs as a program of its own in one, with a /sys of that 
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import shutil
@@ -21,7 +20,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from lanewise_driver import links, netlink, uplinks
 from lanewise_driver.inventory import Device, Inventory
 from lanewise_driver.settings import Settings, read
 from lanewise_driver.topology.publish import COUNTER, MISSING
@@ -138,42 +136,6 @@ def test_several_interfaces_and_a_hidden_one(sriov: Path, tmp_path: Path) -> Non
 # what the kernel says
 
 
-def link(index: int, name: str, kind: str = "", master: int = 0, parent: int = 0) -> links.Link:
-    """A link as the kernel tells of it."""
-    told = netlink.text(links.IFLA_IFNAME, name)
-    told += netlink.nest(links.IFLA_LINKINFO, netlink.text(links.IFLA_INFO_KIND, kind)) if kind else b""
-    told += netlink.u32(links.IFLA_MASTER, master) if master else b""
-    told += netlink.u32(links.IFLA_LINK, parent) if parent else b""
-    return links.parse(links.header(index) + told)
-
-
-def below(needed: dict[int, str], *known: links.Link) -> set[str]:
-    return set(uplinks.uplinks(needed, {one.index: one for one in known}))
-
-
-def test_what_uplinks_stand_on() -> None:
-    """Kinds that this kernel may not have: a VLAN on a bond, ports of a VRF and of a bridge."""
-    bond = (link(1, "lo"), link(2, "eth0", master=4), link(3, "eth1", master=4), link(4, "bond0", "bond"))
-    vlan = link(5, "bond0.100", "vlan", parent=4)
-    other = link(6, "eth2")
-    assert below({5: "x"}, *bond, vlan, other) == {"bond0.100", "bond0", "eth0", "eth1"}
-    assert below({2: "x"}, *bond, vlan, other) == {"eth0"}
-    vrf = (link(2, "eth0", master=3), link(3, "red", "vrf"))
-    assert below({3: "x"}, *vrf) == {"red", "eth0"} and below({2: "x"}, *vrf) == {"eth0"}
-    # a parent that is one's own index, or one that stands on itself, ends
-    assert below({2: "x"}, link(2, "a", parent=3), link(3, "b", parent=2)) == {"a", "b"}
-    assert below({9: "x", 1: "y"}, *bond) == set()
-    reasons = uplinks.uplinks({5: "it carries the default route"}, {one.index: one for one in (*bond, vlan)})
-    assert reasons["eth0"] == "it is below bond0.100: it carries the default route"
-
-
-def test_proc_net_tcp() -> None:
-    assert uplinks._endpoint("0100007F:0016") == (ipaddress.ip_address("127.0.0.1"), 22)
-    mapped = "0000000000000000FFFF00000100007F:0016"
-    assert uplinks._endpoint(mapped) == (ipaddress.ip_address("127.0.0.1"), 22)
-    assert uplinks._endpoint("000080FE00000000FF010002010000FE:01BB")[0] == ipaddress.ip_address("fe80::200:1ff:fe00:1")
-
-
 def in_namespace(script: str, *setup: str) -> t.Any:
     """What a program prints as JSON in namespaces of its own, after these ip commands. nic0 .. nic3 are veths."""
     lines = [f"ip link add nic{number} type veth peer name peer{number}" for number in range(4)]
@@ -185,7 +147,6 @@ def in_namespace(script: str, *setup: str) -> t.Any:
     shell += "\n" + "\n".join([*lines, *(f"ip {one}" for one in setup)]) + '\nexec "$0" -c "$1"'
     head = """
         import json, socket, subprocess, time
-        from lanewise_driver import uplinks
         from lanewise_driver.inventory import Inventory
         from lanewise_driver.settings import read
 
@@ -268,7 +229,9 @@ ROUTES: dict[str, tuple[list[str], list[str]]] = {
         ["nic2", "nic3"],
     ),
     "a route to the void": (["route add unreachable default", "-6 route add blackhole default"], ALL),
-    "more specific routes": (["route add 0.0.0.0/1 via 192.0.0.2", "route add 10.0.0.0/8 dev nic1"], ALL),
+    "more specific routes": (["route add 16.0.0.0/4 via 192.0.0.2", "route add 10.0.0.0/8 dev nic1"], ALL),
+    "halves": (["route add 0.0.0.0/1 via 192.0.0.2", "route add 128.0.0.0/1 dev nic1"], ["nic2", "nic3"]),
+    "all global addresses of IPv6": (["-6 route add 2000::/3 via 2001:db8:1::2"], ["nic0", "nic2", "nic3"]),
     "announced to all": (
         [
             "-6 route add default via 2001:db8:1::2 proto ra metric 1024",
@@ -344,12 +307,11 @@ def test_the_ssh_path() -> None:
         far = subprocess.Popen(["ip", "netns", "exec", "far", sys.executable, "-c", client], stdin=subprocess.PIPE)
         session, _ = server.accept()
         seen.append(published(node))
-        reason = node.withheld("net-nic1"), node.needed(["net-nic1", "net-nic0"])
+        reason = [node.withheld("net-nic1"), node.needed(["net-nic1", "net-nic2", "net-nic0"])]
         session.close()
         far.stdin.close()
         far.wait()
-        time.sleep(0.1)
-        assert not uplinks.ssh_sessions()
+        server.close()
         seen.append(published(node))
         seen.append(published(inventory()))  # a driver that starts now knows nothing of it
         subprocess.run("ip addr del 192.0.1.1/24 dev nic1".split(), check=True)
@@ -359,38 +321,9 @@ def test_the_ssh_path() -> None:
         "link set lo up",
     )
     assert found[0] == [ALL, ["nic0", "nic3"], ["nic0", "nic3"], ALL, ALL]
-    session = "an SSH session to this node is on it"
-    assert found[1] == [session, {"net-nic1": session}]
-
-
-@needs_namespaces
-def test_a_session_on_another_port_is_known_by_its_server() -> None:
-    """The program's name decides where the port is not SSH's."""
-    found = in_namespace(
-        """
-        import sys
-        server = f'''
-        import socket, sys
-        open("/proc/self/comm", "w").write("sshd-session")
-        s = socket.create_server(("192.0.3.1", 2022))
-        print("up", flush=True)
-        c, _ = s.accept()
-        print("in", flush=True)
-        sys.stdin.read()
-        '''
-        server = "\\n".join(line.strip() for line in server.splitlines())
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        process = subprocess.Popen([sys.executable, "-c", server], **pipes)
-        process.stdout.readline()
-        client = socket.create_connection(("192.0.3.1", 2022))
-        process.stdout.readline()
-        node = inventory()
-        seen = published(node)
-        process.stdin.close(); process.wait()
-        print(json.dumps(seen))
-        """
-    )
-    assert found == ["nic0", "nic1", "nic2"]
+    owner = "it has the address of an SSH session from 198.51.100.1"
+    leads = "it is on the route to the SSH client 198.51.100.1"
+    assert found[1] == [owner, {"net-nic1": owner, "net-nic2": leads}]
 
 
 @needs_namespaces
@@ -416,12 +349,17 @@ def test_many_routes_take_no_time() -> None:
         subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
         subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
         began = time.process_time()
-        found = uplinks.default_routes()
-        took = time.process_time() - began
-        print(json.dumps([list(found.values()), took]))
+        node = inventory()
+        found = node.carried()
+        first = time.process_time() - began
+        began = time.process_time()
+        for _unused in range(50):
+            assert node.carried() == found
+        print(json.dumps([found, first, time.process_time() - began]))
         """
     )
-    assert found[0] == ["it carries the default route"] and found[1] < 2
+    assert found[0] == {"nic1": "it carries the default route"} and found[1] < 2
+    assert found[2] < 50 * found[1] / 4, "the routes are read each time"
 
 
 def test_settings_are_asked_each_time(sriov: Path) -> None:

@@ -321,6 +321,7 @@ class Service(installed.Driver):
             ("driver", ""),
             ("plugins/module_utils/dra", "/dra"),
             ("plugins/module_utils/topology", "/topology"),
+            ("plugins/module_utils/uplinks", "/uplinks"),
         ):
             self.machine.copy(COLLECTION / source, f"{_SITE}/lanewise_driver{name}")
 

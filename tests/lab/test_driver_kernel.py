@@ -43,6 +43,7 @@ def _one() -> t.Iterator[Node]:
             ("driver", ""),
             ("plugins/module_utils/dra", "/dra"),
             ("plugins/module_utils/topology", "/topology"),
+            ("plugins/module_utils/uplinks", "/uplinks"),
         ):
             node.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
         node.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe rdma_ucm")

@@ -1,0 +1,316 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""Which interfaces carry this node's own traffic, and why: the one rule of the driver and of the guard of configure.
+
+They are those of default routes; of SSH sessions, both the interface that has the address they came to and those that
+the answers leave by; of storage that the node uses itself; of other paths that the caller names; and all that these
+stand on: ports of a bond, bridge or VRF, the parent of a VLAN, the PF of a VF, what a tunnel's packets leave by.
+
+Nothing is guessed. What cannot be read counts as carried, with that as the reason.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from . import links, netlink, routes, sockets, ssh, storage, tunnels
+from .links import Link, Stack
+from .routes import Address, Default, Query, Routes
+from .watch import Watch
+
+#: How old what files tell of storage may be where an answer may have an age at all, in seconds.
+_FILES_FOR = 10.0
+#: The most far ends that are looked up for one address of this node. Anyone can connect to an SSH server: of more
+#: clients at once only the interface with the address that they came to is told.
+_MOST = 64
+#: The most paths to storage that are looked up; whatever is reached by others counts as carried by every address.
+_MOST_USED = 1024
+
+
+@dataclass(frozen=True)
+class Path:
+    """Two ends of traffic that the node needs, either of which may be unknown.
+
+    C(holds) says why the interface is needed that has the own address, C(leads) why those are that packets to the far
+    one leave by.
+    """
+
+    own: Address | None
+    far: Address | None
+    holds: str
+    leads: str
+    bound: int = 0
+    mark: int = 0
+    own_port: int = 0
+    far_port: int = 0
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Reasons, as the ends of sentences about the interface, by its index and by its name."""
+
+    by_index: t.Mapping[int, str] = field(default_factory=dict)
+    by_name: t.Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Tables:
+    """What the kernel has, until it says that something has changed."""
+
+    stack: Stack
+    owners: dict[Address, tuple[int, ...]]
+    defaults: list[Default]
+
+
+class Rule:
+    """The rule for the network namespace of the thread that makes it; may be asked from any thread of that namespace.
+
+    With C(remember) an interface that an SSH client was reached by stays needed while the address that the client came
+    to is on the node: whoever has been logged in over it will be again. C(root) is where C(sys) and C(proc) are.
+    """
+
+    def __init__(self, remember: bool = False, root: str = "") -> None:
+        self._remember = remember
+        self._root = root
+        self._lock = threading.Lock()
+        self._watch: Watch | None = None
+        self._ssh = ssh.ServerPorts(f"{root}/proc")
+        self._clients: dict[tuple[Address, Address], None] = {}
+        self._tables: _Tables | None = None
+        self._files: tuple[float, tuple[list[storage.End], list[str]]] = (0.0, ([], []))
+        self._last: tuple[float, object, Carried] | None = None
+
+    def now(
+        self,
+        paths: t.Sequence[Path] = (),
+        default_routes: str = "all",
+        ssh_ports: t.Collection[int] = (),
+        at_most: float = 0.0,
+    ) -> Carried:
+        """The answer for the whole node. Raises OSError where the kernel's tables cannot be read.
+
+        C(default_routes) says which of them count: C(all), those of the C(main) table, or the C(best) of those. The
+        best ones are those with the lowest metric, IPv6 counting where IPv4 has none. C(ssh_ports) are ports of SSH
+        servers beside those that are found. An answer may be C(at_most) this old, in seconds, as long as links,
+        addresses and routes are as they were: those who ask together wait for one answer.
+        """
+        asked = (tuple(paths), default_routes, frozenset(ssh_ports))
+        with self._lock:
+            if self._watch is None:
+                self._watch = Watch()
+            if self._watch.changed():
+                self._tables = self._last = None
+            began = time.monotonic()
+            if self._last and self._last[1] == asked and began - self._last[0] <= at_most:
+                return self._last[2]
+            with netlink.Connection() as kernel:
+                found = self._read(kernel, paths, default_routes, ssh_ports, at_most > 0)
+            self._last = (began, asked, found)
+            return found
+
+    def close(self) -> None:
+        """Let go of the kernel's notifications."""
+        with self._lock:
+            if self._watch:
+                self._watch.close()
+            self._watch = self._tables = self._last = None
+
+    def _read(
+        self,
+        kernel: netlink.Connection,
+        paths: t.Sequence[Path],
+        default_routes: str,
+        ssh_ports: t.Collection[int],
+        aged: bool,
+    ) -> Carried:
+        tables = self._tables
+        known = Routes(kernel)
+        if tables is None:
+            stack = Stack(links.listed(kernel), f"{self._root}/sys")
+            tables = self._tables = _Tables(stack, routes.owners(kernel), known.defaults())
+        needed = _by_default(tables.defaults, default_routes)
+        unread: list[str] = []
+        for path in (*self._sessions(tables, known, ssh_ports, unread), *paths, *self._storage(aged, unread)):
+            for index, why in _on(path, tables.owners, known):
+                needed.setdefault(index, why)
+        for interface, why in self._bound_storage():
+            needed.setdefault(tables.stack.index(interface), why)
+        if unread:
+            what = ", ".join(dict.fromkeys(unread))
+            why = f"it has an address, and what is reached by it cannot be told: {what} could not be read"
+            for index in sorted({index for holders in tables.owners.values() for index in holders}):
+                needed.setdefault(index, why)
+        found = _Spread(kernel, tables.stack, known).all_of(needed)
+        return Carried(found, {tables.stack.links[index].name: why for index, why in found.items()})
+
+    def _sessions(self, tables: _Tables, known: Routes, ssh_ports: t.Collection[int], unread: list[str]) -> list[Path]:
+        """Of SSH, with those of clients that were here before."""
+        found: list[Path] = []
+        open_now: dict[tuple[Address, Address], None] = {}
+        try:
+            ports = sorted(self._ssh.now() | set(ssh_ports))
+            for one in sockets.established([(port, port) for port in ports], (), f"{self._root}/proc"):
+                pair = (one.own, one.far)
+                if pair not in open_now:
+                    open_now[pair] = None
+                    found.append(_of_socket(one, ssh_session(one.own, one.far)))
+        except OSError as error:
+            unread.append(f"the open TCP connections ({error.strerror or error})")
+        here = {own for own in {pair[0] for pair in self._clients} if own in tables.owners or known.holders(own)}
+        for own, far in [pair for pair in self._clients if pair[0] in here and pair not in open_now]:
+            found.append(ssh_session(own, far))
+        found = _bounded(found)
+        if self._remember:
+            self._clients = dict.fromkeys((path.own, path.far) for path in found if path.own and path.far)
+        return found
+
+    def _storage(self, aged: bool, unread: list[str]) -> list[Path]:
+        """Of storage that this node uses, and of what it serves to others."""
+        used: dict[Path, None] = {}
+        served: dict[Path, None] = {}
+        ranges = [(low, high) for low, high, _what in storage.PORTS]
+        try:
+            for one in sockets.established(ranges, ranges, f"{self._root}/proc"):
+                if what := storage.service(one.far_port):
+                    used[_of_socket(one, _storage_session(what, one.own, one.far, "to", "server"))] = None
+                else:
+                    what = storage.service(one.own_port)
+                    served[_of_socket(one, _storage_session(what, one.own, one.far, "from", "client"))] = None
+        except OSError as error:
+            unread.append(f"the open TCP connections ({error.strerror or error})")
+        began = time.monotonic()
+        if not aged or began - self._files[0] > _FILES_FOR:
+            self._files = (began, storage.ends(self._root))
+        ends, problems = self._files[1]
+        unread += problems
+        for end in ends:
+            if end.far or end.own:
+                used[_storage_session(end.what, end.own, end.far, "to", "server")] = None
+        if len(used) > _MOST_USED:
+            unread.append(f"all of {len(used)} paths to storage")
+        return [*list(used)[:_MOST_USED], *_bounded(served)]
+
+    def _bound_storage(self) -> t.Iterator[tuple[str, str]]:
+        for end in self._files[1][0]:
+            if end.interface:
+                yield end.interface, f"{_an(f'{end.what} session')} is bound to it"
+
+
+def _an(what: str) -> str:
+    return f"{'an' if what.startswith(('iSCSI', 'NFS', 'NVMe', 'NBD', 'SMB', 'SSH')) else 'a'} {what}"
+
+
+def ssh_session(own: Address | None, far: Address | None) -> Path:
+    """The path of an SSH session to this node."""
+    return Path(
+        own, far, f"it has the address of an SSH session from {far}", f"it is on the route to the SSH client {far}"
+    )
+
+
+def _storage_session(what: str, own: Address | None, far: Address | None, way: str, role: str) -> Path:
+    holds = f"it has the address of {_an(what)} session" + (f" {way} {far}" if far else "")
+    return Path(own, far, holds, f"it is on the route to the {what} {role} {far}")
+
+
+def _of_socket(one: sockets.Socket, path: Path) -> Path:
+    return replace(path, bound=one.bound, mark=one.mark, own_port=one.own_port, far_port=one.far_port)
+
+
+def _bounded(found: t.Iterable[Path]) -> list[Path]:
+    """Not more than so many far ends of each own address. Others do not crowd out those of another address."""
+    counts: collections.Counter[Address | None] = collections.Counter()
+    kept = []
+    for path in found:
+        counts[path.own] += 1
+        if counts[path.own] <= _MOST:
+            kept.append(path)
+    return kept
+
+
+def _by_default(known: t.Sequence[Default], tables: str) -> dict[int, str]:
+    """Links of default routes, with the reason.
+
+    Routers announce themselves to every port of a fabric, so a default route that came by IPv6 router advertisement
+    counts only where it is the node's best one and there is no other kind.
+    """
+    known = [one for one in known if tables == "all" or one.table in routes.MAIN]
+    if tables == "best":
+        known = [one for one in known if not one.six] or known
+    stated = [one for one in known if not one.by_router]
+    if known and (tables == "best" or not stated):
+        stated = stated or known
+        best = min(one.priority for one in stated)
+        stated = [one for one in stated if one.priority == best]
+    found: dict[int, str] = {}
+    for route in stated:
+        what = f"the route to {route.destination}" if route.destination else "the default route"
+        where = "" if route.table in routes.MAIN else f" of table {route.table}"
+        for index in route.links:
+            found.setdefault(index, f"it carries {what}{where}")
+    return found
+
+
+def _on(path: Path, owners: t.Mapping[Address, tuple[int, ...]], known: Routes) -> t.Iterator[tuple[int, str]]:
+    """The links on a path, with the reason of each."""
+    if path.far in owners:  # the node itself
+        return
+    holders = owners.get(path.own, ()) if path.own else ()
+    if path.far:
+        query = Query(path.far, path.own, path.bound, path.mark, path.own_port, path.far_port)
+        for index in sorted(known.way(query)):
+            yield index, path.leads
+    if path.own:
+        for index in sorted({*holders, *known.holders(path.own, path.bound)}):
+            yield index, path.holds
+    if path.bound:
+        yield path.bound, path.holds
+
+
+class _Spread:
+    """From the links that are needed to all that they stand on."""
+
+    def __init__(self, kernel: netlink.Connection, stack: Stack, known: Routes) -> None:
+        self._kernel = kernel
+        self._stack = stack
+        self._routes = known
+        self._found: dict[int, str] = {}
+        self._untold: list[tuple[Link, str]] = []
+
+    def all_of(self, needed: t.Mapping[int, str]) -> dict[int, str]:
+        """C(needed) are reasons by index; those that come first are kept. Raises OSError."""
+        self._follow(needed)
+        for tunnel, reason in self._untold:
+            why = f"{tunnel.name} may send through it, as the kernel does not tell where its packets go: {reason}"
+            others = [self._stack.links[one] for one in sorted(self._routes.routed()) if one in self._stack.links]
+            self._follow({one.index: why for one in others if not one.is_tunnel}, tunnels_too=False)
+        return self._found
+
+    def _follow(self, needed: t.Mapping[int, str], tunnels_too: bool = True) -> None:
+        known = self._stack.links
+        pending = collections.deque((known[index], why, True) for index, why in needed.items() if index in known)
+        while pending:
+            link, reason, alone = pending.popleft()
+            if link.index in self._found or link.loopback:
+                continue
+            self._found[link.index] = reason
+            why = reason if reason.startswith("it is below") else f"it is below {link.name}: {reason}"
+            below = self._stack.below(link)
+            # of a bridge with other ports, those of guests and overlays are not what the node reaches the world by
+            others = link.kind in links.SWITCHES and any(not one.is_tunnel and one.kind != "veth" for one in below)
+            pending += [(one, why, not others) for one in below]
+            if link.is_tunnel and tunnels_too:
+                pending += [(one, why, True) for one in self._under(link, reason, alone)]
+
+    def _under(self, link: Link, reason: str, alone: bool) -> list[Link]:
+        under = tunnels.underlay(self._kernel, link)
+        found = {*under.links, *(hop for query in under.queries for hop in self._routes.way(query))}
+        if not under.whole and alone:
+            self._untold.append((link, reason))
+        return [self._stack.links[one] for one in sorted(found) if one in self._stack.links and one != link.index]

@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""Links as this package needs them: what each is, and what its packets pass below it.
+
+Numbers are those of linux/rtnetlink.h, linux/if_link.h, linux/if_tunnel.h and linux/veth.h.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import typing as t
+from dataclasses import dataclass, field
+
+from . import netlink
+
+RTM_GETLINK = 18
+_IFNAME, _LINK, _MASTER, _LINKINFO, _EXT_MASK, _LINK_NETNSID = 3, 5, 10, 18, 29, 37
+_INFO_KIND, _INFO_DATA = 1, 2
+_SKIP_STATS = 8
+_IFF_LOOPBACK = 0x8
+_IFINFO = struct.Struct("=BxHiII")
+#: IFLA_HSR_SLAVE1, IFLA_HSR_SLAVE2
+_HSR_PORTS = (1, 2)
+
+#: The kind of an interface that Open vSwitch has made: a bridge's own, an internal port, and that of the whole switch
+#: (net/openvswitch/vport-internal_dev.c). The kernel gives every port the switch's own as master, whichever bridge it
+#: is a port of (ovs_netdev_link in net/openvswitch/vport-netdev.c): rtnetlink does not tell the bridge.
+OPEN_VSWITCH = "openvswitch"
+#: Kinds whose ports may be those of guests and overlays.
+SWITCHES = ("bridge", OPEN_VSWITCH)
+#: Kinds without packets of their own below them, or whose lower links the kernel tells.
+_TOLD = {
+    *("", "bond", "bridge", "dsa", "dummy", "failover", "hsr", "ifb", "ipoib", "ipvlan", "ipvtap", "macsec", "macvlan"),
+    *("macvtap", "net_failover", "netdevsim", "nlmon", "rmnet", "team", "veth", "virt_wifi", "vlan", "vrf", "batadv"),
+    *(OPEN_VSWITCH, "netkit", "lowpan", "vcan", "vxcan", "can"),
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of a network namespace. C(master) and C(made_of) are indexes, 0 for none; C(data) is IFLA_INFO_DATA."""
+
+    index: int
+    name: str
+    kind: str = ""  # veth, vlan ..., empty for hardware
+    master: int = 0
+    made_of: int = 0  # the parent of a VLAN or macvlan; of a veth its other end
+    data: netlink.Attributes = field(default_factory=dict)
+    loopback: bool = False
+
+    @property
+    def is_tunnel(self) -> bool:
+        """Whether its packets are carried in others, which the kernel or a program routes on their own."""
+        return self.kind not in _TOLD
+
+
+def parse(body: bytes) -> Link:
+    """A link from the body of RTM_NEWLINK. Raises struct.error where it is cut short."""
+    _unused, _unused, index, flags, _unused = _IFINFO.unpack_from(body)
+    raw = netlink.attributes(body, _IFINFO.size)
+    info = netlink.attributes(raw.get(_LINKINFO, b""))
+    made_of = netlink.number(raw.get(_LINK, b""))
+    return Link(
+        index=index,
+        name=netlink.string(raw.get(_IFNAME, b"")),
+        kind=netlink.string(info.get(_INFO_KIND, b"")),
+        master=netlink.number(raw.get(_MASTER, b"")),
+        made_of=0 if made_of == index or _LINK_NETNSID in raw else made_of,
+        data=netlink.attributes(info.get(_INFO_DATA, b"")),
+        loopback=bool(flags & _IFF_LOOPBACK),
+    )
+
+
+def listed(kernel: netlink.Connection) -> dict[int, Link]:
+    """All links of the connection's namespace by index. Raises OSError."""
+    body = _IFINFO.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + netlink.u32(_EXT_MASK, _SKIP_STATS)
+    found = (parse(reply) for _unused, reply in kernel.dump(RTM_GETLINK, body))
+    return {link.index: link for link in found}
+
+
+class Stack:
+    """What stands on what among the links of a namespace; C(sys) is where sysfs is."""
+
+    def __init__(self, links: t.Mapping[int, Link], sys: str = "/sys") -> None:
+        self.links = links
+        self._sys = sys
+        self._names = {link.name: link.index for link in links.values()}
+        self._ports: dict[int, list[int]] = {}
+        for link in links.values():
+            if link.master:
+                self._ports.setdefault(link.master, []).append(link.index)
+        self._switches = [link.index for link in links.values() if link.kind == OPEN_VSWITCH]
+
+    def below(self, link: Link) -> list[Link]:
+        """The links that the packets of C(link) pass, one step down."""
+        paired = link.kind in ("veth", "netkit")
+        found = [] if paired else [link.made_of]
+        if link.kind == OPEN_VSWITCH:
+            found += [port for switch in self._switches for port in self._ports.get(switch, ())]
+        else:
+            found += self._ports.get(link.index, ())
+        if link.kind == "hsr":
+            found += [netlink.number(link.data.get(kind, b"")) for kind in _HSR_PORTS]
+        if paired:  # its other end is no part of the way, unless a bridge goes on from there
+            other = self.links.get(link.made_of)
+            found += [other.index, other.master] if other and other.master else []
+        found += [self._names[name] for name in self._parents(link.name) if name in self._names]
+        return [self.links[index] for index in dict.fromkeys(found) if index in self.links and index != link.index]
+
+    def index(self, name: str) -> int:
+        """The index of the link of this name; 0 where there is none."""
+        return self._names.get(name, 0)
+
+    def _parents(self, name: str) -> list[str]:
+        """The interfaces of the PF of a VF, and of the function of a subfunction."""
+        device = f"{self._sys}/class/net/{name}/device"
+        found: list[str] = []
+        for folder in (f"{device}/physfn/net", f"{os.path.realpath(device)}/../net"):
+            try:
+                found += os.listdir(folder)
+            except OSError:
+                continue
+        return found

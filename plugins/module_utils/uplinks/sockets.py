@@ -1,0 +1,154 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""Open TCP connections of a network namespace, as sock_diag(7) lists them, or /proc/net/tcp where it does not.
+
+The kernel compares states and ports itself, so that of thousands of connections it tells only those of interest.
+Numbers are those of linux/sock_diag.h and linux/inet_diag.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import struct
+import typing as t
+from dataclasses import dataclass
+
+from . import netlink
+from .routes import Address
+
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST = struct.Struct("=BBBBI48s")
+_ANSWER = struct.Struct("=BBBB2s2s16s16sI8sIIIII")
+_REQ_BYTECODE, _MARK = 1, 15
+_JMP, _S_GE, _S_LE, _D_GE, _D_LE = 1, 2, 3, 4, 5
+_OP = struct.Struct("=BBH")
+_ESTABLISHED, _LISTEN = 1, 10  # include/net/tcp_states.h
+#: Of a kernel without sock_diag, or without its part for TCP.
+_MISSING = (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL)
+
+Ports = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Socket:
+    """A TCP socket: addresses and ports of its ends, the link that it is bound to (0 for none), its mark and inode."""
+
+    own: Address
+    own_port: int
+    far: Address
+    far_port: int
+    bound: int = 0
+    mark: int = 0
+    inode: int = 0
+
+
+def established(own: t.Sequence[Ports], far: t.Sequence[Ports], proc: str = "/proc") -> list[Socket]:
+    """The open connections of this thread's namespace with an own port in C(own), or a far port in C(far).
+
+    Each is a range with both its ends. Connections by the loopback interface are left out. Raises OSError.
+    """
+    ranges = [(True, *one) for one in own] + [(False, *one) for one in far]
+    found = [one for one in _read(_ESTABLISHED, ranges, proc) if not one.far.is_loopback]
+    return sorted(found, key=lambda one: (one.own.packed, one.far.packed, one.own_port, one.far_port))
+
+
+def listening(proc: str = "/proc") -> list[Socket]:
+    """The sockets of this thread's namespace that accept connections from other machines. Raises OSError."""
+    return [one for one in _read(_LISTEN, [], proc) if not one.own.is_loopback]
+
+
+def _read(state: int, ranges: t.Sequence[tuple[bool, int, int]], proc: str) -> list[Socket]:
+    try:
+        with netlink.Connection(netlink.NETLINK_SOCK_DIAG) as kernel:
+            return [
+                one for family in (socket.AF_INET, socket.AF_INET6) for one in _dumped(kernel, family, state, ranges)
+            ]
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise
+    found = _of_proc(state, proc)
+    return [one for one in found if not ranges or any(low <= _port(one, own) <= high for own, low, high in ranges)]
+
+
+def _port(one: Socket, own: bool) -> int:
+    return one.own_port if own else one.far_port
+
+
+def _dumped(
+    kernel: netlink.Connection, family: int, state: int, ranges: t.Sequence[tuple[bool, int, int]]
+) -> t.Iterator[Socket]:
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << state, bytes(48))
+    request += netlink.attribute(_REQ_BYTECODE, port_filter(ranges)) if ranges else b""
+    try:
+        answers = kernel.dump(_SOCK_DIAG_BY_FAMILY, request)
+    except OSError as error:
+        if family == socket.AF_INET6 and error.errno in _MISSING:  # a kernel without IPv6
+            return
+        raise
+    for _unused, body in answers:
+        got, _state, _t, _r, own_port, far_port, own, far, bound, _c, _e, _rq, _wq, _uid, inode = _ANSWER.unpack_from(
+            body
+        )
+        mark = netlink.attributes(body, _ANSWER.size).get(_MARK, b"")
+        yield Socket(
+            own=_address(got, own),
+            own_port=int.from_bytes(own_port, "big"),
+            far=_address(got, far),
+            far_port=int.from_bytes(far_port, "big"),
+            bound=bound,
+            mark=netlink.number(mark),
+            inode=inode,
+        )
+
+
+def port_filter(ranges: t.Sequence[tuple[bool, int, int]]) -> bytes:
+    """A program of inet_diag that lets sockets pass with a port in one of C(ranges) (own or far, low, high).
+
+    Its commands jump forward: to its end for yes, 4 bytes beyond it for no (inet_diag_bc_run in net/ipv4/inet_diag.c).
+    """
+    parts = []
+    for left, (own, low, high) in zip(range(len(ranges) - 1, -1, -1), ranges):
+        at_least, at_most = (_S_GE, _S_LE) if own else (_D_GE, _D_LE)
+        part = _OP.pack(at_least, 8, 20) + _OP.pack(0, 0, low) + _OP.pack(at_most, 8, 12) + _OP.pack(0, 0, high)
+        # yes of a jump is its length, for the kernel's check of the program; it goes where no says
+        parts.append(part + (_OP.pack(_JMP, 4, 20 * left) if left else b""))
+    return b"".join(parts)
+
+
+def _address(family: int, value: bytes) -> Address:
+    address: Address = ipaddress.ip_address(value[:4] if family == socket.AF_INET else value)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped
+    return address
+
+
+def _of_proc(state: int, proc: str) -> list[Socket]:
+    """The sockets of a state in /proc/net/tcp and tcp6. Raises OSError where the former cannot be read."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"{proc}/thread-self/net/{name}", encoding="ascii") as file:
+                lines = file.read().splitlines()[1:]
+        except FileNotFoundError:
+            if name == "tcp":
+                raise
+            continue  # a kernel without IPv6
+        for line in lines:
+            columns = line.split()
+            if len(columns) > 9 and int(columns[3], 16) == state:
+                own, own_port = endpoint(columns[1])
+                far, far_port = endpoint(columns[2])
+                found.append(Socket(own, own_port, far, far_port, inode=int(columns[9])))
+    return found
+
+
+def endpoint(text: str) -> tuple[Address, int]:
+    """An address of /proc/net/tcp: words of 32 bits in the machine's byte order, in hex. Raises ValueError."""
+    words, _colon, port = text.partition(":")
+    raw = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    return _address(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw), int(port, 16)

@@ -1,0 +1,124 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""With whom a node keeps storage, as the kernel's files tell it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.storage import End, ends, service
+
+
+def end(what: str, far: str, own: str = "", interface: str = "") -> End:
+    return End(what, ipaddress.ip_address(far), ipaddress.ip_address(own) if own else None, interface)
+
+
+def tree(root: Path, files: dict[str, str]) -> str:
+    for name, text in {"proc/1/mounts": "", **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "nas.example.com:/data /data nfs4 rw,vers=4.2,proto=tcp,clientaddr=192.0.2.1,addr=192.0.2.9 0 0",
+            [end("NFS", "192.0.2.9")],
+        ),
+        ("[2001:db8::9]:/data /data nfs rw,proto=rdma,port=20049,addr=2001:db8::9 0 0", [end("NFS", "2001:db8::9")]),
+        ("//nas/share /mnt cifs rw,vers=3.1.1,addr=192.0.2.9,username=x 0 0", [end("SMB", "192.0.2.9")]),
+        (
+            "10.0.0.1:6789,10.0.0.2:6789:/ /mnt ceph rw,name=admin,secret=<hidden> 0 0",
+            [end("Ceph", "10.0.0.1"), end("Ceph", "10.0.0.2")],
+        ),
+        (
+            "admin@00000000-0000.fs=/ /mnt ceph rw,mon_addr=10.0.0.1:6789/[2001:db8::2]:6789 0 0",
+            [end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::2")],
+        ),
+        (
+            "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch /scratch lustre rw 0 0",
+            [end("Lustre", "10.0.0.1"), end("Lustre", "10.0.0.2")],
+        ),
+        ("/dev/sda1 / ext4 rw 0 0", []),
+        ("tmpfs /192.0.2.9 tmpfs rw,addr=192.0.2.9 0 0", []),
+        ("nfs", []),
+    ],
+)
+def test_mounts(tmp_path: Path, line: str, expected: list[End]) -> None:
+    assert ends(tree(tmp_path, {"proc/1/mounts": line + "\n"})) == (expected, [])
+
+
+def test_nvme_controllers(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "sys/class/nvme/nvme0/transport": "pcie\n",
+            "sys/class/nvme/nvme0/address": "0000:01:00.0\n",
+            "sys/class/nvme/nvme1/transport": "tcp\n",
+            "sys/class/nvme/nvme1/address": "traddr=192.0.2.9,trsvcid=4420,host_iface=eth1,src_addr=192.0.2.1\n",
+            "sys/class/nvme/nvme2/transport": "rdma\n",
+            "sys/class/nvme/nvme2/address": "traddr=2001:db8::9,trsvcid=4420,host_traddr=2001:db8::1\n",
+            "sys/class/nvme/nvme3/transport": "fc\n",
+            "sys/class/nvme/nvme3/address": "traddr=nn-0x1000:pn-0x2000\n",
+            "sys/class/nvme/nvme4/transport": "tcp\n",
+        },
+    )
+    assert ends(root) == (
+        [end("NVMe/TCP", "192.0.2.9", "192.0.2.1", "eth1"), end("NVMe/RDMA", "2001:db8::9", "2001:db8::1")],
+        [],
+    )
+
+
+def test_iscsi_connections(tmp_path: Path) -> None:
+    """Also one that is down: its address stays. The host tells the interface where one was chosen."""
+    root = tree(tmp_path, {})
+    for number, netdev in ((3, "eth1"), (4, "default")):
+        host = tmp_path / f"sys/devices/platform/host{number}"
+        made = host / f"session1/connection{number}:0/iscsi_connection/connection{number}:0"
+        made.mkdir(parents=True)
+        (made / "address").write_text("192.0.2.9\n")
+        (made / "persistent_address").write_text(f"192.0.{number}.9\n")
+        (host / f"iscsi_host/host{number}").mkdir(parents=True)
+        (host / f"iscsi_host/host{number}/netdev").write_text(f"{netdev}\n")
+        (tmp_path / "sys/class/iscsi_connection").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"sys/class/iscsi_connection/connection{number}:0").symlink_to(made)
+    found, unread = ends(root)
+    assert not unread and found == [
+        *(end("iSCSI", "192.0.2.9", interface="eth1"), end("iSCSI", "192.0.3.9", interface="eth1")),
+        *(end("iSCSI", "192.0.2.9"), end("iSCSI", "192.0.4.9")),
+    ]
+
+
+def test_block_devices_of_ceph(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path, {"sys/bus/rbd/devices/0/config_info": "10.0.0.1:6789,[2001:db8::1]:6789 name=x pool image -\n"}
+    )
+    assert ends(root) == ([end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::1")], [])
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    found, unread = ends(str(tmp_path))
+    assert not found and unread == ["the mounts (No such file or directory)"]
+    if os.geteuid():
+        root = tree(tmp_path, {"sys/class/nvme/nvme1/transport": "tcp"})
+        (tmp_path / "sys/class/nvme").chmod(0)
+        assert ends(root)[1] == ["the NVMe controllers (Permission denied)"]
+
+
+def test_a_hostile_list_of_mounts_is_bounded(tmp_path: Path) -> None:
+    lines = "".join(f"x:/ /m{n} nfs rw,addr=10.{n >> 16}.{n >> 8 & 255}.{n & 255} 0 0\n" for n in range(50000))
+    found, _unread = ends(tree(tmp_path, {"proc/1/mounts": lines}))
+    assert len(found) == 4096
+
+
+@pytest.mark.parametrize(("port", "expected"), [(3260, "iSCSI"), (6900, "Ceph"), (22, ""), (0, ""), (65535, "")])
+def test_services(port: int, expected: str) -> None:
+    assert service(port) == expected
