@@ -56,7 +56,7 @@ print(json.dumps(said))
 def bring(node: Node) -> None:
     """Copy the package, which is all that a node needs."""
     package = Path(system.__file__).absolute().parents[1]
-    for name in ("host", "topology"):
+    for name in ("host", "topology", "uplinks"):
         node.copy(package / name, f"{_COLLECTION}/plugins/module_utils/{name}")
     node.copy(Path(faults.__file__).absolute(), f"{_COLLECTION}/tests/host")
 

@@ -101,7 +101,7 @@ def test_the_metadata_names_what_the_collection_needs(installed, context):
 def test_every_package_that_plugins_import_comes_with_the_image(installed):
     """All that runs on the controller: what an image lacks would be told by the first run only."""
     plugins = installed / "ansible_collections/lanewise/dra/plugins"
-    on_nodes = ("module_utils/host", "module_utils/topology")
+    on_nodes = ("module_utils/host", "module_utils/topology", "module_utils/uplinks")
     imported: set[str] = set()
     for path in plugins.rglob("*.py"):
         if not str(path.relative_to(plugins)).startswith(on_nodes):

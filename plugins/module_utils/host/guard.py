@@ -16,7 +16,7 @@ import typing as t
 
 from .node import Node
 from .program import archive
-from .resource import NODE, Change
+from .resource import Change
 from .system import HostError, System, refused
 
 _FOLDER = "/run/lanewise"
@@ -41,11 +41,8 @@ def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int,
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
-    """Whether some change is of a device that the node is reached by. Raises HostError."""
-    for change in changes:
-        if change.device != NODE and set(node.device(change.device).interfaces) & set(node.management):
-            return True
-    return False
+    """Whether some change touches what the node is reached by. Raises HostError."""
+    return any(node.reached_by(change) for change in changes)
 
 
 def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:

@@ -191,20 +191,26 @@ class Node:
             raise HostError(f"find {key}", "the node no longer shows it", "look at 'dmesg', then run again")
         return self.devices[key]
 
-    def protects(self, change: Change) -> Refusal | None:
-        """Why a change must not be made because of what the node is reached by."""
-        if change.device == NODE or self.allow_management:
-            return None
+    def reached_by(self, change: Change) -> str:
+        """The interface, with the reason, that a change touches and the node is reached by; empty where there is none.
+
+        What happens to a PF happens to its VFs. Raises HostError.
+        """
+        if change.device == NODE:
+            return ""
         device = self.device(change.device)
         own = set(device.interfaces)
-        if " vf " not in change.device:  # what happens to a PF happens to its VFs
+        if " vf " not in change.device:
             own.update(name for vf in device.vfs if vf in self.devices for name in self.devices[vf].interfaces)
-        for name in sorted(own):
-            if name in self.management:
-                message = f"not changed to {change.after}: {name}: {self.management[name]}"
-                fix = "exclude it in the selector, or set allow_management with a second way to the node at hand"
-                return Refusal(change.device, change.setting, message, fix)
-        return None
+        return next((f"{name}: {self.management[name]}" for name in sorted(own) if name in self.management), "")
+
+    def protects(self, change: Change) -> Refusal | None:
+        """Why a change must not be made because of what the node is reached by. Raises HostError."""
+        found = "" if self.allow_management else self.reached_by(change)
+        if not found:
+            return None
+        fix = "exclude it in the selector, or set allow_management with a second way to the node at hand"
+        return Refusal(change.device, change.setting, f"not changed to {change.after}: {found}", fix)
 
 
 def _chooses(select: Selector, values: t.Mapping[str, t.Any]) -> bool:

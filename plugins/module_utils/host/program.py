@@ -32,7 +32,7 @@ UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 #: Runs where something needs the network: elsewhere nobody shall wait for it.
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
-_PACKAGES = ("host", "topology")
+_PACKAGES = ("host", "topology", "uplinks")
 _NAME = "lanewise_fabric"
 #: The oldest date of a zip file: the same sources make the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
