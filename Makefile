@@ -8,19 +8,23 @@ RUN := $(PYTHON) tools/environment.py
 ONLY ?=
 K8S ?=
 LAB_NODES ?= 2
+SLOW ?= 1
 NOX := $(RUN) runner nox --envdir .cache/nox
 
 .DEFAULT_GOAL := help
-.PHONY: help try test lint docs bench cluster lab setup lock clean python
+.PHONY: help try test test-all lint docs bench cluster lab setup lock clean python
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 try: python ## see it work on example machines: no hardware, no SSH, no root
 	@$(PYTHON) tools/try.py
 
-test: python ## run every check; ONLY="lint units" runs some (see noxfile.py)
-	@$(NOX) $(if $(ONLY),--sessions $(ONLY))
+test: python ## the quick checks, 12 minutes the first time; ONLY="lint units" runs some of all (see noxfile.py)
+	@$(NOX) $(if $(ONLY),--sessions $(ONLY),--tags quick)
+
+test-all: python ## all other checks: an hour, and hours more with virtual nodes; SLOW= leaves those out
+	@LANEWISE_SLOW=$(SLOW) $(NOX) --tags rest
 
 lint: python ## style, types and Ansible's own linters
 	@$(NOX) --sessions lint
@@ -38,7 +42,8 @@ lab: python ## run virtual nodes with GPUs and SR-IOV NICs until Ctrl-C; LAB_NOD
 	@$(RUN) core python -m tests.lab --nodes $(LAB_NODES)
 
 setup: python ## link this checkout as lanewise.dra for your own playbooks run from here
-	@$(RUN) core sh -c 'ansible-galaxy collection list lanewise.dra && \
+	@$(PYTHON) tools/downloads.py
+	@$(RUN) setup sh -c 'ansible-galaxy collection list lanewise.dra && \
 	  echo "To use the ansible-core of this checkout: export PATH=$$VIRTUAL_ENV/bin:\$$PATH"'
 
 lock: python ## resolve requirements/*.in anew, with hashes

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What C(make test) runs, one session a check. C(make test ONLY=name) runs one; C(nox --list) names them.
+"""What C(make test) and C(make test-all) run, one session a check: tools/checks.py tells which of them runs which.
+
+C(make test ONLY=name) runs one of either; C(nox --list) names them.
 
 A session that lacks an interpreter or a program is skipped, and the table at the end says why. Environments come from
 tools/environment.py: one holds every tool, so that sessions start at once. Where everything runs, as many sessions as
@@ -18,15 +20,12 @@ import functools
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import typing as t
 import urllib.request
-import zipfile
 from pathlib import Path
 
 import nox
@@ -34,6 +33,8 @@ import nox
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
 import cluster as kubernetes
 import lab as virtual
+from checks import QUICK, REST, begin, check
+from downloads import download, other_collections
 from environment import (
     CACHE,
     COLLECTION,
@@ -60,7 +61,13 @@ if not {"-s", "--session", "--sessions"} & set(sys.argv):
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
 PURE = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "uplinks", "host"))  # typed strictly
 SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
-SEPARATE = ("cluster", "driver", "host", "lab")  # folders of tests that have a session, not C(tests), of their own
+SEPARATE = (
+    "cluster",
+    "commands",
+    "driver",
+    "host",
+    "lab",
+)  # folders of tests that have a session, not C(tests), of their own
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 SLOW = bool(os.environ.get("LANEWISE_SLOW"))
 DIST = WORK / "dist"
@@ -68,53 +75,9 @@ GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of 
 PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
 FOUND = "LANEWISE_PYTHONS"  # names the interpreters once they were looked for
 WORKER = "--parallel-worker" in sys.argv  # one session of many, in a process of its own
-RESULTS = "LANEWISE_RESULTS"  # names the file where sessions note a line each, for the table at the end
 
 
-def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
-    """A session whose result stands in the table at the end."""
-
-    @functools.wraps(function)
-    def run(session: nox.Session, **arguments: str) -> None:
-        name = " ".join([function.__name__, *arguments.values()])
-        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-
-        def note(result: str, reason: str = "") -> None:
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            busy = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-            with open(os.environ[RESULTS], "a") as table:
-                table.write(json.dumps([name, result, time.monotonic() - start, busy, reason]) + "\n")
-
-        try:
-            function(session, **arguments)
-        except Missing as missing:
-            note("skipped", str(missing))
-            session.skip(str(missing))
-        except BaseException:
-            note("failed")
-            raise
-        note("passed")
-
-    return run
-
-
-if not WORKER:
-    _handle, os.environ[RESULTS] = tempfile.mkstemp(prefix="lanewise-dra-", suffix=".results")
-    os.close(_handle)
-
-    @atexit.register
-    def summary() -> None:
-        table = Path(os.environ[RESULTS])
-        results = [json.loads(line) for line in table.read_text().splitlines()]
-        table.unlink()
-        if not results:
-            return
-        print("\n==> what ran, how long, and for how long it kept a processor busy")
-        for name, result, seconds, busy, reason in results:
-            print(f"{result:8} {name:16} {seconds:5.0f} s {busy:5.0f} s  {reason}".rstrip())
-        counts = [result for name, result, *_more in results]
-        told = (f"{counts.count(word)} {word}" for word in ("passed", "failed", "skipped"))
-        print("checks: " + ", ".join(told), flush=True)
+begin(WORKER)
 
 
 @functools.lru_cache(None)
@@ -232,38 +195,6 @@ def stage(place: Path) -> None:
         shutil.copy2(REPOSITORY / name, place / name)
 
 
-def download(package: str) -> Path:
-    """A wheel of requirements/downloads.txt, its hash checked. Nothing of it is installed."""
-    lines = lock_file("downloads", sys.version_info[:2]).read_text().splitlines()
-    line = next(line for line in lines if line.startswith(f"{package}=="))
-    folder = CACHE / "downloads"
-    folder.mkdir(parents=True, exist_ok=True)
-    pattern = f"{package}-{line.split()[0].split('==')[1]}-*.whl"
-    with alone(folder):
-        if not list(folder.glob(pattern)):
-            only = folder / f"{package}.txt"
-            only.write_text(line + "\n")
-            options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--ignore-requires-python"]
-            command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(only)]
-            subprocess.run(command, check=True)
-    return next(folder.glob(pattern))
-
-
-@functools.lru_cache(None)
-def other_collections() -> None:
-    """Unpack the collections that the tests use from the pinned 'ansible' wheel: no Galaxy server is asked."""
-    wheel = download("ansible")
-    stamp = OTHERS / ".from"
-    with alone(OTHERS):
-        if stamp.exists() and stamp.read_text() == wheel.name:
-            return
-        shutil.rmtree(OTHERS, ignore_errors=True)
-        with zipfile.ZipFile(wheel) as archive:
-            wanted = ("ansible_collections/ansible/posix/", "ansible_collections/kubernetes/core/")
-            archive.extractall(OTHERS, [name for name in archive.namelist() if name.startswith(wanted)])
-        stamp.write_text(wheel.name)
-
-
 @functools.lru_cache(None)
 def ansible_test_pip(venv: Path) -> None:
     """Let ansible-test's own environments get pip where its download host cannot be reached.
@@ -331,7 +262,7 @@ def driver_site(venv: Path, place: Path) -> Path:
     return folder / "site"
 
 
-@nox.session
+@nox.session(tags=[REST])
 @check
 def programs(session: nox.Session) -> None:
     """Build Kubernetes' programs, once: the longest step of a first run, so it begins before all else."""
@@ -339,7 +270,7 @@ def programs(session: nox.Session) -> None:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
 
 
-@nox.session
+@nox.session(tags=[QUICK])
 @check
 def lint(session: nox.Session) -> None:
     """Style and types: ruff, mypy, ansible-lint with yamllint, the changelog's form."""
@@ -366,7 +297,7 @@ def lint(session: nox.Session) -> None:
         session.error(f"found faults: {', '.join(failed)}")
 
 
-@nox.session
+@nox.session(tags=[REST])
 @nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
 @check
 def sanity(session: nox.Session, controller: str) -> None:
@@ -386,19 +317,34 @@ def sanity(session: nox.Session, controller: str) -> None:
     made.touch()
 
 
-@nox.session
+@nox.session(tags=[QUICK])
+@check
+def units(session: nox.Session) -> None:
+    """Unit tests as a managed node with the newest Python runs them."""
+    unit_tests(session, next(name for name in reversed(TARGETS) if name in pythons()))
+
+
+@nox.session(tags=[REST])
 @nox.parametrize("target", TARGETS, ids=TARGETS)
 @check
-def units(session: nox.Session, target: str) -> None:
-    """Unit tests as a managed node's Python runs them: it is given ansible.module_utils and no more.
+def older_units(session: nox.Session, target: str) -> None:
+    """Unit tests as managed nodes with the other Pythons run them.
 
     The oldest by ansible-test, which runs each test in a process of its own and takes twice as long.
     """
-    venv, node = prepare(session), ensure("unit", python(target))
-    if target == TARGETS[0]:
-        options = ("--color", "no", "--target-python", f"{target}@{node / 'bin/python'}")
-        run(session, venv, "ansible-test", "units", *options)
+    if target == next(name for name in reversed(TARGETS) if name in pythons()):
+        raise Missing("the session 'units' runs them on this Python")
+    if target != TARGETS[0]:
+        unit_tests(session, target)
         return
+    venv, node = prepare(session), ensure("unit", python(target))
+    options = ("--color", "no", "--target-python", f"{target}@{node / 'bin/python'}")
+    run(session, venv, "ansible-test", "units", *options)
+
+
+def unit_tests(session: nox.Session, target: str) -> None:
+    """Run the unit tests on a Python that is given ansible.module_utils and no more of Ansible, as a node is."""
+    venv, node = prepare(session), ensure("unit", python(target))
     given = room(session) / "node" / target
     shutil.rmtree(given, ignore_errors=True)
     (given / "ansible").mkdir(parents=True)
@@ -409,11 +355,24 @@ def units(session: nox.Session, target: str) -> None:
     run(session, node, "python", "-m", "pytest", *PARALLEL, "-p", "no:cacheprovider", "tests/unit", PYTHONPATH=paths)
 
 
-@nox.session
+@nox.session(tags=[QUICK])
 @check
 def tests(session: nox.Session) -> None:
     """The other tests: example machines, oracles, the report in a browser, the site playbook over SSH."""
+    other_tests(session, "not long")
+
+
+@nox.session(tags=[REST])
+@check
+def long(session: nox.Session) -> None:
+    """Those of the other tests that take long: large reports, card replacement, rollouts, oracles built from Go."""
+    other_tests(session, "long")
+
+
+def other_tests(session: nox.Session, which: str) -> None:
+    """Run the tests of all folders that have no session of their own, by their markers."""
     venv = prepare(session)
+    other_collections()
     browsers = ("chromium", "chromium-browser", "google-chrome")
     wanted = {"hwloc-nox": ("lstopo-no-graphics", "lstopo"), "chromium": browsers}
     if os.environ.get("CI"):  # not on a person's machine, where the package would start a server
@@ -422,20 +381,43 @@ def tests(session: nox.Session) -> None:
         ensure_useful(session, name, *programs)
     folders = {str(path.parent.relative_to(REPOSITORY)) for path in REPOSITORY.glob("tests/*/test_*.py")}
     folders -= {f"tests/{name}" for name in SEPARATE}
-    run(session, venv, "python", "-m", "pytest", *PARALLEL, *sorted(folders))
+    run(session, venv, "python", "-m", "pytest", *PARALLEL, "-m", which, *sorted(folders))
 
 
-@nox.session
+@nox.session(tags=[QUICK])
+@check
+def commands(session: nox.Session) -> None:
+    """C(make try), the tutorial and the commands of all pages, in a fresh checkout of a person without root or sudo."""
+    venv = prepare(session)
+    ensure_useful(session, "util-linux", "setpriv")
+    run(session, venv, "python", "-m", "pytest", "tests/commands")
+
+
+@nox.session(tags=[QUICK])
 @check
 def driver(session: nox.Session) -> None:
     """The driver as its wheel installs it, on network namespaces of the tests' own."""
+    driver_tests(session, "not control_plane and not long")
+
+
+@nox.session(tags=[REST])
+@check
+def claims(session: nox.Session) -> None:
+    """The driver's claims, in network namespaces of the tests' own and with a real API server."""
+    kubernetes.programs(kubernetes.minors()[0])
+    driver_tests(session, "control_plane or long")
+
+
+def driver_tests(session: nox.Session, which: str) -> None:
+    """Run the tests of the driver that have a marker, or have it not."""
     venv = prepare(session)
     other_collections()
     ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
-    run(session, venv, "python", "-m", "pytest", *PARALLEL, "tests/driver", PYTHONPATH=driver_package(session, venv))
+    command = ("python", "-m", "pytest", *PARALLEL, "-m", which, "tests/driver")
+    run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
 
 
-@nox.session
+@nox.session(tags=[QUICK])
 @check
 def host(session: nox.Session) -> None:
     """What configures nodes, on the real kernel in namespaces of the tests' own, with the programs of distributions."""
@@ -444,7 +426,7 @@ def host(session: nox.Session) -> None:
     run(session, venv, "python", "-m", "pytest", "tests/host", PYTHONPATH=driver_package(session, venv))
 
 
-@nox.session
+@nox.session(tags=[REST])
 @check
 def cluster(session: nox.Session) -> None:
     """Real API servers and schedulers of each pinned Kubernetes, on loopback; docs/cluster.md tells what they cost."""
@@ -456,7 +438,7 @@ def cluster(session: nox.Session) -> None:
     run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
 
 
-@nox.session
+@nox.session(tags=[REST])
 @check
 def node(session: nox.Session) -> None:
     """A real kubelet and containerd with pods, in namespaces of their own. Needs root; leaves nothing behind.
@@ -486,19 +468,19 @@ def node(session: nox.Session) -> None:
         run(session, venv, *command, PYTHONPATH=driver_package(session, venv), K8S=minor)
 
 
-@nox.session(allow_parallel=not SLOW)
+@nox.session(allow_parallel=not SLOW, tags=[REST])
 @check
 def lab(session: nox.Session) -> None:
     """Virtual nodes with sockets, switches, GPUs and SR-IOV NICs, probed over SSH. No root, nothing installed."""
     if not SLOW:
-        raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=lab' runs it")
+        raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=lab' or 'make test-all'")
     virtual.ensure()
     venv = prepare(session)
     other_collections()
     run(session, venv, "python", "-m", "pytest", "tests/lab", PYTHONPATH=driver_package(session, venv))
 
 
-@nox.session(allow_parallel=not SLOW)
+@nox.session(allow_parallel=not SLOW, tags=[REST])
 @check
 def install(session: nox.Session) -> None:
     """The role dra_driver on a machine with systemd, kubelet and containerd: install, upgrade, roll back, remove."""
@@ -522,7 +504,7 @@ def install(session: nox.Session) -> None:
         run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
 
 
-@nox.session
+@nox.session(tags=[REST])
 @nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
 @check
 def site(session: nox.Session, controller: str) -> None:
@@ -534,7 +516,7 @@ def site(session: nox.Session, controller: str) -> None:
         session.error("the report is not where 'make try' says")
 
 
-@nox.session(allow_parallel=not SLOW)
+@nox.session(allow_parallel=not SLOW, tags=[REST])
 @nox.parametrize("scenario", SCENARIOS, ids=SCENARIOS)
 @check
 def molecule(session: nox.Session, scenario: str) -> None:
@@ -550,7 +532,7 @@ def molecule(session: nox.Session, scenario: str) -> None:
     run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")
 
 
-@nox.session
+@nox.session(tags=[REST])
 @check
 def docs(session: nox.Session) -> None:
     """ansible-doc reads every plugin and role; antsibull-docs finds no fault; pages become a site without a warning.
@@ -558,6 +540,7 @@ def docs(session: nox.Session) -> None:
     A link that leads nowhere is one, and a page that docs/docsite/index.md does not list.
     """
     venv = prepare(session)
+    other_collections()  # the documentation of an option may come from one of them
     run(session, venv, "ansible-doc", "--json", "--metadata-dump", "lanewise.dra", silent=True)
     run(session, venv, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--skip-rstcheck", ".")
     source, site = WORK / "docs/source", WORK / "docs/site"
@@ -574,7 +557,7 @@ def docs(session: nox.Session) -> None:
     session.log(f"docs site: {site / 'index.html'}")
 
 
-@nox.session
+@nox.session(tags=[REST])
 @check
 def package(session: nox.Session) -> None:
     """Build the artifact, install and run it, import it as Galaxy would, read its execution environment files."""
@@ -604,7 +587,8 @@ def lock(session: nox.Session) -> None:
     """Write the locks anew from requirements/*.in. Needs Python 3.9 to 3.12."""
     flags = "--upgrade -q --allow-unsafe --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links"
     made_on = {"unit": "3.9", "lock": "3.9", "runner": "3.11", "core-py311": "3.11", "dev-py311": "3.11"}
-    made_on.update({"core-py312": "3.12", "dev-py312": "3.12", "driver": "3.10"})
+    made_on.update({"setup-py311": "3.11", "old-core": "3.11"})
+    made_on.update({"core-py312": "3.12", "dev-py312": "3.12", "setup-py312": "3.12", "driver": "3.10"})
     for name, number in made_on.items():
         venv = ensure("lock", python(number))
         command = ["pip-compile", *flags.split(), "--output-file", f"{name}.txt", f"{name}.in"]

@@ -6,9 +6,9 @@
 
     python3 tools/environment.py LOCK COMMAND [ARGUMENT ...]
 
-LOCK is runner, core, dev, unit or lock. The environment lies in the user's cache directory under the hash of its lock,
-so checkouts share it and a changed lock makes a new one. Uses the standard library only: it runs before anything is
-installed, and on target Pythons too.
+LOCK is runner, core, setup, dev, unit, old-core or lock. The environment lies in the user's cache directory under the
+hash of its lock, so checkouts share it and a changed lock makes a new one. Uses the standard library only: it runs
+before anything is installed, and on target Pythons too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def version(python: str) -> tuple[int, int]:
 
 def lock_file(lock: str, number: tuple[int, int]) -> Path:
     """The lock for a Python. Locks named by a Python serve it and later ones, up to the next that has its own."""
-    if lock in ("core", "dev"):
+    if lock in ("core", "dev", "setup"):
         if number < (3, 11):
             raise Missing(f"needs Python 3.11 or later, this is {number[0]}.{number[1]}")
         lock += "-py311" if number == (3, 11) else "-py312"

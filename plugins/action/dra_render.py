@@ -16,7 +16,6 @@ import typing as t
 import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible.template import trust_as_template
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import EngineMissing, engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem, Problems
@@ -249,6 +248,8 @@ class _Templates:
     def _text(self, names: tuple[str, ...], **values: t.Any) -> tuple[str, str]:
         source = next(path for name in names for folder in self._folders if (path := folder / name).is_file())
         if source not in self._sources:
+            from ansible.template import trust_as_template  # an older ansible-core lacks it, and is to be told so
+
             self._sources[source] = trust_as_template(self._loader.get_text_file_contents(str(source)))
         self._templar.available_variables = {**self._variables, **values}
         try:

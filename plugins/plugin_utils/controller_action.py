@@ -12,6 +12,7 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import require_supported_core
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from jinja2 import TemplateError
 
@@ -19,9 +20,10 @@ _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 
 
 class SiteAction(ActionBase):
-    """Does nothing for a host whose facts took the place of the site's variables."""
+    """Does nothing with an ansible-core that is too old, or for a host whose facts took the place of site variables."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        require_supported_core()
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         host = str(variables.get("inventory_hostname", ""))

@@ -14,6 +14,15 @@ if t.TYPE_CHECKING:
     from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "world" in fixtures:
+            item.add_marker(pytest.mark.control_plane)
+        if "consumer" in fixtures:  # it builds a Go program
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane

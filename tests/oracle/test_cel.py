@@ -36,6 +36,7 @@ except cel.EngineMissing as error:
     MISSING = str(error)
 
 pytestmark = [
+    pytest.mark.long,  # it builds a Go program
     pytest.mark.skipif(GO is None, reason="no Go toolchain to build Kubernetes' compiler with"),
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "cel-expr-python is there"),
 ]

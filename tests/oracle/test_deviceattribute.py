@@ -20,7 +20,10 @@ from ansible_collections.lanewise.dra.tests.oracle import trees, variants
 SOURCE = Path(__file__).resolve().parent / "deviceattribute"
 GO = shutil.which("go")
 
-pytestmark = pytest.mark.skipif(GO is None, reason="no Go toolchain to build Kubernetes' helper with")
+pytestmark = [
+    pytest.mark.long,  # it builds a Go program
+    pytest.mark.skipif(GO is None, reason="no Go toolchain to build Kubernetes' helper with"),
+]
 
 
 @pytest.fixture(scope="session")

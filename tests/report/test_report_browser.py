@@ -173,6 +173,7 @@ def test_print(browser, built):
     assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") <= 800
 
 
+@pytest.mark.long
 def test_large_fleet_opens_quickly(browser, machines, report):
     node = machines["hgx-h100"]
     report.run({f"node{number:04}": node for number in range(1000)})

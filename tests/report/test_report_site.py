@@ -412,6 +412,7 @@ def spoil(value: t.Any, dice: random.Random) -> t.Any:
     return value
 
 
+@pytest.mark.long
 def test_broken_facts_still_make_a_report(machines, report):
     dice = random.Random(7)
     names = sorted(machines)
@@ -431,6 +432,7 @@ def test_text_is_clipped_and_cleaned():
     assert clean("a\u202eb\x1b[31m\tc\udcff") == "a\ufffdb\ufffd[31m c\ufffd"
 
 
+@pytest.mark.long
 def test_thousand_nodes(machines, report):
     """A fleet of a thousand varied nodes is written once, on a page that a browser can take; tests/bench times it."""
     names = sorted(machines)

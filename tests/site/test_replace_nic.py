@@ -18,6 +18,8 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import played
 
+pytestmark = pytest.mark.long
+
 SLOT, STORAGE, RAIL, OTHER_RAIL = "9", "0000:59:00.0", "0000:49:00.0", "0000:da:00.0"
 #: A card of the same model by its own serial number; its MAC addresses and GUIDs have another maker's prefix.
 NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}

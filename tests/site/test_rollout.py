@@ -198,6 +198,7 @@ def test_only_nodes_that_may_have_the_driver_go_back(tmp_path):
     assert chosen(tmp_path, "rollback", {"switch": {}}, shown) == []
 
 
+@pytest.mark.long
 def test_batches_may_be_set_in_the_inventory(tmp_path):
     """Keywords of a play see no variables of hosts by themselves."""
     for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
@@ -208,6 +209,7 @@ def test_batches_may_be_set_in_the_inventory(tmp_path):
         assert batched == (["2", "1"] if name == "rollback" else ["2", "2"])
 
 
+@pytest.mark.long
 def test_the_plan_has_the_batches_of_whichever_host_has_them(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
     hosts = {"switch": {}, **{name: {**tree, "site_serial": 3} for name in "abc"}}
@@ -235,6 +237,7 @@ def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
 DRIVER = [{"dra_driver_kubeconfig": "/nowhere"}, {"dra_driver_settings": {"kubeconfig": "/nowhere"}}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
 def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path, driver):
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere"), **driver}
@@ -246,6 +249,7 @@ def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path,
     assert "[one -> localhost]: FAILED" in output and "done" not in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
 def test_a_driver_is_looked_at_whatever_way_it_has_to_the_cluster(tmp_path, driver):
     confirmed = ("-e", "remove_confirm=default", "--check")
@@ -294,6 +298,7 @@ def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_pat
     assert status == {"well": "probed", "torn": "failed", "gone": "unreachable"}
 
 
+@pytest.mark.long
 def test_drift_is_told_by_the_exit_status(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100")}
     wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
@@ -321,6 +326,7 @@ def test_drift_is_told_by_the_exit_status(machines, tmp_path):
     assert "&lt;b&gt;untold" in page and "<b>" not in page
 
 
+@pytest.mark.long
 def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
     wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
@@ -348,6 +354,7 @@ def test_drift_is_not_told_where_no_node_was_looked_at(tmp_path, hosts, site_hos
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.long
 def test_a_support_bundle_names_no_address(machines, tmp_path):
     tree = machines / "hgx-h100"
     hosts = {"node": {"topology_root": str(tree), "fabric_nics": RAILS}, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}

@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The oldest ansible-core that the collection works with. By itself Ansible only warns about an older one."""
+
+from __future__ import annotations
+
+import sys
+
+from ansible.errors import AnsibleActionFail
+from ansible.release import __version__
+
+OLDEST = (2, 19)  # meta/runtime.yml has it, too
+
+
+def require_supported_core() -> None:
+    """Raises AnsibleActionFail where the running ansible-core is older than C(OLDEST)."""
+    if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise AnsibleActionFail(
+            f"The collection lanewise.dra needs ansible-core {needed} or later; this is {__version__}, run by "
+            f"{sys.executable}. Install a newer one there (pip install 'ansible-core>={needed}', on Python 3.11 or "
+            "later), or run 'make setup' in a checkout of the collection and use the ansible-core that it names."
+        )

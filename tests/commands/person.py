@@ -1,0 +1,100 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A person without root or sudo who has just cloned the repository: a home, a checkout, a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from environment import tracked
+
+_NOBODY = 65534
+#: How this machine reaches package indexes; the rest of a person's environment is their own.
+_NETWORK = re.compile(r"PIP_|SSL_|REQUESTS_|https?_proxy$|no_proxy$", re.IGNORECASE)
+
+
+def _powerless() -> list[str]:
+    """The start of a command that runs without root and without a way to it."""
+    command = ["setpriv", "--no-new-privs"]
+    if os.geteuid() == 0:
+        command += [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+        command += ["--bounding-set=-all", "--inh-caps=-all"]
+    return command
+
+
+def interpreter() -> str | None:
+    """A Python 3.11 or later with venv that the person may run: the one of the tests may lie in root's home."""
+    versions = [f"python3.{minor}" for minor in range(14, 10, -1)]
+    folders = [Path(sys.executable).parent, Path("/usr/local/bin"), Path("/usr/bin")]
+    good = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
+    for path in (folder / name for folder in folders for name in ["python3", *versions]):
+        answer = subprocess.run([*_powerless(), str(path), "-c", good], capture_output=True, cwd="/", check=False)
+        if answer.returncode == 0:
+            return str(path)
+    return None
+
+
+class Person:
+    """Runs commands in a fresh checkout as somebody who can become nobody else.
+
+    Tests that run as root do it as 'nobody', with no capability and no way to get one; others as themselves, with sudo
+    refused by the kernel.
+    """
+
+    def __init__(self, source: Path, folder: Path, python: str) -> None:
+        self.home, self.checkout = folder / "home", folder / "dra"
+        self.home.mkdir(parents=True)
+        for name in tracked(source):
+            if (source / name).is_file():
+                (self.checkout / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source / name, self.checkout / name)
+        subprocess.run(["git", "init", "--quiet", "."], cwd=self.checkout, check=True)
+        programs = self.home / "bin"
+        programs.mkdir()
+        (programs / "python3").symlink_to(python)
+        self._become = [*_powerless(), "--"]
+        if os.geteuid() == 0:
+            for path in [folder, *folder.rglob("*")]:
+                os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
+        self.variables = {key: value for key, value in os.environ.items() if _NETWORK.match(key)}
+        self.variables |= {
+            "HOME": str(self.home),
+            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+        if os.geteuid() == 0:  # Ansible looks for the home of 'nobody', who has none
+            self.variables["ANSIBLE_REMOTE_TMP"] = f"{self.home}/.ansible/tmp"
+
+    def write(self, path: Path, text: str) -> None:
+        """Make a file of the person's."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        if os.geteuid() == 0:
+            for own in (path, *path.parents[: len(path.relative_to(self.checkout).parents) - 1]):
+                os.chown(own, _NOBODY, _NOBODY)
+
+    def run(self, text: str) -> tuple[int, str]:
+        """The exit status of a command in the person's shell, in the checkout, and what it printed."""
+        done = subprocess.run(
+            [*self._become, "bash", "-c", text],
+            cwd=self.checkout,
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        # what a person is asked to type after 'make setup'
+        told = re.search(r"export PATH=(\S+):\$PATH", done.stdout)
+        if told:
+            self.variables["PATH"] = f"{told[1]}:{self.variables['PATH']}"
+        return done.returncode, done.stdout

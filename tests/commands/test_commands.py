@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Every block of commands in README and docs is run by a person without root or sudo, or its words are checked."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.commands.blocks import ELSEWHERE, Block, blocks, missing
+from ansible_collections.lanewise.dra.tests.commands.person import Person, interpreter
+
+ROOT = Path(model.__file__).absolute().parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "roles").glob("*/README.md"))]
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+#: Those of the main page and the tutorial begin with 'make try' and 'make setup', on which all others stand.
+BLOCKS.sort(key=lambda block: ("tutorial.md" != block.page.name, PAGES.index(block.page)))
+#: A check of the whole takes longer than all else here, and this test is a part of it.
+NOT_HERE = re.compile(r"make test|make test-all")
+CLAIMS = """
+dra_claims_drivers: {gpu.nvidia.com: {version: 0.5.0}, lanewise.dev: {version: 1.0.0}}
+dra_claims_templates:
+  - name: pair
+    namespace: training
+    align: pcie_root
+    devices: [{name: gpu, kind: gpu}, {name: nic, kind: rdma}]
+"""
+
+
+@pytest.fixture(name="person", scope="module")
+def _person() -> t.Iterator[Person]:
+    python = interpreter()
+    if python is None:
+        pytest.skip("no Python 3.11 or later with venv that a person who is not root may run (Debian: python3-venv)")
+    if not shutil.which("setpriv"):
+        pytest.skip("setpriv is not installed (Debian package util-linux)")
+    folder = Path(tempfile.mkdtemp(prefix="lanewise-person-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    try:
+        person = Person(ROOT, folder, python)
+        nodes = person.checkout / "my-inventory"
+        machine = {"topology_root": str(person.checkout / ".cache/machines/hgx-h100")}
+        here = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
+        hosts = {name: machine for name in ("gpu-01", "gpu-02", "gpu-07")}
+        # no node asks to become root, as there is nobody to ask
+        group = {"gpu_nodes": {"hosts": hosts, "vars": {**here, "ansible_become": False}}}
+        person.write(nodes / "hosts.yml", json.dumps({"all": {"children": group}}))
+        person.write(nodes / "group_vars/all.yml", CLAIMS)
+        yield person
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_person_has_no_way_to_become_root(person: Person) -> None:
+    assert person.run("id -u")[1].strip() != "0"
+    assert person.run("sudo -n true")[0] != 0
+    assert person.run("touch /etc/lanewise-person")[0] != 0
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_commands_do_what_the_page_says(block: Block, person: Person) -> None:
+    if block.where in ELSEWHERE:
+        for command in block.commands:
+            check_words(command.text, person)
+        pytest.skip(ELSEWHERE[block.where] + "; its words were checked")
+    for number, command in enumerate(block.commands, 1):
+        if NOT_HERE.match(command.text):
+            continue
+        status, output = person.run(re.sub(r"\bINVENTORY\b", "my-inventory", command.text))
+        assert status == (block.status if number == len(block.commands) else 0), f"{command.text}\n{output[-6000:]}"
+        assert missing(command.output, output) == [], f"{command.text}\n{output[-6000:]}"
+
+
+def check_words(text: str, person: Person) -> None:
+    """Playbooks and targets that a command names are there, and the playbook can be read with the command's options."""
+    for target in re.findall(r"\bmake (\w+)", text):
+        assert person.run(f"make -n {target}")[0] == 0, text
+    playbook = re.match(r"ansible-playbook .*", text, re.DOTALL)
+    if playbook:
+        command = re.sub(r"\b(?:INVENTORY|my-site)\b", "my-inventory", playbook[0]).split("#")[0].split(";")[0]
+        status, output = person.run(f"{command} --syntax-check")
+        assert status == 0, f"{text}\n{output[-3000:]}"

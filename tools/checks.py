@@ -1,0 +1,117 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which checks there are, how long each takes, and the tables that a run prints at its start, on its way and its end.
+
+C(make test) runs the quick ones, C(make test-all) all others. The minutes are those of a first run on two processors,
+downloads and builds included; a later run takes about half as long.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+from environment import Missing, say
+
+QUICK, REST = "quick", "rest"
+#: Minutes of one processor and what a check looks at, by the name of its session.
+PLAN: dict[str, dict[str, tuple[float, str]]] = {
+    QUICK: {
+        "lint": (3.0, "style, types, Ansible's own linters"),
+        "units": (3.0, "unit tests on the newest Python"),
+        "tests": (5.0, "example and recorded machines, lstopo, reports, playbooks over SSH"),
+        "commands": (2.5, "make try and the commands of README and docs, without root"),
+        "driver": (3.0, "the driver in network namespaces of the tests' own"),
+        "host": (1.5, "what configures nodes, on this kernel"),
+    },
+    REST: {
+        "programs": (16.0, "build Kubernetes, etcd and containerd"),
+        "older_units": (9.0, "unit tests on the other Pythons"),
+        "sanity": (7.0, "ansible-test sanity"),
+        "long": (9.0, "large reports, card replacement, rollouts, Kubernetes' own Go packages as oracles"),
+        "claims": (5.0, "the driver's claims with a real API server"),
+        "cluster": (16.0, "API servers and schedulers"),
+        "node": (14.0, "pods on a real kubelet and containerd (root)"),
+        "site": (3.0, "make try on each supported ansible-core"),
+        "molecule": (2.0, "the example site as a scenario"),
+        "docs": (2.0, "plugin documentation and the docs site"),
+        "package": (2.0, "the artifact that Galaxy gets"),
+        "lab": (60.0, "virtual nodes with SR-IOV (LANEWISE_SLOW=1)"),
+        "install": (23.0, "the driver's installation under systemd (LANEWISE_SLOW=1, root)"),
+    },
+}
+_RESULTS = "LANEWISE_RESULTS"  # names the file where checks note a line each, for the table at the end
+
+
+def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
+    """A nox session whose result stands in the table at the end. One that raises Missing is skipped with its text."""
+
+    @functools.wraps(function)
+    def run(session: t.Any, **arguments: str) -> None:
+        name = " ".join([function.__name__, *arguments.values()])
+        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+
+        def note(result: str, reason: str = "") -> None:
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            busy = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+            with open(os.environ[_RESULTS], "a") as table:
+                table.write(json.dumps([name, result, time.monotonic() - start, busy, reason]) + "\n")
+            ended = len(Path(os.environ[_RESULTS]).read_text().splitlines())
+            say(f"{name}: {result} after {time.monotonic() - start:.0f} s; {ended} check(s) have ended so far")
+
+        try:
+            function(session, **arguments)
+        except Missing as missing:
+            note("skipped", str(missing))
+            session.skip(str(missing))
+        except BaseException:
+            note("failed")
+            raise
+        note("passed")
+
+    return run
+
+
+def begin(worker: bool) -> None:
+    """Say what this run will do, and have its results shown at the end. A worker runs one check of many."""
+    if worker:
+        return
+    handle, os.environ[_RESULTS] = tempfile.mkstemp(prefix="lanewise-dra-", suffix=".results")
+    os.close(handle)
+    for tier, checks in PLAN.items():
+        if tier in sys.argv:
+            processors = min(os.cpu_count() or 1, 4)
+            minutes = sum(minutes for minutes, _what in checks.values()) / processors
+            say(
+                f"{len(checks)} groups of checks, up to {processors} at a time, which show their output when they end. "
+                f"The first time all of it takes about {minutes:.0f} minutes, if nothing is skipped:"
+            )
+            for name, (minutes, what) in checks.items():
+                print(f"    {name:12} {minutes:4.1f} min  {what}")
+            sys.stdout.flush()
+    atexit.register(_show_results)
+
+
+def _show_results() -> None:
+    table = Path(os.environ[_RESULTS])
+    results = [json.loads(line) for line in table.read_text().splitlines()]
+    table.unlink()
+    if not results:
+        return
+    print("\n==> what ran, how long, and for how long it kept a processor busy")
+    for name, result, seconds, busy, reason in results:
+        print(f"{result:8} {name:16} {seconds:5.0f} s {busy:5.0f} s  {reason}".rstrip())
+    counts = [result for _name, result, *_more in results]
+    print(
+        "checks: " + ", ".join(f"{counts.count(word)} {word}" for word in ("passed", "failed", "skipped")), flush=True
+    )
