@@ -10,18 +10,16 @@ The rules of what may differ are in RULES; each hand case that needs one names i
 from __future__ import annotations
 
 import collections
-import json
 import os
 import re
 import shutil
-import subprocess
 import typing as t
 from pathlib import Path
 from random import Random
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, limits
-from ansible_collections.lanewise.dra.tests.oracle import trees
+from ansible_collections.lanewise.dra.tests.oracle.program import Program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import test_selectors as written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -87,35 +85,20 @@ SUBJECTS = [
 
 
 class Oracle:
-    """The Go program, asked line by line."""
+    """The Go program, asked for one expression."""
 
-    def __init__(self, binary: Path) -> None:
-        self.process = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, program: Program) -> None:
+        self.program = program
 
     def ask(self, expression: str, subjects: t.Any, consumable: bool = True, lists: bool = False) -> dict[str, t.Any]:
-        assert self.process.stdin and self.process.stdout
         features = {"consumableCapacity": consumable, "listTypeAttributes": lists}
-        question = {"expression": expression, "features": features, "devices": subjects}
-        self.process.stdin.write(json.dumps(question).encode() + b"\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        self.process.communicate()
+        return self.program.ask({"expression": expression, "features": features, "devices": subjects})
 
 
 @pytest.fixture(scope="session")
 def oracle() -> t.Iterator[Oracle]:
-    binary = trees.CACHE / "cel"
-    newest = max(path.stat().st_mtime for path in SOURCE.iterdir())
-    if not binary.exists() or binary.stat().st_mtime < newest:
-        binary.parent.mkdir(parents=True, exist_ok=True)
-        command = [str(GO), "build", "-trimpath", "-o", str(binary), "."]
-        subprocess.run(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
-        os.utime(binary)
-    running = Oracle(binary)
-    yield running
-    running.close()
+    with Program(SOURCE) as running:
+        yield Oracle(running)
 
 
 def result_of(engine: cel.Engine, expression: str, subject: dict[str, t.Any]) -> t.Any:

@@ -38,7 +38,9 @@ from .alignment_devices import (
 )
 from .cel import EvaluationError, Uncheckable
 from .drivers import DRIVERS
-from .search import LIST, DeviceId, Engine, attribute, class_selectors, comparable
+from .search_devices import LIST, DeviceId, attribute, comparable
+from .search_requests import class_selectors
+from .search_selection import Engine
 from .selector_text import conjuncts, mentioned
 
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"

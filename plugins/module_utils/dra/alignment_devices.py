@@ -22,7 +22,7 @@ from ..topology.model import Link, Nic, NumaNode, PciFunction, Topology
 from . import quantity
 from .drivers import DRIVERS, NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
 from .offers import Offer
-from .search import DeviceId, attribute, consumption
+from .search_devices import DeviceId, attribute, consumption
 from .versions import convert
 
 Object = dict[str, t.Any]

@@ -19,7 +19,7 @@ import typing as t
 
 from ..topology.affinity import RANK
 from .alignment_devices import NIC, Pools, value_of
-from .search import attribute
+from .search_devices import attribute
 
 Object = dict[str, t.Any]
 

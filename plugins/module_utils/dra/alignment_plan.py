@@ -22,7 +22,7 @@ from ..topology.pci import sort_key
 from .alignment_devices import GPU, NIC, Machine, Object, Published, has_rdma, kind_of, nearer
 from .compiler import compile_site
 from .problems import Problems
-from .search import DeviceId
+from .search_devices import DeviceId
 
 #: What a NIC carries of its rate in large messages.
 NIC_SHARE = 0.93

@@ -8,16 +8,20 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import replace
 
 from .diagnosis import Diagnosis
 from .offers import Offer
-from .search import Allocation, Basis, Engine, Refusal, Result, Search, Spec, asked, attribute, class_selectors
+from .search import Allocation, Basis, Refusal, Result, Search
+from .search_devices import Spec, attribute
+from .search_requests import asked, class_selectors, expressions
+from .search_selection import Engine, Selection
 
-__all__ = ("BUDGET", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
+__all__ = ("BUDGET", "PATIENCE", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
 
-#: Devices that the search looks at before it gives up; about a second of work.
+#: Looks at devices before the search gives up; about a second of work.
 BUDGET = 200_000
+#: Looks at devices that a scheduler surely manages in its ten seconds for a node.
+PATIENCE = 5_000_000
 
 
 def allocate(
@@ -40,16 +44,15 @@ def allocate(
     found without such devices, but something is with them, the answer is a Refusal of kind unknown.
     """
     held = list(held)
-    basis = Basis(claims, classes, list(offers), engine, held, budget)
-    answer, decided = _look(basis)
-    if isinstance(answer, Allocation) or answer.kind in ("class", "limit"):
+    basis = Basis(claims, classes, list(offers), Selection(engine), held, budget)
+    answer = Search(basis).run()
+    if isinstance(answer, Allocation):
+        return answer if answer.steps <= PATIENCE else _long(answer)
+    if answer.kind in ("class", "limit", "budget"):
         return answer
-    if answer.kind == "budget" and decided is not False:
-        return _undecided(answer, decided)
     for index, claim in enumerate(claims):
         for path, request, _base in asked(claim, index):
-            texts = [entry["cel"]["expression"] for entry in class_selectors(classes, request)]
-            texts += [entry["cel"]["expression"] for entry in request.get("selectors") or ()]
+            texts = expressions([*class_selectors(classes, request), *(request.get("selectors") or ())])
             for driver in sorted(blind):
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
                     reason = f"nothing tells what {driver} publishes on a node that it does not run on yet"
@@ -60,35 +63,16 @@ def allocate(
         if isinstance(other, Allocation):
             path, reason = hopeful.doubts(other)
             return Refusal(reason, path, "unknown", answer.steps + other.steps)
-        if other.kind == "budget" and _satisfiable(basis, optimist=True) is not False:
+        if other.kind == "budget":
             return other
     if answer.kind == "error":
         return answer
     return Diagnosis(basis, answer.steps).run()
 
 
-def _look(basis: Basis) -> tuple[Allocation | Refusal, bool | None]:
-    """The scheduler's search, and where it takes long, whether there is anything to be found."""
-    answer = Search(replace(basis, budget=basis.budget // 10)).run()
-    if isinstance(answer, Allocation) or answer.kind != "budget":
-        return answer, None
-    decided = _satisfiable(basis)
-    if decided is False:
-        return answer, False
-    return Search(basis).run(), decided
-
-
-def _undecided(answer: Refusal, satisfiable: bool | None) -> Refusal:
-    if not satisfiable:
-        return answer
+def _long(found: Allocation) -> Refusal:
     reason = (
-        f"the devices are there, but the scheduler's search for them takes more than {answer.steps - 1} steps, and it "
-        "may run into its time limit of ten seconds a node: ask for fewer devices in one claim, or for fewer levels"
+        f"the devices are there, but the scheduler looks at devices {found.steps} times to find them, and it may run "
+        "into its time limit of ten seconds a node: ask for fewer devices in one claim, or for fewer levels"
     )
-    return Refusal(reason, answer.path, "budget", answer.steps)
-
-
-def _satisfiable(basis: Basis, optimist: bool = False) -> bool | None:
-    """Whether there is any allocation at all, however the scheduler would search; None where that is too much work."""
-    answer = Search(basis, optimist=optimist, ordered=True).run()
-    return True if isinstance(answer, Allocation) else None if answer.kind == "budget" else False
+    return Refusal(reason, "claims", "budget", found.steps)

@@ -12,21 +12,11 @@ import typing as t
 from dataclasses import replace
 
 from . import quantity
-from .search import (
-    YES,
-    Allocation,
-    Basis,
-    Constraint,
-    Refusal,
-    Request,
-    Search,
-    Spec,
-    alike_groups,
-    attribute,
-    consumption,
-    identify,
-    tolerated,
-)
+from .search import Allocation, Basis, Refusal, Search
+from .search_bounds import too_few
+from .search_devices import Spec, attribute, identify, tolerated
+from .search_requests import Constraint, Request, alike_groups
+from .search_selection import FAILS, YES
 
 _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-9.-]+)["']\s*==\s*device\.driver""")
 
@@ -51,20 +41,18 @@ class Diagnosis:
                 known = [reason for reason in reasons if reason]
                 if len(known) == len(row):
                     return known[0] if len(row) == 1 else self._no_alternative(row, known)
-        short = self.search.too_few()
+        short = too_few(self.search)
         if short:
             return Refusal(short, "claims[0].spec.devices.requests", "count")
         bare = [self._only(claim, ()) for claim in self.claims]
-        answer = self._search(bare)
-        if isinstance(answer, Refusal) and answer.kind != "budget":
+        if self._none(bare):
             reason = "each request has enough devices alone, but they take them, or their counters, from each other"
             return Refusal(reason, "claims[0].spec.devices.requests", "count")
         for index, claim in enumerate(self.claims):
             for number, _entry in enumerate(claim["devices"].get("constraints") or ()):
                 alone = list(bare)
                 alone[index] = self._only(claim, (number,))
-                answer = self._search(alone)
-                if isinstance(answer, Refusal) and answer.kind != "budget":
+                if self._none(alone):
                     return self._constraint(self.search.constraints[index][number], index)
         for index, claim in enumerate(self.claims):
             for alike in alike_groups(claim):
@@ -86,7 +74,12 @@ class Diagnosis:
         return Refusal(f"no alternative is left: {told}", path, reasons[0].kind)
 
     def _search(self, claims: t.Sequence[Spec]) -> Allocation | Refusal:
-        return Search(replace(self.basis, claims=claims), ordered=True).run()
+        return Search(replace(self.basis, claims=claims)).run()
+
+    def _none(self, claims: t.Sequence[Spec]) -> bool:
+        """Whether it is certain that there are no devices for the claims, and no error that hides them."""
+        answer = self._search(claims)
+        return isinstance(answer, Refusal) and answer.kind in ("count", "limit")
 
     @staticmethod
     def _only(claim: Spec, constraints: tuple[int, ...]) -> Spec:
@@ -109,7 +102,7 @@ class Diagnosis:
             answer = self._search([*self.claims[:index], fewer, *self.claims[index + 1 :]])
             if isinstance(answer, Allocation):
                 break
-            if answer.kind == "budget":
+            if answer.kind not in ("count", "limit"):
                 return None
         else:
             return None
@@ -163,24 +156,24 @@ class Diagnosis:
             what = f"{' and '.join(sorted(set(drivers)))} publishes none" if drivers else "no driver publishes any"
             return Refusal(f"{wanted}: {what} on this node", request.path, "absent")
         source = f"{drivers[0]} publishes {len(of_driver)}" if drivers else f"the node has {len(of_driver)}"
-        if len(of_driver) < need and not any(
-            search.offers[p].device.get("allowMultipleAllocations") for p in of_driver
-        ):
+        if len(of_driver) < need:
             return Refusal(f"{wanted}: {source} on this node", request.path, "count")
         left = of_driver
         for where, expression in request.texts:
-            kept = [p for p in left if search.match(expression, p, where) == YES]
+            verdicts = {p: search.judge(expression, p) for p in left}
+            kept = [p for p in left if verdicts[p] == YES]
             if len(kept) < need:
                 which = f"class {name} selects {len(kept)} of {len(left)}"
                 if where.startswith("claims"):
                     which = f"its selector matches {len(kept)} of {len(left)} ({expression})"
+                fails = sum(verdict == FAILS for verdict in verdicts.values())
+                which += f", and fails on {fails}" if fails else ""
                 reason = f"{wanted}: {source}, {which}"
                 return Refusal(reason, where if where.startswith("claims") else request.path, "selector")
             left = kept
-        kept = [p for p in left if search.room(request, search.offers[p], fresh=True)]
+        kept = [p for p in left if search.has_room(request, p, fresh=True)]
         if len(kept) < need:
-            amounts = (request.spec.get("capacity") or {}).get("requests") or {}
-            asked = ", ".join(self._amount(key, value, left) for key, value in amounts.items())
+            asked = ", ".join(self._amount(key, value, left) for key, value in request.amounts.items())
             reason = f"{wanted}: {len(left)} match, and {len(kept)} of them have the capacity ({asked})"
             return Refusal(reason, f"{request.path}.capacity", "capacity")
         left = kept
@@ -207,11 +200,11 @@ class Diagnosis:
     def _free(self, request: Request, position: int) -> bool:
         search = self.search
         offer = search.offers[position]
-        if identify(offer) in search.held or not search.room(request, offer):
+        if identify(offer) in search.held or not search.has_room(request, position):
             return False
         if identify(offer) in search.shares:
             return True
-        return all(search.available.get(key, value) >= value for key, value in consumption(offer))
+        return all(search.available.get(key, value) >= value for key, value in search.consumption[position])
 
     def _amount(self, name: str, wanted: t.Any, positions: list[int]) -> str:
         found = [(self.search.offers[p].device.get("capacity") or {}).get(name) for p in positions]

@@ -6,32 +6,28 @@
 """The search for devices of kube-scheduler 1.37 with its default features.
 
 It is that of k8s.io/dynamic-resource-allocation/structured/internal/incubating: depth first, the first fit wins, over
-claims, their requests and the devices in the order of their drivers, pools and slices.
+claims, their requests and the devices in the order of their drivers, pools and slices. What is left to do in a state
+that was seen to fail before is not tried again, which the scheduler does: it is only counted.
 """
 
 from __future__ import annotations
 
-import json
 import typing as t
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from . import capacity as amounts
 from . import limits, quantity
-from .cel import EvaluationError, Uncheckable
 from .offers import Offer
-from .selector_text import conjuncts, mentioned
+from .search_bounds import hopeless, too_few
+from .search_devices import CounterId, DeviceId, Spec, comparable, consumption, identify, tolerated
+from .search_memory import Failures
+from .search_requests import Constraint, Request, Unsupported, class_selectors
+from .search_selection import FAILS, MAYBE, NO, YES, Selection
 
-Spec = t.Mapping[str, t.Any]
-DeviceId = tuple[str, str, str]
-
-_BLOCKING = ("NoSchedule", "NoExecute")
-
-
-class Engine(t.Protocol):
-    """What evaluates selectors; L(cel.Engine,) does."""
-
-    def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool: ...
+#: Looks at devices after which failed states are kept: before that it is quicker to look again.
+_LONG = 200
 
 
 @dataclass(frozen=True)
@@ -86,19 +82,6 @@ class Refusal:
         return self.kind in ("unknown", "budget")
 
 
-class Selection:
-    """What selectors say of devices, for all the searches of one question.
-
-    Offers live as long as the question, so that an id stands for one.
-    """
-
-    def __init__(self) -> None:
-        self.verdicts: dict[tuple[str, int], str | Exception] = {}
-        self.assumed: dict[tuple[str, int], frozenset[str]] = {}
-        self.wondered: dict[tuple[str, int], set[str]] = {}
-        self.columns: dict[tuple[str, int], t.Any] = {}  # attribute of a device, as constraints compare it
-
-
 @dataclass
 class Basis:
     """What every search is about."""
@@ -106,10 +89,9 @@ class Basis:
     claims: t.Sequence[Spec]
     classes: t.Mapping[str, Spec]
     offers: list[Offer]
-    engine: Engine
+    selection: Selection
     held: list[Result]
-    budget: int
-    selection: Selection = field(default_factory=Selection)
+    budget: int  # looks at devices before it gives up
 
 
 class _TooMany(Exception):
@@ -124,183 +106,21 @@ class Abort(Exception):
         self.refusal = refusal
 
 
-@dataclass
-class Request:
-    """A request, or one of its alternatives, with what the search found out before it began."""
-
-    key: tuple[int, int, int]
-    path: str
-    base: str
-    sub: str
-    spec: Spec
-    is_sub: bool
-    name: str = ""
-    admin: bool = False
-    count: int = 1
-    all: list[int] | None = None  # positions of the devices of mode All
-    texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
-    rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
-    ask: str = ""  # the same for requests that the same devices fit
-
-    def __post_init__(self) -> None:
-        self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
-        self.admin = bool(self.spec.get("adminAccess")) and not self.is_sub
-
-    def read(self, of_class: t.Sequence[t.Any]) -> None:
-        """Settle what is asked of a device, with the selectors of the class."""
-        name = self.spec["deviceClassName"]
-        own = self.spec.get("selectors") or ()
-        self.texts = [(f"class {name}", entry["cel"]["expression"]) for entry in of_class]
-        self.texts += [
-            (f"{self.path}.selectors[{number}]", entry["cel"]["expression"]) for number, entry in enumerate(own)
-        ]
-        rest = [self.spec.get("capacity"), self.spec.get("tolerations"), self.admin]
-        self.ask = json.dumps([[text for _where, text in self.texts], rest], sort_keys=True)
-
-
-@dataclass
-class Constraint:
-    """One matchAttribute or distinctAttribute with the values of the devices picked so far."""
-
-    attribute: str
-    requests: frozenset[str]
-    distinct: bool
-    path: str
-    values: list[t.Any] = field(default_factory=list)
-
-    def covers(self, request: Request) -> bool:
-        return not self.requests or request.base in self.requests or request.name in self.requests
-
-    def add(self, value: t.Any) -> bool:
-        """Add the value of a device, as L(comparable,) gives it, unless the constraint forbids it."""
-        if value is None:
-            return False
-        if self.values and value is LIST:
-            return False
-        if self.distinct:
-            if value in self.values:
-                return False
-        elif self.values and value != self.values[0]:
-            return False
-        self.values.append(value)
-        return True
-
-
-def attribute(offer: Offer, name: str) -> t.Mapping[str, t.Any] | None:
-    """A device's attribute by its qualified name, as constraints look it up."""
-    attributes = offer.device.get("attributes") or {}
-    if name in attributes:
-        return t.cast("t.Mapping[str, t.Any]", attributes[name])
-    domain, slash, identifier = name.partition("/")
-    if not slash or domain != offer.driver:
-        return None
-    return t.cast("t.Mapping[str, t.Any] | None", attributes.get(identifier))
-
-
-_SCALARS = ("string", "int", "bool", "version")
-
-
-LIST = "list"  #: the value of a list: it equals nothing (gate DRAListTypeAttributes, off by default)
-
-
-def comparable(offer: Offer, name: str) -> t.Any:
-    """A device's attribute as constraints compare it: its type and value, LIST, or None where it is missing."""
-    value = attribute(offer, name)
-    if value is None:
-        return None
-    return next(((kind, value[kind]) for kind in _SCALARS if value.get(kind) is not None), LIST)
-
-
-def identify(offer: Offer) -> DeviceId:
-    return (offer.driver, offer.pool, str(offer.device["name"]))
-
-
-def asked(claim: Spec, index: int) -> t.Iterator[tuple[str, Spec, str]]:
-    """Every request and alternative of a claim: its path, its body, and the name of the request."""
-    for number, request in enumerate(claim["devices"].get("requests") or ()):
-        path = f"claims[{index}].spec.devices.requests[{number}]"
-        if request.get("firstAvailable"):
-            for position, sub in enumerate(request["firstAvailable"]):
-                yield f"{path}.firstAvailable[{position}]", sub, request["name"]
-        else:
-            yield f"{path}.exactly", request.get("exactly") or {}, request["name"]
-
-
-def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[t.Any]:
-    device_class = classes.get(request.get("deviceClassName", ""))
-    return list((device_class or {}).get("spec", {}).get("selectors") or ())
-
-
-def alike_groups(claim: Spec) -> list[list[list[int]]]:
-    """Groups of requests that constraints tie together, gathered where they ask for the same: the repetitions.
-
-    Groups are lists of request numbers. Constraints on all requests tie nothing: they hold for any order.
-    """
-    requests = claim["devices"].get("requests") or ()
-    number = {request["name"]: position for position, request in enumerate(requests)}
-    ties = []
-    for entry in claim["devices"].get("constraints") or ():
-        named = entry.get("requests") or ()
-        if named:
-            ties.append((entry, [number.get(name.partition("/")[0], -1) for name in named]))
-    group = list(range(len(requests)))
-    for _entry, members in ties:
-        merged = {group[one] for one in members if one >= 0}
-        group = [min(merged) if one in merged else one for one in group]
-    members_of: dict[int, list[int]] = {}
-    for position, head in enumerate(group):
-        members_of.setdefault(head, []).append(position)
-    shapes: dict[str, list[list[int]]] = {}
-    for members in members_of.values():
-        place = {requests[position]["name"]: str(i) for i, position in enumerate(members)}
-        bodies = [{key: value for key, value in requests[p].items() if key != "name"} for p in members]
-        rules = []
-        for entry, tied in ties:
-            if tied and tied[0] in members:
-                names = sorted(
-                    place.get(name.partition("/")[0], "") + "".join(name.partition("/")[1:])
-                    for name in entry["requests"]
-                )
-                rules.append([entry.get("matchAttribute"), entry.get("distinctAttribute"), names])
-        shape = json.dumps([bodies, sorted(rules, key=str)], sort_keys=True)
-        shapes.setdefault(shape, []).append(members)
-    return [alike for alike in shapes.values() if len(alike) > 1 and not _takes_all(requests, alike)]
-
-
-def _takes_all(requests: t.Sequence[Spec], alike: list[list[int]]) -> bool:
-    """Whether the first request of such groups is for all devices: then there is no order to keep."""
-    first = requests[alike[0][0]]
-    bodies = first.get("firstAvailable") or [first.get("exactly") or {}]
-    return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies)
-
-
-YES, NO, MAYBE = "yes", "no", "maybe"
-
-
 class Search:
-    """One run of the search.
+    """One run of the search. An C(optimist) takes what may match for a match.
 
-    An C(optimist) takes what may match for a match. An C(ordered) search visits groups of requests that are alike in
-    one order of their devices only: it finds an allocation if there is one, though not the scheduler's.
+    C(steps) counts the looks at devices that the scheduler needs, C(looks) those that were needed here.
     """
 
-    def __init__(self, basis: Basis, optimist: bool = False, ordered: bool = False) -> None:
+    def __init__(self, basis: Basis, optimist: bool = False) -> None:
         self.claims = basis.claims
         self.classes = basis.classes
-        self.engine = basis.engine
         self.budget = basis.budget
-        offers, held = basis.offers, basis.held
         self.optimist = optimist
-        self.after: dict[tuple[int, int], tuple[int, int]] = {}
-        if ordered:
-            for index, claim in enumerate(self.claims):
-                for alike in alike_groups(claim):
-                    for before, group in zip(alike, alike[1:]):
-                        self.after[index, group[0]] = (index, before[0])
         self.failed = False
-        self.first: dict[tuple[int, int], int] = {}  # request -> position of its first device
         self.steps = 0
-        shown = [offer for offer in offers if optimist or not offer.possible]
+        self.looks = 0
+        shown = [offer for offer in basis.offers if optimist or not offer.possible]
         # pools by driver and name, those with binding conditions last; sorting keeps the order of devices in a pool
         binding = {offer[:2] for offer in map(_pool_of, shown) if offer[2]}
         self.offers = sorted(shown, key=lambda o: ((o.driver, o.pool) in binding, o.driver, o.pool))
@@ -311,20 +131,23 @@ class Search:
         self.constraints: list[list[Constraint]] = []
         self.results: list[list[Result]] = [[] for _claim in self.claims]
         self.selection = basis.selection
+        self.columns: dict[tuple[str, int], t.Any] = {}  # attribute of a device, as constraints compare it
         # by what is asked of a device
         self.candidates: dict[str, list[tuple[int, bool]]] = {}
         self.fitting: dict[str, tuple[list[int], bool]] = {}
         # what is taken already
         self.held: set[DeviceId] = set()
         self.shares: dict[DeviceId, dict[str, Fraction]] = {}
-        self._take_held(held)
-        # what this search takes
-        self.taken: dict[DeviceId, set[int]] = {}
-        self.sharing: dict[DeviceId, dict[str, Fraction]] = {}
-        self.sharers: dict[DeviceId, int] = {}
+        self._take_held(basis.held)
+        # what this search takes: positions as bits of a number, for each claim
+        self.taken = [0] * len(self.claims)
+        self.sharing: dict[int, dict[str, Fraction]] = {}
+        self.sharers: dict[int, int] = {}
         self.available = self._counters()
-        self.counted: dict[tuple[str, str, str, str], Fraction] = {}
+        self.counted: dict[CounterId, Fraction] = {}
         self.overdrawn = {key[:2] for key, left in self.available.items() if left < 0}
+        self.failures: Failures | None = None
+        self.exceeded = 0  # how often there were too many devices for a claim
 
     def _take_held(self, held: t.Sequence[Result]) -> None:
         for one in held:
@@ -337,9 +160,9 @@ class Search:
             else:
                 self.held.add(one.id)
 
-    def _counters(self) -> dict[tuple[str, str, str, str], Fraction]:
+    def _counters(self) -> dict[CounterId, Fraction]:
         """What is left of each counter, by driver, pool, set and name."""
-        left: dict[tuple[str, str, str, str], Fraction] = {}
+        left: dict[CounterId, Fraction] = {}
         for offer in self.offers:
             for entry in offer.counter_sets:
                 for name, counter in entry["counters"].items():
@@ -360,53 +183,46 @@ class Search:
             rows: list[list[Request]] = []
             least = 0
             for number, request in enumerate(devices.get("requests") or ()):
-                path = f"claims[{index}].spec.devices.requests[{number}]"
-                subs = request.get("firstAvailable") or ()
-                row = [
-                    Request((index, number, i), f"{path}.firstAvailable[{i}]", request["name"], sub["name"], sub, True)
-                    for i, sub in enumerate(subs)
-                ] or [Request((index, number, 0), f"{path}.exactly", request["name"], "", request["exactly"], False)]
+                row = Request.row(index, number, request)
                 for one in row:
                     self._prepare(one)
                 rows.append(row)
                 least += min(one.count for one in row)
                 if least > limits.ALLOCATION_RESULTS:
-                    raise Abort(
-                        Refusal(
-                            f"the claim asks for more than {limits.ALLOCATION_RESULTS} devices, "
-                            "the most that one claim can get",
-                            path,
-                            "limit",
-                        )
-                    )
+                    most = f"{limits.ALLOCATION_RESULTS} devices, the most that one claim can get"
+                    path = f"claims[{index}].spec.devices.requests[{number}]"
+                    raise Abort(Refusal(f"the claim asks for more than {most}", path, "limit"))
             self.requests.append(rows)
-            self.constraints.append(
-                [
-                    Constraint(
-                        attribute=entry.get("matchAttribute") or entry.get("distinctAttribute") or "",
-                        requests=frozenset(entry.get("requests") or ()),
-                        distinct="distinctAttribute" in entry and entry["distinctAttribute"] is not None,
-                        path=f"claims[{index}].spec.devices.constraints[{number}]",
-                    )
-                    for number, entry in enumerate(devices.get("constraints") or ())
-                ]
-            )
+            self.constraints.append(self._constraints(index, devices.get("constraints") or ()))
             for row in rows:
                 for one in row:
                     one.rules = [rule for rule in self.constraints[index] if rule.covers(one)]
+
+    def _constraints(self, index: int, entries: t.Sequence[Spec]) -> list[Constraint]:
+        found = []
+        for number, entry in enumerate(entries):
+            path = f"claims[{index}].spec.devices.constraints[{number}]"
+            try:
+                found.append(Constraint.read(entry, path))
+            except Unsupported as error:
+                raise Abort(Refusal(str(error), path, "error")) from error
+        return found
 
     def _prepare(self, request: Request) -> None:
         name = request.spec.get("deviceClassName", "")
         if name not in self.classes:
             raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
-        request.read(class_selectors(self.classes, request.spec))
+        try:
+            request.read(class_selectors(self.classes, request.spec))
+        except Unsupported as error:
+            raise Abort(Refusal(str(error), request.path, "error")) from error
         if request.spec.get("allocationMode", "ExactCount") != "All":
             request.count = int(request.spec.get("count") or 1)  # the server takes 0 for a count that is left out
             return
         found = []
         for position, offer in enumerate(self.offers):
             if not offer.possible and self.selectable(request, position):
-                if self.room(request, offer, fresh=True):
+                if self.room(request, position, fresh=True):
                     found.append(position)
         request.all = found
         request.count = len(found)
@@ -429,109 +245,67 @@ class Search:
         return verdict
 
     def match(self, expression: str, position: int, where: str) -> str:
-        """What one selector says of a device. Raises Abort."""
-        key = (expression, id(self.offers[position]))
-        verdict = self.selection.verdicts.get(key)
-        if verdict is None:
-            try:
-                verdict = self._match(expression, position)
-            except EvaluationError as error:
-                verdict = error
-            self.selection.verdicts[key] = verdict
-        if isinstance(verdict, Exception):
+        """What one selector says of a device: YES, NO or MAYBE. Raises Abort."""
+        verdict = self.judge(expression, position)
+        if verdict == FAILS:
+            error = self.selection.error(expression, self.offers[position])
             driver, _pool, device = self.ids[position]
             reason = f"the selector fails on device {device} of {driver}, which ends the scheduling of the pod: "
-            raise Abort(Refusal(reason + str(verdict), where, "error")) from verdict
+            raise Abort(Refusal(reason + str(error), where, "error"))
         return verdict
 
-    def _match(self, expression: str, position: int) -> str:
-        """Raises EvaluationError where the scheduler would give up."""
-        offer = self.offers[position]
-        key = (expression, id(offer))
-        unknown = mentioned(expression, offer.unknown)
-        assumed = mentioned(expression, offer.assumed)
-        try:
-            answer = self.engine.matches(expression, offer.device, offer.driver)
-        except Uncheckable as error:
-            self.selection.wondered.setdefault(key, set()).add(str(error))
-            return MAYBE
-        except EvaluationError:
-            if not unknown:
-                raise
-            answer = False
-        if answer and not unknown:
-            self.selection.assumed[key] = assumed
-            return YES
-        if not unknown and not assumed:
-            return NO
-        # A part that is false without the help of what is unknown decides: CEL's && needs no order.
-        for part in conjuncts(expression):
-            if not mentioned(part, unknown | assumed):
-                try:
-                    if not self.engine.matches(part, offer.device, offer.driver):
-                        return NO
-                except (EvaluationError, Uncheckable):
-                    pass
-        self.selection.wondered.setdefault(key, set()).update(unknown | assumed)
-        return MAYBE
+    def judge(self, expression: str, position: int) -> str:
+        """What one selector says of a device: YES, NO, MAYBE or FAILS."""
+        return self.selection.judge(expression, self.offers[position])
 
     # --- capacity
 
-    def room(self, request: Request, offer: Offer, fresh: bool = False) -> bool:
+    def room(self, request: Request, position: int, fresh: bool = False) -> bool:
         """Whether the device has the capacity that is left to ask for. Raises Abort."""
+        offer = self.offers[position]
         capacity = offer.device.get("capacity") or {}
-        wanted = (request.spec.get("capacity") or {}).get("requests") or {}
-        if not wanted and not offer.device.get("allowMultipleAllocations"):
+        wanted = request.amounts
+        if not wanted and not self.multiple[position]:
             if not any(entry.get("requestPolicy") for entry in capacity.values()):
                 return True  # it takes all that there is
         missing = [name for name in wanted if name not in capacity]
         if missing:
             unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
             return unknown and self.optimist
-        consumed = self._consumed(request, offer)
-        identity = identify(offer)
-        for name, amount in consumed.items():
+        shares, sharing = self.shares.get(self.ids[position], {}), self.sharing.get(position, {})
+        for name, total in self._consumed(request, position).items():
             entry = capacity[name]
-            if _violates(amount, entry.get("requestPolicy") or {}):
+            if amounts.violates(total, entry.get("requestPolicy") or {}):
                 return False
-            total = amount
             if not fresh:
-                total += self.shares.get(identity, {}).get(name, Fraction())
-                total += self.sharing.get(identity, {}).get(name, Fraction())
+                total += shares.get(name, 0) + sharing.get(name, 0)
             if total > quantity.parse(entry["value"]):
                 return False
         return True
 
-    def _consumed(self, request: Request, offer: Offer) -> dict[str, Fraction]:
-        wanted = (request.spec.get("capacity") or {}).get("requests") or {}
+    def _consumed(self, request: Request, position: int) -> dict[str, Fraction]:
+        """By capacity, what the request takes of the device. Raises Abort."""
         consumed = {}
-        for name, entry in (offer.device.get("capacity") or {}).items():
+        for name, entry in (self.offers[position].device.get("capacity") or {}).items():
             try:
-                consumed[name] = _consume(wanted.get(name), entry)
-            except OverflowError as error:
-                raise Abort(
-                    Refusal(f"capacity {name}: {error}", f"{request.path}.capacity.requests.{name}", "error")
-                ) from error
+                consumed[name] = amounts.consumed(request.amounts.get(name), entry)
+            except amounts.Unrepresentable as error:
+                path = f"{request.path}.capacity.requests.{name}"
+                raise Abort(Refusal(f"capacity {name}: {error}", path, "error")) from error
         return consumed
 
     # --- one device
 
     def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:
         """Give a device to the request, if it is free and fits. Returns what undoes it. Raises Abort."""
-        offer = self.offers[position]
-        identity = self.ids[position]
         claim = request.key[0]
-        multiple = self.multiple[position]
-        if request.admin:
-            if not multiple and claim in self.taken.get(identity, ()):
-                return None
-        elif identity in self.held or self.taken.get(identity):
+        if self._busy(request, position):
             return None
-        counters: list[tuple[tuple[str, str, str, str], Fraction]] = []
-        if not multiple or (identity not in self.shares and identity not in self.sharers):
+        counters: list[tuple[CounterId, Fraction]] = []
+        if not (self.multiple[position] and (self.ids[position] in self.shares or position in self.sharers)):
             counters = self.consumption[position]
-            for key, value in counters:
-                self.counted[key] = self.counted.get(key, Fraction()) + value
+        for key, value in counters:
+            self.counted[key] = self.counted.get(key, Fraction()) + value
         added = 0
 
         def undo() -> None:
@@ -540,61 +314,76 @@ class Search:
             for key, value in counters:
                 self.counted[key] -= value
 
-        if counters and (
-            identity[:2] in self.overdrawn
-            or any(self.counted[key] > self.available.get(key, self.counted[key]) for key, _value in counters)
-        ):
-            undo()
-            return None
-        if not tolerated(request.spec, offer):
+        if counters and not self._within(position, counters) or not tolerated(request.spec, self.offers[position]):
             undo()
             return None
         for constraint in request.rules:
             if not constraint.add(self.column(constraint.attribute, position)):
                 undo()
                 if must:
-                    reason = (
-                        f"request {request.name} asks for all devices, and device {identity[2]} of {identity[0]} "
-                        f"does not satisfy a constraint on {constraint.attribute}"
-                    )
-                    raise Abort(Refusal(reason, constraint.path, "error"))
+                    raise Abort(self._forced(request, position, constraint))
                 return None
             added += 1
-        if multiple and not self.room(request, offer):
+        if not self.multiple[position]:
+            self.taken[claim] |= 1 << position
+            self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin))
+        elif self.room(request, position):
+            self._share(request, position, self._consumed(request, position))
+        else:
             undo()
             return None
-        consumed: dict[str, Fraction] = {}
-        if multiple:
-            consumed = self._consumed(request, offer)
-            sharing = self.sharing.setdefault(identity, {})
-            for name, value in consumed.items():
-                sharing[name] = sharing.get(name, Fraction()) + value
-            self.sharers[identity] = self.sharers.get(identity, 0) + 1
-        else:
-            self.taken.setdefault(identity, set()).add(claim)
-        forms = {name: quantity.canonical(value) for name, value in consumed.items()}
-        self.results[claim].append(Result(claim, request.name, offer, request.admin, forms))
 
         def back() -> None:
             self.results[claim].pop()
-            if multiple:
-                for name, value in consumed.items():
-                    self.sharing[identity][name] -= value
-                self.sharers[identity] -= 1
-                if not self.sharers[identity]:
-                    del self.sharers[identity]
+            if self.multiple[position]:
+                self._unshare(position, self._consumed(request, position))
             else:
-                self.taken[identity].discard(claim)
+                self.taken[claim] &= ~(1 << position)
             undo()
 
         return back
 
+    def _busy(self, request: Request, position: int) -> bool:
+        if request.admin:
+            return bool(self.taken[request.key[0]] >> position & 1)
+        return self.ids[position] in self.held or any(taken >> position & 1 for taken in self.taken)
+
+    def _within(self, position: int, counters: list[tuple[CounterId, Fraction]]) -> bool:
+        """Whether the pool's counters suffice for what is counted."""
+        return self.ids[position][:2] not in self.overdrawn and all(
+            self.counted[key] <= self.available.get(key, self.counted[key]) for key, _value in counters
+        )
+
+    def _forced(self, request: Request, position: int, constraint: Constraint) -> Refusal:
+        driver, _pool, device = self.ids[position]
+        reason = (
+            f"request {request.name} asks for all devices, and device {device} of {driver} does not satisfy a "
+            f"constraint on {constraint.attribute}, which ends the scheduling of the pod"
+        )
+        return Refusal(reason, constraint.path, "error")
+
+    def _share(self, request: Request, position: int, consumed: dict[str, Fraction]) -> None:
+        sharing = self.sharing.setdefault(position, {})
+        for name, value in consumed.items():
+            sharing[name] = sharing.get(name, Fraction()) + value
+        self.sharers[position] = self.sharers.get(position, 0) + 1
+        forms = {name: quantity.canonical(value) for name, value in consumed.items()}
+        claim = request.key[0]
+        self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin, forms))
+
+    def _unshare(self, position: int, consumed: dict[str, Fraction]) -> None:
+        for name, value in consumed.items():
+            self.sharing[position][name] -= value
+        self.sharers[position] -= 1
+        if not self.sharers[position]:
+            del self.sharers[position]
+
     def column(self, name: str, position: int) -> t.Any:
         """A device's attribute as constraints compare it."""
-        key = (name, id(self.offers[position]))
-        if key not in self.selection.columns:
-            self.selection.columns[key] = comparable(self.offers[position], name)
-        return self.selection.columns[key]
+        key = (name, position)
+        if key not in self.columns:
+            self.columns[key] = comparable(self.offers[position], name)
+        return self.columns[key]
 
     def worth(self, request: Request) -> list[tuple[int, bool]]:
         """The positions of the devices that fit a request unless they are taken, and whether to look again to be sure.
@@ -607,7 +396,7 @@ class Search:
                 if not request.admin and self.ids[position] in self.held:
                     continue
                 try:
-                    if not self.selectable(request, position) or not self.room(request, offer, fresh=True):
+                    if not self.selectable(request, position) or not self.room(request, position, fresh=True):
                         continue
                 except Abort:
                     found.append((position, True))
@@ -619,10 +408,11 @@ class Search:
     # --- the depth-first search
 
     def run(self) -> Allocation | Refusal:
+        """The scheduler's answer; kind budget where it takes too many looks."""
         try:
             self.prepare()
             # a node that has too few devices is told from one that has enough without a search
-            found = not ((self.too_few() or self.hopeless()) and not self.failed) and self._claim(0)
+            found = not self._short() and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
         except _TooMany:
@@ -631,6 +421,16 @@ class Search:
             return Refusal("no devices satisfy the claims", "claims", "count", self.steps)
         results = tuple(result for row in self.results for result in row)
         return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps)
+
+    def _short(self) -> bool:
+        """Whether counting shows that there is no allocation, and nothing that the scheduler would end with before."""
+        every = [one for rows in self.requests for row in rows for one in row]
+        if any(one.all is not None and one.rules for one in every):
+            return False  # devices that have to be taken may not satisfy a constraint
+        for one in every:
+            if one.all is None:
+                self.fit([one])
+        return not self.failed and (bool(too_few(self)) or hopeless(self))
 
     def _assumptions(self, results: tuple[Result, ...]) -> set[str]:
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
@@ -652,7 +452,6 @@ class Search:
         return found
 
     def _doubtful(self, request: Request) -> bool:
-        wanted = (request.spec.get("capacity") or {}).get("requests") or {}
         for position, offer in enumerate(self.offers):
             try:
                 verdict = self.verdict(request, position)
@@ -660,77 +459,7 @@ class Search:
                 continue
             if verdict == MAYBE or (verdict == YES and offer.possible):
                 return True
-            if verdict == YES and any(name not in (offer.device.get("capacity") or {}) for name in wanted):
-                return True
-        return False
-
-    def too_few(self) -> str:
-        """Names of requests that need more devices together than there are, whatever else is asked; empty if none.
-
-        A matching of the devices that are wanted and those that fit; requests for all devices, with admin access or for
-        devices that can be shared are left out.
-        """
-        units: list[tuple[str, list[int]]] = []
-        for rows in self.requests:
-            for row in rows:
-                if any(one.all is not None or one.admin for one in row):
-                    continue
-                fits = self.fit(row)
-                if any(self.multiple[position] for position in fits):
-                    continue
-                units += [(row[0].base, fits)] * min(one.count for one in row)
-        seen = unplaced([fits for _name, fits in units])
-        if seen is None:
-            return ""
-        # the devices that were tried are all that these have
-        short = [name for name, fits in units if seen.issuperset(fits)]
-        names = ", ".join(dict.fromkeys(short))
-        what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
-        return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
-
-    def hopeless(self) -> bool:
-        """Whether counting by value shows that a matchAttribute cannot be met, or not in all repetitions at a time.
-
-        Of a constraint, only requests count that it covers with all their alternatives.
-        """
-        if any(one.all is not None for rows in self.requests for row in rows for one in row):
-            return False  # their devices are given, and end the search where they do not fit
-        for rows, constraints in zip(self.requests, self.constraints):
-            alike: dict[tuple[str, str], list[list[list[Request]]]] = {}
-            for constraint in constraints:
-                if not constraint.distinct:
-                    covered = [row for row in rows if all(constraint.covers(one) for one in row)]
-                    asked = [[[one.ask, one.count] for one in row] for row in covered]
-                    if covered:
-                        alike.setdefault((constraint.attribute, json.dumps(asked)), []).append(covered)
-            for (name, _asked), groups in alike.items():
-                if not self._repeatable(name, groups[0], _disjoint(groups)):
-                    return True
-        return False
-
-    def _repeatable(self, name: str, rows: list[list[Request]], wanted: int) -> bool:
-        """Whether there are devices for so many groups of requests like these, each of one value of an attribute."""
-        values: dict[t.Any, set[int]] = {}
-        by_row = [self.fit(row) for row in rows]
-        for position in set().union(*by_row):
-            value = self.column(name, position)
-            if value is not None:
-                values.setdefault((value, position) if value is LIST else value, set()).add(position)
-        shared = any(self.multiple[position] for fits in by_row for position in fits)
-        shared = shared or any(one.admin for row in rows for one in row)
-        needs = [min(one.count for one in row) for row in rows]
-        left = wanted
-        for positions in values.values():
-            here = [[p for p in fits if p in positions] for fits in by_row]
-            if any(len(fits) < need for fits, need in zip(here, needs)):
-                continue
-            if shared:
-                return True  # devices that serve several requests are not counted
-            units = [fits for fits, need in zip(here, needs) for _unit in range(need)]
-            number = 0
-            while left and unplaced(units * (number + 1)) is None:
-                number, left = number + 1, left - 1
-            if not left:
+            if verdict == YES and any(name not in (offer.device.get("capacity") or {}) for name in request.amounts):
                 return True
         return False
 
@@ -755,8 +484,8 @@ class Search:
             return (
                 self.selectable(request, position)
                 and tolerated(request.spec, offer)
-                and (request.admin or identify(offer) not in self.held)
-                and self.room(request, offer)
+                and (request.admin or self.ids[position] not in self.held)
+                and self.room(request, position)
             )
         except Abort:
             self.failed = True
@@ -782,13 +511,20 @@ class Search:
                     "probe",
                 )
         for result in allocation.results:
-            if (by_name[result.claim, result.request].spec.get("capacity") or {}).get("requests"):
+            if by_name[result.claim, result.request].amounts:
                 request = by_name[result.claim, result.request]
                 return (
                     f"{request.path}.capacity",
                     f"request {request.name}: a capacity of {result.offer.driver} is not seen by a probe",
                 )
         return "claims", "the answer rests on what a probe does not see"
+
+    def has_room(self, request: Request, position: int, fresh: bool = False) -> bool:
+        """As M(room); no where the scheduler would give up."""
+        try:
+            return self.room(request, position, fresh)
+        except Abort:
+            return False
 
     def _claim(self, claim: int) -> bool:
         if claim >= len(self.requests):
@@ -800,6 +536,7 @@ class Search:
             try:
                 return self._claim(claim + 1)
             except _TooMany:
+                self.exceeded += 1
                 # an earlier claim may take another alternative, but its devices do not count here
                 return False
         row = self.requests[claim][number]
@@ -811,6 +548,7 @@ class Search:
                 if self._device(request, 0, 0):
                     return True
             except _TooMany:
+                self.exceeded += 1
                 continue
             exceeded = False
         if exceeded:
@@ -825,36 +563,40 @@ class Search:
             return self._request(claim, request.key[1] + 1)
         if request.count - number > limits.ALLOCATION_RESULTS - len(self.results[claim]):
             raise _TooMany
+        if self.looks < _LONG:
+            return self._look(request, number, start)
+        if self.failures is None:
+            self.failures = Failures(self)
+        key = self.failures.key(request, number, start)
+        known = self.failures.steps.get(key)
+        if known is not None:
+            self.steps += known
+            return False
+        before, exceeded = self.steps, self.exceeded
+        done = self._look(request, number, start)
+        if not done and self.exceeded == exceeded:  # else it depends on the order of devices
+            self.failures.steps[key] = self.steps - before
+        return done
+
+    def _look(self, request: Request, number: int, start: int) -> bool:
         if request.all is not None:
             self._step(request)
             back = self.take(request, request.all[number], must=True)
             return back is not None and self._further(request, number, 0, back)
-        own = request.key[:2]
-        if number == 0 and own in self.after:
-            before = self.first[self.after[own]]
-            start = before + (not self.multiple[before])
         worth = self.worth(request)
         looked = start  # the scheduler looks at the others too
         for index in range(bisect_left(worth, (start, False)), len(worth)):
             position, again = worth[index]
             self._step(request, position + 1 - looked)
             looked = position + 1
-            identity = self.ids[position]
-            if request.admin:
-                if claim in self.taken.get(identity, ()):
-                    continue
-            elif self.taken.get(identity):
+            if self._busy(request, position):
                 continue
-            if again and not (self.selectable(request, position) and self.room(request, self.offers[position])):
+            if again and not (self.selectable(request, position) and self.room(request, position)):
                 continue
             back = self.take(request, position, must=False)
-            if back is None:
-                continue
-            if number == 0:
-                self.first[own] = position
-            if self._further(request, number, position + 1, back):
+            if back is not None and self._further(request, number, position + 1, back):
                 return True
-        self._step(request, len(self.offers) - looked)
+        self.steps += len(self.offers) - looked
         return False
 
     def _further(self, request: Request, number: int, start: int, back: t.Callable[[], None]) -> bool:
@@ -869,8 +611,9 @@ class Search:
         return done
 
     def _step(self, request: Request, number: int = 1) -> None:
-        self.steps = min(self.steps + number, self.budget + 1)
-        if self.steps > self.budget:
+        self.steps += number
+        self.looks += 1
+        if self.looks > self.budget:
             reason = (
                 f"not decided after {self.budget} steps, at request {request.name}: the scheduler, which searches the "
                 "same way, may well run into its time limit of ten seconds a node"
@@ -878,98 +621,5 @@ class Search:
             raise Abort(Refusal(reason, request.path, "budget"))
 
 
-def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
-    """None where every unit can have one of its devices, no two the same; else the devices that are contended for."""
-    owner: dict[int, int] = {}
-
-    def place(unit: int, seen: set[int]) -> bool:
-        for position in units[unit]:
-            if position not in seen:
-                seen.add(position)
-                if position not in owner or place(owner[position], seen):
-                    owner[position] = unit
-                    return True
-        return False
-
-    for unit in range(len(units)):
-        seen: set[int] = set()
-        if not place(unit, seen):
-            return seen
-    return None
-
-
-def _disjoint(groups: list[list[list[Request]]]) -> int:
-    """The number of groups where no request is in two of them, else one."""
-    keys = [row[0].key for group in groups for row in group]
-    return len(groups) if len(set(keys)) == len(keys) else 1
-
-
 def _pool_of(offer: Offer) -> tuple[str, str, bool]:
     return offer.driver, offer.pool, bool(offer.device.get("bindingConditions"))
-
-
-def consumption(offer: Offer) -> t.Iterator[tuple[tuple[str, str, str, str], Fraction]]:
-    for entry in offer.device.get("consumesCounters") or ():
-        for name, counter in entry["counters"].items():
-            yield (offer.driver, offer.pool, entry["counterSet"], name), quantity.parse(counter["value"])
-
-
-def tolerated(request: Spec, offer: Offer) -> bool:
-    return all(
-        taint["effect"] not in _BLOCKING or any(_tolerates(one, taint) for one in request.get("tolerations") or ())
-        for taint in offer.device.get("taints") or ()
-    )
-
-
-def _tolerates(toleration: Spec, taint: Spec) -> bool:
-    """resourceclaim.ToleratesTaint."""
-    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
-        return False
-    if toleration.get("key") and toleration["key"] != taint["key"]:
-        return False
-    operator = toleration.get("operator") or "Equal"
-    return operator == "Exists" or (
-        operator == "Equal" and (toleration.get("value") or "") == (taint.get("value") or "")
-    )
-
-
-def _consume(wanted: t.Any, entry: Spec) -> Fraction:
-    """What a request takes of a capacity (consumable_capacity.go). Raises OverflowError as the scheduler aborts."""
-    policy = entry.get("requestPolicy") or {}
-    if wanted is None:
-        default = policy.get("default")
-        return quantity.parse(entry["value"] if default is None else default)
-    amount = quantity.parse(wanted)
-    valid = policy.get("validRange") or {}
-    if valid.get("min") is not None:
-        least = quantity.parse(valid["min"])
-        if amount < least:
-            return least
-        if valid.get("step") is None:
-            return amount
-        if amount > limits.INT64_MAX:
-            raise OverflowError("the amount is beyond 64 bits")
-        base, step = quantity.integer(least), quantity.integer(quantity.parse(valid["step"]))
-        steps = -((base - quantity.integer(amount)) // step)
-        if base + steps * step > limits.INT64_MAX:
-            raise OverflowError("the amount is beyond 64 bits when rounded up to a step")
-        return Fraction(base + steps * step)
-    for value in policy.get("validValues") or ():
-        if amount <= quantity.parse(value):
-            return quantity.parse(value)
-    return amount
-
-
-def _violates(amount: Fraction, policy: Spec) -> bool:
-    if policy.get("default") is not None and amount == quantity.parse(policy["default"]):
-        return False
-    valid = policy.get("validRange")
-    if valid:
-        if valid.get("max") is not None and amount > quantity.parse(valid["max"]):
-            return True
-        if valid.get("step") is not None:
-            step = quantity.integer(quantity.parse(valid["step"]))
-            return (quantity.integer(amount) - quantity.integer(quantity.parse(valid["min"]))) % step != 0
-        return False
-    values = policy.get("validValues") or ()
-    return bool(values) and all(amount != quantity.parse(value) for value in values)

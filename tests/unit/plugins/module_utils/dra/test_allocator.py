@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import 
     attribute,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.search import alike_groups
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.search_requests import alike_groups
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.selector_text import conjuncts
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import given, settings
@@ -381,7 +381,7 @@ def test_conjuncts(expression: str, parts: list[str]) -> None:
 
 
 def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: cel.Engine) -> None:
-    """Eight pairs where one GPU has no NIC: too many ways to fail for the scheduler, not for an ordered search."""
+    """Eight pairs where one GPU has no NIC: the scheduler has too many ways to fail, we keep failed states."""
     node = offers("n", facts("missing-nic"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
     own = 'device.attributes["lanewise.dev"]'
     classes = {
@@ -401,12 +401,87 @@ def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: 
     assert "pci0000:c5 has 0 for nic0 and 1 for gpu0" in answer.reason
 
 
+def many_ways(number: int) -> Object:
+    """A claim for devices of two rails that no two requests ask for in the same words; the last three cannot differ."""
+    requests = [one(f"x{i}", "a", f'device.driver != "{i}"') for i in range(number)]
+    last = [f"x{i}" for i in range(number - 3, number)]
+    return spec(*requests, constraints=[{"distinctAttribute": "a.example.com/rail", "requests": last}])
+
+
+def test_failed_states_are_not_searched_again(engine: cel.Engine) -> None:
+    """12 requests: the scheduler goes through all orders of nine devices; here each set of them is looked at once."""
+    node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
+    answer = refused(allocate([many_ways(12)], CLASSES, node, engine, budget=20_000))
+    assert answer.kind == "constraint" and not answer.unknown and answer.steps > 10**7
+
+
+def test_what_the_scheduler_finds_too_late_is_not_promised(engine: cel.Engine) -> None:
+    node = [device("d0", rail=7)] + [device(f"d{i}", rail=i % 2) for i in range(1, 12)]
+    answer = refused(allocate([many_ways(12)], CLASSES, node, engine))
+    assert answer.kind == "budget" and answer.unknown and "the devices are there" in answer.reason
+    assert isinstance(allocate([many_ways(4)], CLASSES, [*node[1:4], node[0]], engine), Allocation)
+
+
 def test_a_budget_ends_the_search(engine: cel.Engine) -> None:
     node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
-    requests = [one(f"x{i}", "a", f'device.driver != "{i}"') for i in range(12)]  # no two are alike
-    rules = [{"distinctAttribute": "a.example.com/rail", "requests": ["x9", "x10", "x11"]}]  # of two rails
-    answer = refused(allocate([spec(*requests, constraints=rules)], CLASSES, node, engine, budget=2000))
-    assert answer.kind == "budget" and answer.unknown and "not decided after 2000 steps" in answer.reason
+    answer = refused(allocate([many_ways(12)], CLASSES, node, engine, budget=300))
+    assert answer.kind == "budget" and answer.unknown and "not decided after 300 steps" in answer.reason
+
+
+# --- what ends the scheduling of a pod, and what only hides behind something else
+
+
+def test_a_device_that_lacks_an_attribute_is_no_end_where_it_is_not_reached(engine: cel.Engine) -> None:
+    """The first request has all, so that the second one's selector is evaluated on nothing."""
+    claim = spec(one("r0", "a"), one("r1", "a", 'device.attributes["gpu.example.com"].model == "x"'))
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert (answer.kind, answer.path) == ("selector", "claims[0].spec.devices.requests[1].exactly.selectors[0]")
+    assert "its selector matches 0 of 1" in answer.reason and answer.reason.endswith(", and fails on 1")
+
+
+@pytest.mark.parametrize("amount", ["9999999999999999999999", "1e30", "9223372036854775807"])
+def test_an_amount_beyond_what_the_scheduler_reckons_with(amount: str, engine: cel.Engine) -> None:
+    policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+    capacity = {"m": {"value": "10", "requestPolicy": policy}}
+    node = [with_body(device("d0"), allowMultipleAllocations=True, capacity=capacity)]
+    asks = {"capacity": {"requests": {"m": amount}}}
+    answer = refused(allocate([spec(one("r0", "a", **asks))], CLASSES, node, engine))
+    assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.requests[0].exactly.capacity.requests.m")
+    # where another request has no device, the scheduler does not come to it
+    claim = spec(one("r0", "a", count=2), one("r1", "a", **asks))
+    answer = refused(allocate([claim], CLASSES, node, engine))
+    assert answer.kind == "count"
+    # a device that is not shared has no policy: the amount is only too much
+    node = [with_body(device("d0"), capacity={"m": {"value": "10"}})]
+    assert refused(allocate([spec(one("r0", "a", **asks))], CLASSES, node, engine)).kind == "capacity"
+
+
+def test_all_devices_that_break_a_constraint_end_it_before_anything_is_counted(engine: cel.Engine) -> None:
+    rule = {"distinctAttribute": "a.example.com/rail"}
+    claim = spec(one("r0", "a", allocationMode="All"), one("r1", "a", count=2), constraints=[rule])
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.constraints[0]")
+    assert "request r0 asks for all devices, and device d0" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"selectors": [{"rego": {}}]}, "requests[0].exactly"),
+        ({"selectors": [{}]}, "requests[0].exactly"),
+        ({"allocationMode": "Most"}, "requests[0].exactly"),
+        ({"derivedAttributes": [{"name": "x", "expression": "1"}]}, "requests[0].exactly"),
+    ],
+)
+def test_what_the_scheduler_does_not_know_ends_it(body: Object, path: str, engine: cel.Engine) -> None:
+    claim = spec({"name": "r", "exactly": {"deviceClassName": "a", **body}})
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert (answer.kind, answer.path) == ("error", f"claims[0].spec.devices.{path}")
+    claim = spec(one("r", "a"), constraints=[{"requests": ["r"], "sameAttribute": "x/y"}])
+    answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
+    assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.constraints[0]")
+    classes = {"c": {"spec": {"selectors": [{"rego": {}}]}}}
+    assert refused(allocate([spec(one("r", "c"))], classes, [device("d0")], engine)).kind == "error"
 
 
 def test_repetitions_are_found() -> None:
@@ -543,8 +618,8 @@ def test_finds_what_there_is_and_nothing_else(node: list[Offer], claim: Object) 
 
 @settings(max_examples=100, deadline=None)
 @given(nodes(), claims())
-def test_an_ordered_search_finds_one_if_there_is_one(node: list[Offer], claim: Object) -> None:
-    """With no budget for the scheduler's own search, what is there is still told from what is not."""
+def test_a_small_budget_gives_no_other_answer(node: list[Offer], claim: Object) -> None:
+    """An answer that a small budget allows is the one of a large budget."""
     answer = allocate([claim], CLASSES, node, made_engine(), budget=100_000)
     starved = allocate([claim], CLASSES, node, made_engine(), budget=3)
     if isinstance(starved, Allocation):

@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Counting that tells a node with too few devices from one that has enough, without a search."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from .search_devices import LIST
+from .search_requests import Request
+
+if t.TYPE_CHECKING:
+    from .search import Search
+
+
+def too_few(search: Search) -> str:
+    """Names of requests that need more devices together than there are, whatever else is asked; empty if none.
+
+    A matching of the devices that are wanted and those that fit; requests for all devices, with admin access or for
+    devices that can be shared are left out.
+    """
+    units: list[tuple[str, list[int]]] = []
+    for rows in search.requests:
+        for row in rows:
+            if any(one.all is not None or one.admin for one in row):
+                continue
+            fits = search.fit(row)
+            if any(search.multiple[position] for position in fits):
+                continue
+            units += [(row[0].base, fits)] * min(one.count for one in row)
+    seen = unplaced([fits for _name, fits in units])
+    if seen is None:
+        return ""
+    # the devices that were tried are all that these have
+    short = [name for name, fits in units if seen.issuperset(fits)]
+    names = ", ".join(dict.fromkeys(short))
+    what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
+    return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
+
+
+def hopeless(search: Search) -> bool:
+    """Whether counting by value shows that a matchAttribute cannot be met, or not in all repetitions at a time.
+
+    Of a constraint, only requests count that it covers with all their alternatives.
+    """
+    if any(one.all is not None for rows in search.requests for row in rows for one in row):
+        return False  # their devices are given, and end the search where they do not fit
+    for rows, constraints in zip(search.requests, search.constraints):
+        alike: dict[tuple[str, str], list[list[list[Request]]]] = {}
+        for constraint in constraints:
+            if not constraint.distinct:
+                covered = [row for row in rows if all(constraint.covers(one) for one in row)]
+                asked = [[[one.ask, one.count] for one in row] for row in covered]
+                if covered:
+                    alike.setdefault((constraint.attribute, json.dumps(asked)), []).append(covered)
+        for (name, _asked), groups in alike.items():
+            if not _repeatable(search, name, groups[0], _disjoint(groups)):
+                return True
+    return False
+
+
+def _repeatable(search: Search, name: str, rows: list[list[Request]], wanted: int) -> bool:
+    """Whether there are devices for so many groups of requests like these, each of one value of an attribute."""
+    values: dict[t.Any, set[int]] = {}
+    by_row = [search.fit(row) for row in rows]
+    for position in set().union(*by_row):
+        value = search.column(name, position)
+        if value is not None:
+            values.setdefault((value, position) if value is LIST else value, set()).add(position)
+    shared = any(search.multiple[position] for fits in by_row for position in fits)
+    shared = shared or any(one.admin for row in rows for one in row)
+    needs = [min(one.count for one in row) for row in rows]
+    left = wanted
+    for positions in values.values():
+        here = [[p for p in fits if p in positions] for fits in by_row]
+        if any(len(fits) < need for fits, need in zip(here, needs)):
+            continue
+        if shared:
+            return True  # devices that serve several requests are not counted
+        units = [fits for fits, need in zip(here, needs) for _unit in range(need)]
+        number = 0
+        while left and unplaced(units * (number + 1)) is None:
+            number, left = number + 1, left - 1
+        if not left:
+            return True
+    return False
+
+
+def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
+    """None where every unit can have one of its devices, no two the same; else the devices that are contended for."""
+    owner: dict[int, int] = {}
+
+    def place(unit: int, seen: set[int]) -> bool:
+        for position in units[unit]:
+            if position not in seen:
+                seen.add(position)
+                if position not in owner or place(owner[position], seen):
+                    owner[position] = unit
+                    return True
+        return False
+
+    for unit in range(len(units)):
+        seen: set[int] = set()
+        if not place(unit, seen):
+            return seen
+    return None
+
+
+def _disjoint(groups: list[list[list[Request]]]) -> int:
+    """The number of groups where no request is in two of them, else one."""
+    keys = [row[0].key for group in groups for row in group]
+    return len(groups) if len(set(keys)) == len(keys) else 1

@@ -1,0 +1,118 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""States of a search that were seen to fail, so that what is left to do in them is not tried again.
+
+What is left depends on the request and how many of its devices are picked, which devices are free, what is left of
+those that are shared, and the values that constraints hold. Devices that are alike to all requests and constraints are
+counted, not named.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .search_requests import Constraint, Request
+
+if t.TYPE_CHECKING:
+    from .search import Search
+
+Key = tuple[t.Any, ...]
+
+
+class Failures:
+    """C(steps) has, for each state that failed, the looks at devices that the scheduler needed to see it fail."""
+
+    def __init__(self, search: Search) -> None:
+        self.steps: dict[Key, int] = {}
+        self.search = search
+        self.admin = any(one.admin for rows in search.requests for row in rows for one in row)
+        self.own: dict[tuple[int, int, int], int] = {}  # request -> its devices
+        self.all: dict[tuple[int, int, int], int] = {}  # request -> the devices of it and of those after it
+        self.rules: dict[tuple[int, int, int], list[Constraint]] = {}  # request -> what ties it or those after it
+        after = 0
+        for rows in reversed(search.requests):
+            ties: set[int] = set()
+            for row in reversed(rows):
+                masks = {one.key: self._mask(one) for one in row}
+                for one in row:
+                    self.own[one.key] = masks[one.key]
+                    self.all[one.key] = self._with_counters(after | masks[one.key])
+                    wanted = ties | {id(rule) for rule in one.rules}
+                    self.rules[one.key] = [r for r in search.constraints[one.key[0]] if id(r) in wanted]
+                for one in row:
+                    after |= masks[one.key]
+                    ties |= {id(rule) for rule in one.rules}
+        self.groups = self._alike()
+        self.single = -1
+        for group in self.groups:
+            self.single &= ~group
+
+    def _mask(self, request: Request) -> int:
+        if request.all is not None:
+            return _bits(request.all)
+        return _bits(position for position, _again in self.search.worth(request))
+
+    def _with_counters(self, mask: int) -> int:
+        """The devices and all that use counters of their counter sets."""
+        search = self.search
+        sets = {key[:3] for at, uses in enumerate(search.consumption) if mask >> at & 1 for key, _value in uses}
+        return mask | _bits(at for at, uses in enumerate(search.consumption) if sets & {key[:3] for key, _v in uses})
+
+    def _alike(self) -> list[int]:
+        """Groups of two and more devices that can stand for each other."""
+        search = self.search
+        every = [one for rows in search.requests for row in rows for one in row]
+        asks = list({one.ask: one for one in every if one.all is None}.values())
+        names = sorted({rule.attribute for rules in search.constraints for rule in rules})
+        kinds: list[list[t.Any]] = [[] for _offer in search.offers]
+        for ask in asks:
+            worth = dict(search.worth(ask))
+            for position, kind in enumerate(kinds):
+                # a device that is looked at again is like no other
+                kind.append((position,) if worth.get(position) else position in worth)
+        forced = {position for one in every for position in one.all or ()}
+        groups: dict[Key, int] = {}
+        for position, kind in enumerate(kinds):
+            if not (position in forced or search.multiple[position] or search.consumption[position]):
+                key = (*kind, *(search.column(name, position) for name in names))
+                groups[key] = groups.get(key, 0) | 1 << position
+        return [mask for mask in groups.values() if mask & (mask - 1)]
+
+    def key(self, request: Request, number: int, start: int) -> Key:
+        """The state in which device C(number) of the request is searched from position C(start) on."""
+        search = self.search
+        taken = 0
+        for mask in search.taken:
+            taken |= mask
+        own, relevant = self.own[request.key], self.all[request.key]
+        free = (own & ~taken) >> start << start
+        counts = [(_count(taken & relevant & group), _count(free & group)) for group in self.groups if relevant & group]
+        return (
+            request.key,
+            number,
+            len(search.results[request.key[0]]),
+            taken & relevant & self.single,
+            free & self.single if start else 0,
+            tuple(counts),
+            tuple(frozenset(rule.values) if rule.distinct else (*rule.values[:1],) for rule in self.rules[request.key]),
+            tuple(search.taken) if self.admin else (),
+            self._shared() if search.sharers else (),
+        )
+
+    def _shared(self) -> Key:
+        sharing = self.search.sharing
+        return tuple((position, tuple(sharing[position].values())) for position in sorted(self.search.sharers))
+
+
+def _bits(positions: t.Iterable[int]) -> int:
+    mask = 0
+    for position in positions:
+        mask |= 1 << position
+    return mask
+
+
+def _count(mask: int) -> int:
+    return bin(mask).count("1")

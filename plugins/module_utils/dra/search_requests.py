@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A claim's requests and constraints as the scheduler's search reads them."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from dataclasses import dataclass, field
+
+from .search_devices import LIST, Spec
+
+
+class Unsupported(ValueError):
+    """A part of a claim or class that the scheduler does not know: it gives up the pod."""
+
+
+@dataclass
+class Request:
+    """A request, or one of its alternatives, with what the search found out before it began."""
+
+    key: tuple[int, int, int]
+    path: str
+    base: str
+    sub: str
+    spec: Spec
+    is_sub: bool
+    name: str = ""
+    amounts: t.Mapping[str, t.Any] = field(default_factory=dict)  # capacity -> quantity
+    admin: bool = False
+    count: int = 1
+    all: list[int] | None = None  # positions of the devices of mode All
+    texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
+    rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
+    ask: str = ""  # the same for requests that the same devices fit
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
+        self.admin = bool(self.spec.get("adminAccess")) and not self.is_sub
+        self.amounts = (self.spec.get("capacity") or {}).get("requests") or {}
+
+    @classmethod
+    def row(cls, claim: int, number: int, request: Spec) -> list[Request]:
+        """A request of a claim as its alternatives, or as itself alone."""
+        path = f"claims[{claim}].spec.devices.requests[{number}]"
+        base = request["name"]
+        return [
+            cls((claim, number, i), f"{path}.firstAvailable[{i}]", base, sub["name"], sub, True)
+            for i, sub in enumerate(request.get("firstAvailable") or ())
+        ] or [cls((claim, number, 0), f"{path}.exactly", base, "", request.get("exactly") or {}, False)]
+
+    def read(self, of_class: t.Sequence[t.Any]) -> None:
+        """Settle what is asked of a device, with the selectors of the class. Raises Unsupported."""
+        if self.spec.get("allocationMode", "ExactCount") not in ("ExactCount", "All"):
+            raise Unsupported(f"the scheduler does not know the allocationMode {self.spec['allocationMode']!r}")
+        if self.spec.get("derivedAttributes"):
+            raise Unsupported("the scheduler takes no derivedAttributes (gate DRADerivedAttributes, off by default)")
+        own = self.spec.get("selectors") or ()
+        named = [(f"class {self.spec['deviceClassName']}", entry) for entry in of_class]
+        named += [(f"{self.path}.selectors[{number}]", entry) for number, entry in enumerate(own)]
+        self.texts = [(where, expression_of(entry, where)) for where, entry in named]
+        rest = [self.spec.get("capacity"), self.spec.get("tolerations"), self.admin]
+        self.ask = json.dumps([[text for _where, text in self.texts], rest], sort_keys=True)
+
+
+def expression_of(selector: Spec, where: str) -> str:
+    """The CEL expression of a selector. Raises Unsupported where it has none."""
+    expression = (selector.get("cel") or {}).get("expression")
+    if expression is None:
+        kinds = ", ".join(map(str, selector)) or "nothing"
+        raise Unsupported(f"{where}: the scheduler knows selectors of the kind cel only, and this one has {kinds}")
+    return str(expression)
+
+
+def expressions(selectors: t.Iterable[Spec]) -> list[str]:
+    """The CEL expressions of selectors; those of another kind have none."""
+    found = [(selector.get("cel") or {}).get("expression") for selector in selectors]
+    return [str(expression) for expression in found if expression is not None]
+
+
+@dataclass
+class Constraint:
+    """One matchAttribute or distinctAttribute with the values of the devices picked so far."""
+
+    attribute: str
+    requests: frozenset[str]
+    distinct: bool
+    path: str
+    values: list[t.Any] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, entry: Spec, path: str) -> Constraint:
+        """A constraint of a claim. Raises Unsupported where it says nothing that the scheduler knows."""
+        kind = next((one for one in ("matchAttribute", "distinctAttribute") if entry.get(one) is not None), None)
+        if kind is None:
+            raise Unsupported("the scheduler knows constraints by matchAttribute and distinctAttribute only")
+        return cls(entry[kind], frozenset(entry.get("requests") or ()), kind == "distinctAttribute", path)
+
+    def covers(self, request: Request) -> bool:
+        return not self.requests or request.base in self.requests or request.name in self.requests
+
+    def add(self, value: t.Any) -> bool:
+        """Add the value of a device, as L(search_devices.comparable,) gives it, unless the constraint forbids it."""
+        if value is None:
+            return False
+        if self.values and value is LIST:
+            return False
+        if self.distinct:
+            if value in self.values:
+                return False
+        elif self.values and value != self.values[0]:
+            return False
+        self.values.append(value)
+        return True
+
+
+def asked(claim: Spec, index: int) -> t.Iterator[tuple[str, Spec, str]]:
+    """Every request and alternative of a claim: its path, its body, and the name of the request."""
+    for number, request in enumerate(claim["devices"].get("requests") or ()):
+        path = f"claims[{index}].spec.devices.requests[{number}]"
+        if request.get("firstAvailable"):
+            for position, sub in enumerate(request["firstAvailable"]):
+                yield f"{path}.firstAvailable[{position}]", sub, request["name"]
+        else:
+            yield f"{path}.exactly", request.get("exactly") or {}, request["name"]
+
+
+def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[t.Any]:
+    device_class = classes.get(request.get("deviceClassName", ""))
+    return list((device_class or {}).get("spec", {}).get("selectors") or ())
+
+
+def alike_groups(claim: Spec) -> list[list[list[int]]]:
+    """Groups of requests that constraints tie together, gathered where they ask for the same: the repetitions.
+
+    Groups are lists of request numbers. Constraints on all requests tie nothing: they hold for any order.
+    """
+    requests = claim["devices"].get("requests") or ()
+    number = {request["name"]: position for position, request in enumerate(requests)}
+    ties = []
+    for entry in claim["devices"].get("constraints") or ():
+        named = entry.get("requests") or ()
+        if named:
+            ties.append((entry, [number.get(name.partition("/")[0], -1) for name in named]))
+    group = list(range(len(requests)))
+    for _entry, members in ties:
+        merged = {group[one] for one in members if one >= 0}
+        group = [min(merged) if one in merged else one for one in group]
+    members_of: dict[int, list[int]] = {}
+    for position, head in enumerate(group):
+        members_of.setdefault(head, []).append(position)
+    shapes: dict[str, list[list[int]]] = {}
+    for members in members_of.values():
+        place = {requests[position]["name"]: str(i) for i, position in enumerate(members)}
+        bodies = [{key: value for key, value in requests[p].items() if key != "name"} for p in members]
+        rules = []
+        for entry, tied in ties:
+            if tied and tied[0] in members:
+                names = sorted(
+                    place.get(name.partition("/")[0], "") + "".join(name.partition("/")[1:])
+                    for name in entry["requests"]
+                )
+                rules.append([entry.get("matchAttribute"), entry.get("distinctAttribute"), names])
+        shape = json.dumps([bodies, sorted(rules, key=str)], sort_keys=True)
+        shapes.setdefault(shape, []).append(members)
+    return [alike for alike in shapes.values() if len(alike) > 1 and not _takes_all(requests, alike)]
+
+
+def _takes_all(requests: t.Sequence[Spec], alike: list[list[int]]) -> bool:
+    """Whether the first request of such groups is for all devices: then there is no order to keep."""
+    first = requests[alike[0][0]]
+    bodies = first.get("firstAvailable") or [first.get("exactly") or {}]
+    return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies)

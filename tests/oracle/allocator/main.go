@@ -1,0 +1,165 @@
+// Copyright (c) 2026, the lanewise authors
+// GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+// SPDX-License-Identifier: GPL-3.0-or-later
+
+// Command allocator prints which devices the allocator of kube-scheduler picks on one node.
+//
+// Each line of the input is one JSON object: "claims" (specs of v1 ResourceClaims), "classes" (specs of v1
+// DeviceClasses by name), "slices" (specs of v1 ResourceSlices of the node "node"), "held" (devices that other claims
+// have: driver, pool, device, and consumedCapacity where it is shared) and "milliseconds", after which the search is
+// ended. Each gets one line of output: "error" where the scheduler gives up the pod, "results", the devices of each
+// claim, or neither where no devices were found; "late" where the time was over.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+type question struct {
+	Claims  []resourceapi.ResourceClaimSpec             `json:"claims"`
+	Classes map[string]resourceapi.DeviceClassSpec      `json:"classes"`
+	Slices  []resourceapi.ResourceSliceSpec             `json:"slices"`
+	Held    []resourceapi.DeviceRequestAllocationResult `json:"held"`
+	Millis  int                                         `json:"milliseconds"`
+}
+
+type answer struct {
+	Error   string                                        `json:"error,omitempty"`
+	Late    bool                                          `json:"late,omitempty"`
+	Results [][]resourceapi.DeviceRequestAllocationResult `json:"results,omitempty"`
+	Millis  int64                                         `json:"milliseconds"`
+}
+
+// The features that a scheduler of 1.37 has on by default; "incubating" is the allocator of all of them.
+var features = structured.Features{
+	AdminAccess:             true,
+	PrioritizedList:         true,
+	PartitionableDevices:    true,
+	DeviceTaints:            true,
+	DeviceBindingAndStatus:  true,
+	ConsumableCapacity:      true,
+	FractionalCapacityRange: true,
+}
+
+type classes map[string]*resourceapi.DeviceClass
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class, ok := c[name]; ok {
+		return class, nil
+	}
+	return nil, fmt.Errorf("no class %s", name)
+}
+
+func main() {
+	if err := run(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(input io.Reader, output io.Writer) error {
+	decoder := json.NewDecoder(bufio.NewReader(input))
+	encoder := json.NewEncoder(output)
+	cache := cel.NewCache(1000, cel.Features{EnableConsumableCapacity: true})
+	for {
+		var asked question
+		if err := decoder.Decode(&asked); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := encoder.Encode(allocate(asked, cache)); err != nil {
+			return err
+		}
+	}
+}
+
+func allocate(asked question, cache *cel.Cache) answer {
+	lister := classes{}
+	for name, spec := range asked.Classes {
+		lister[name] = &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	}
+	var slices []*resourceapi.ResourceSlice
+	for i, spec := range asked.Slices {
+		name := fmt.Sprintf("slice-%04d", i)
+		slices = append(slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+	}
+	var claims []*resourceapi.ResourceClaim
+	for i, spec := range asked.Claims {
+		meta := metav1.ObjectMeta{Name: fmt.Sprintf("claim-%d", i), Namespace: "default"}
+		claims = append(claims, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec})
+	}
+	millis := asked.Millis
+	if millis == 0 {
+		millis = 10000
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(millis)*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	allocator, err := structured.NewAllocator(ctx, features, taken(asked), lister, slices, cache)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	results, err := allocator.Allocate(ctx, node, claims)
+	given := answer{Millis: time.Since(begin).Milliseconds()}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		given.Late = true
+	case err != nil:
+		given.Error = err.Error()
+	default:
+		for _, one := range results {
+			given.Results = append(given.Results, one.Devices.Results)
+		}
+	}
+	return given
+}
+
+// taken is what the claims that are allocated already have, as the scheduler gathers it.
+func taken(asked question) structured.AllocatedState {
+	shareable := map[structured.DeviceID]bool{}
+	for _, slice := range asked.Slices {
+		for _, device := range slice.Devices {
+			id := structured.MakeDeviceID(slice.Driver, slice.Pool.Name, device.Name)
+			shareable[id] = device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations
+		}
+	}
+	state := structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+	for i, one := range asked.Held {
+		id := structured.MakeDeviceID(one.Driver, one.Pool, one.Device)
+		if !shareable[id] {
+			state.AllocatedDevices.Insert(id)
+			continue
+		}
+		share := types.UID(fmt.Sprintf("share-%d", i))
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, &share))
+		if len(one.ConsumedCapacity) > 0 {
+			capacity := map[resourceapi.QualifiedName]resource.Quantity(one.ConsumedCapacity)
+			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, capacity))
+		}
+	}
+	return state
+}

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A Go program that answers one JSON line with another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.tests.oracle import trees
+
+
+class Program:
+    """The program in a folder, built where it is not, or is older than its source."""
+
+    def __init__(self, source: Path) -> None:
+        binary = trees.CACHE / source.name
+        newest = max(path.stat().st_mtime for path in source.iterdir())
+        if not binary.exists() or binary.stat().st_mtime < newest:
+            binary.parent.mkdir(parents=True, exist_ok=True)
+            command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary), "."]
+            subprocess.run(command, cwd=source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+            os.utime(binary)
+        self.process = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self.process.communicate()
+
+    def ask(self, question: dict[str, t.Any]) -> dict[str, t.Any]:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
+        self.process.stdin.flush()
+        return t.cast("dict[str, t.Any]", json.loads(self.process.stdout.readline()))
