@@ -142,7 +142,7 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[
 
 
 def _parse(data: bytes) -> _Element:
-    """Parse a document. Entities that it declares are refused, its external DTD is not looked for.
+    """Parse a document. A document type with an internal subset is refused, an external DTD is not looked for.
 
     This is the parser below xml.etree, used directly because only here declarations can be refused and lines be had.
     """
@@ -170,16 +170,17 @@ def _parse(data: bytes) -> _Element:
     def text(data: str) -> None:
         stack[-1].texts.append(data)
 
-    def entity(*declaration: t.Any) -> None:
-        raise ValueError(
-            f"line {parser.CurrentLineNumber}: the document declares an entity, which no topology file needs; "
-            "remove the declaration"
-        )
+    def doctype(_name: str, _system: str | None, _public: str | None, has_subset: int) -> None:
+        if has_subset:  # before any of it is read: defaults of attributes make gigabytes of a file, entities too
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: the document type has declarations of its own in brackets, which no "
+                "topology file needs; remove them, or write the file anew with the tool that made it"
+            )
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = text
-    parser.EntityDeclHandler = entity
+    parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
