@@ -65,9 +65,34 @@ _BLOCK = re.compile(
 _JWT = re.compile(rf"(?:(?<![\w-])eyJ[\w-]{{5,}}|{_START}eyJ[\w-]{{5,1500}})\.[\w-]+(?:\.[\w-]*)?")
 _BEARER = re.compile(rf"(?i){_START}(bearer|basic)(\s+)[\w.~+/=-]{{8,}}")
 _SECRET = (
-    r"(?i)(?:password|passwd|passphrase|(?<!imagepull)secret|token|(?:api|access|private|auth)[_-]?key"
+    r"(?i)(?:password|passwd|passphrase|passcode|(?<!imagepull)secret|token|credential"
+    r"|(?:api|access|private|auth|pre-?shared|shared|encryption|signing|account|storage|sas?|m|sm)[_-]?key"
+    r"|(?<![A-Za-z])(?:pass|psk|creds?|(?-i:pwd))(?![A-Za-z])"
     r"|client-key-data|client-certificate-data|certificate-authority-data)"
 )
+#: Secrets that are known by themselves: of NVMe over fabrics, and of services that mark theirs.
+_MARKED = re.compile(
+    r"(?:DHHC-1|NVMeTLSkey-1):[\da-fA-F]{2}:[\w+/=]{8,}:?"
+    rf"|{_START}(?:gh[pousr]_|github_pat_|glpat-|hf_|nvapi-|xox[abeprs]-|sk-|AKIA|ASIA)[\w-]{{12,}}"
+)
+#: Of HTTP, to the end of the line or of the quotes: the scheme may stay.
+_HEADER = re.compile(
+    rf"(?i){_START}((?:proxy-)?authorization|(?:set-)?cookie)(\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?)"
+    r"((?:bearer|basic|token|digest|negotiate|ntlm|apikey|key|aws4-hmac-sha256)[ \t]+)?"
+    r"(?!(?:REDACTED|webhook|rbac|node|alwaysallow)\b)[^\s\"'\\\[{][^\r\n\"'\\]*"
+)
+#: Of dockerconfig and npm: what is written in Base64, which a word of a message is not.
+_LOGIN_DATA = re.compile(
+    rf"(?i){_START}(_?auth\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?)(?=[^\s\"'\\]*(?-i:[A-Z\d+/=]))[\w+/=-]{{8,}}"
+)
+_HEADERS = re.compile(r"(?i)(?:(?:proxy-)?authorization|(?:set-)?cookie|_?auth)\Z")
+#: In YAML, what a Secret has.
+_OBJECT = re.compile(r"(?m)^[ \t]*(?:- +)?kind:[ \t]*\\*[\"']?Secret(?:List)?\\*[\"']?[ \t]*(?:\0.*)?$")
+_DOCUMENT = re.compile(r"(?m)^---.*$")
+_DATA = re.compile(r"(?m)^([ \t]*(?:- +)?)(?:data|stringData):[ \t]*(?:[#\0][^\n]*)?\n")
+#: The escaped end of a line, which is made a real one for a while.
+_ESCAPED = re.compile(r"\\+n")
+_MADE_REAL = re.compile(r"\0(\\+n)\n")
 _NAME = re.compile(_SECRET + r"([\w-]{0,64})")
 _KEY = re.compile(_SECRET + r"([\w.-]{0,64})\Z")
 _LAST = re.compile(_SECRET + r"\Z")
@@ -176,10 +201,53 @@ def _without(value: t.Any, gone: bool = False) -> t.Any:
     if isinstance(value, dict):
         named = value.get("name", value.get("key"))
         pair = isinstance(named, str) and _is_secret(named)
-        return {
-            _without_secrets(key): _without_named(key, one, gone, pair and key == "value") for key, one in value.items()
+        kept = {key: one for key, one in value.items() if not _of_secret(value, key)}
+        told = {
+            _without_secrets(key): _without_named(key, one, gone, pair and key == "value") for key, one in kept.items()
         }
+        told.update({key: _emptied(one) for key, one in value.items() if key not in kept})
+        return {key: told[key] for key in map(_without_secrets, value)}
     return value
+
+
+def _of_secret(value: dict[str, t.Any], key: str) -> bool:
+    """Whether this is what a Secret of Kubernetes keeps, or the Secrets in a list of them."""
+    kind = value.get("kind")
+    return (kind == "Secret" and key in ("data", "stringData")) or (kind == "SecretList" and key == "items")
+
+
+def _emptied(value: t.Any) -> t.Any:
+    """A value of JSON with no text and no number in it, but for the keys, and for what names a Secret."""
+    if isinstance(value, dict):
+        return {key: _without(one) if key == "metadata" else _emptied(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_emptied(one) for one in value]
+    return value if value is None or isinstance(value, bool) or value == "" else GONE
+
+
+def _objects(text: str) -> str:
+    """A text of YAML without the data of Secrets."""
+    text = _ESCAPED.sub(lambda found: f"\0{found[0]}\n", text.replace("\0", "\ufffd"))
+    told, at = [], 0
+    for end in [*(found.start() for found in _DOCUMENT.finditer(text)), len(text)]:
+        part, at = text[at:end], end
+        told.append(_without_data(part) if _OBJECT.search(part) else part)
+    return _MADE_REAL.sub(r"\1", "".join(told))
+
+
+def _without_data(text: str) -> str:
+    told, at = [], 0
+    while found := _DATA.search(text, at):
+        told.append(text[at : found.end()])
+        at = found.end()
+        while at < len(text) and (row := _ROW.match(text, at)):
+            indent, key, rest, newline = row.groups()
+            if (key + rest) and len(indent) <= len(found[1]):
+                break
+            value, mark, escaped = rest.partition("\0")
+            told.append(indent + key + (GONE if value else "") + mark + escaped + newline)
+            at = row.end()
+    return "".join(told) + text[at:]
 
 
 def _without_named(name: str, value: t.Any, gone: bool, given: bool) -> t.Any:
@@ -189,6 +257,8 @@ def _without_named(name: str, value: t.Any, gone: bool, given: bool) -> t.Any:
             return GONE
         # what becomes a name is a text then
         return str(value) if _DIGITS.search(name) and len(json.dumps(value)) >= 4 else value
+    if isinstance(value, str) and _HEADERS.match(name):
+        return value and GONE
     return _without(value, not _tells(name) and (gone or given or _is_secret(name)))
 
 
@@ -316,9 +386,10 @@ def _without_secrets(text: str) -> str:
     told = _json_without(text)
     if told is not None:
         return told
-    text = _BLOCK.sub(GONE, text)
-    text = _JWT.sub(GONE, text)
-    text = _BEARER.sub(rf"\1\2{GONE}", text)
+    text = _objects(_BLOCK.sub(GONE, text))
+    text = _MARKED.sub(GONE, _JWT.sub(GONE, text))
+    text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{GONE}", text)
+    text = _LOGIN_DATA.sub(rf"\1{GONE}", _BEARER.sub(rf"\1\2{GONE}", text))
     return _LOGIN.sub(f"{GONE}@", _named(text))
 
 

@@ -125,6 +125,74 @@ def test_no_secret_is_left_in_any_form(text, told):
     assert told.split("<ip>")[0] in given and given.startswith(text[:3])
 
 
+FORMS = [
+    *("Authorization: token {}", "Authorization: Token {}", "authorization: {}", 'curl -H "Authorization: ApiKey {}"'),
+    *("Cookie: a=b; session={}", "Set-Cookie: {}; Path=/", "proxy-authorization: Digest x, y={}"),
+    *("psk={}", "wifi.psk={}", "PresharedKey = {}", "PreSharedKey={}", "pre-shared-key: {}", "sharedKey={}"),
+    *("--dhchap-ctrl-secret {}", "--dhchap-ctrl-secret={}", "dhchap_ctrl_secret={}", "--dhchap-secret={}"),
+    *("pass={}", "--pass {}", "db.pass: {}", "credential={}", "credentials={}", "creds: {}", "pwd={}", "m_key={}"),
+    *("AccountKey={};EndpointSuffix=x", "SharedAccessKey={}", "encryption-key: {}", "signing_key={}", "passcode: {}"),
+    '{{"auths": {{"registry.example": {{"auth": "{}"}}}}}} x',
+    "//registry.example/:_auth={}",
+    "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\ndata:\n  username: {}\n",
+    "---\na: b\n---\nstringData:\n    anything: |\n      {}\nkind: Secret\n---\nc: d\n",
+    "items:\n- apiVersion: v1\n  data:\n    .dockerconfigjson: {}\n  kind: Secret\n  metadata: x",
+    *("DHHC-1:00:{}:", "secret of DHHC-1:01:{}: x", "NVMeTLSkey-1:01:{}:", "got ghp_{} there", "hf_{}", "AKIA{}"),
+]
+
+
+@given(st.text("abcdefABCDEF0123456789", min_size=16, max_size=40), st.sampled_from(FORMS), st.integers(0, 2))
+def test_no_secret_is_left_of_the_forms_of_services(secret, form, depth):
+    text = form.format(f"Zq{secret}9")
+    for _unused in range(depth):
+        text = json.dumps({"message": text})
+    for whole in (text, f"level=info {text}", f"a\n{text}\nnext"):
+        told = redact(whole, "salt")
+        assert secret not in told and GONE in told
+    if depth:
+        json.loads(redact(text, "salt"))
+
+
+@given(words, st.booleans(), st.sampled_from([None, 2]))
+def test_nothing_of_a_secret_in_json_is_left(secret, in_list, indent):
+    secret = f"Zq{secret}"
+    one = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "kept",
+            "annotations": {"last-applied": json.dumps({"kind": "Secret", "data": {"username": secret}})},
+        },
+        "data": {"username": secret, "token-file": secret, "pin": 1234, "": secret, ".dockerconfigjson": secret},
+        "stringData": {"policy": secret},
+    }
+    items = [{key: value for key, value in one.items() if key != "kind"}]
+    whole = {"kind": "SecretList", "items": items} if in_list else {"kind": "List", "items": [one]}
+    told = redact(json.dumps(whole, indent=indent), "salt")
+    (found,) = json.loads(told)["items"]
+    assert secret not in told and "1234" not in told
+    assert found["metadata"]["name"] == "kept" and list(found["data"]) == list(one["data"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "authorization mode: Node,RBAC",
+        "--authorization-mode=Node,RBAC",
+        '{"authorization": {"mode": "Webhook"}}',
+        "12 tests passed: 3 skipped, bypass=1 passthrough=on iommu=pt",
+        "PWD=/root/lanewise",
+        "auth: enabled",
+        "kind: SecretStore\ndata:\n  a: b",
+        "kind: ConfigMap\ndata:\n  a: b",
+        "compass: north",
+        "no credential was found",
+    ],
+)
+def test_what_looks_like_one_of_these_stays(text):
+    assert redact(text, "salt") == text
+
+
 SECRETS = {
     "password": {"value": "S3cret", "deep": [{"x": "S3cret"}, 3, None, True]},
     "token": ["S3cret1", "S3cret2"],
