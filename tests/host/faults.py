@@ -2,11 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A kernel that fails once: the n-th change of a run is answered with an error number, and all others are real."""
+"""A node on which one step of a run fails, in any way that a step can, and all others are real."""
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System, refused
@@ -14,43 +16,113 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.system import Sy
 T = t.TypeVar("T")
 
 
+class KernelRefuses(Exception):
+    """As pyroute2's NetlinkError: no OSError, and C(code) is the error number."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(code, os.strerror(code))
+
+
+#: Every kind of error by name. Those of a kernel or a full disk, those of programs, and surprises.
+ERRORS: dict[str, t.Callable[[str], BaseException]] = {
+    **{
+        errno.errorcode[code]: (lambda step, code=code: refused(step, code, os.strerror(code)))
+        for code in (errno.EBUSY, errno.EIO, errno.ENOSPC, errno.EPERM, errno.ENODEV)
+    },
+    "OSError": lambda step: OSError(errno.ENOSPC, "No space left on device", step),
+    "ValueError": lambda step: ValueError(f"embedded null byte in {step}"),
+    "KeyError": lambda step: KeyError(step),
+    "RuntimeError": lambda step: RuntimeError(step),
+    "MemoryError": lambda step: MemoryError(),
+    "TimeoutExpired": lambda step: subprocess.TimeoutExpired([step], 10),
+    "netlink": lambda step: KernelRefuses(errno.ENOBUFS),
+    "interrupted": lambda step: KeyboardInterrupt(),
+}
+
+
 class FailingSystem(System):
-    """Fails the change number C(fails) (from 0) with C(code); C(after) makes it first, as when an answer is lost.
+    """Fails the step number C(fails) (from 0) with C(code), or C(error); C(after) makes it first, as when an answer is
+    lost. Steps are changes, and with C(reads) what a run reads by programs and netlink and of whole files once it
+    changes something, too. With C(always) that step fails whenever it is tried again.
 
     C(steps) are what was attempted, in order. Those after the failed one are the undoing.
     """
 
-    def __init__(self, fails: int = -1, code: int = 0, after: bool = False, root: str = "/") -> None:
-        super().__init__(root)
-        self._fails, self._code, self._after = fails, code, after
+    def __init__(
+        self,
+        fails: int = -1,
+        code: int = 0,
+        after: bool = False,
+        root: str = "/",
+        error: t.Callable[[str], BaseException] | None = None,
+        always: bool = False,
+        reads: bool = False,
+        run: t.Any = None,
+    ) -> None:
+        super().__init__(root, run)
+        self._fails, self._after, self._always, self._reads = fails, after, always, reads
+        self._error = error or (lambda step: refused(step, code, os.strerror(code)))
+        self._counts, self._began = True, False
         self.steps: list[str] = []
+
+    def begin(self) -> None:
+        """What was read for the plan counts no more: steps are those from here."""
+        super().begin()
+        self._began = True
 
     @property
     def failed(self) -> bool:
         return 0 <= self._fails < len(self.steps)
 
     def _change(self, step: str, change: t.Callable[[], T]) -> T:
-        self.steps.append(step)
-        if len(self.steps) - 1 != self._fails:
+        if not self._counts:  # a step within a step
             return change()
-        if self._after:
-            change()
-        raise refused(step, self._code, os.strerror(self._code))
+        self.steps.append(step)
+        number = len(self.steps) - 1
+        again = self._always and number > self._fails >= 0 and step == self.steps[self._fails]
+        self._counts = False
+        try:
+            if number != self._fails and not again:
+                return change()
+            if self._after and not again:
+                change()
+        finally:
+            self._counts = True
+        raise self._error(step)
+
+    def _ask(self, step: str, request: t.Callable[[], T]) -> T:
+        return self._change(step, request) if self._reads and self._began else request()
 
     def write(self, path: str, value: str, step: str, fix: str = "") -> None:
-        self._change(step, lambda: System.write(self, path, value, step, fix))
+        self._change(step, lambda: super(FailingSystem, self).write(path, value, step, fix))
 
     def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
-        self._change(step, lambda: System.write_at(self, path, offset, data, step, fix))
+        self._change(step, lambda: super(FailingSystem, self).write_at(path, offset, data, step, fix))
 
     def make_folder(self, path: str, step: str) -> None:
-        self._change(step, lambda: System.make_folder(self, path, step))
+        self._change(step, lambda: super(FailingSystem, self).make_folder(path, step))
 
-    def install(self, path: str, content: str | None, step: str, mode: int = 0o644) -> None:
-        self._change(step, lambda: System.install(self, path, content, step, mode))
+    def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
+        self._change(step, lambda: super(FailingSystem, self).install(path, content, step, mode))
+
+    def remove(self, path: str, step: str) -> None:
+        self._change(step, lambda: super(FailingSystem, self).remove(path, step))
 
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
-        return self._change(step, lambda: System.command(self, argv, step, fix))
+        return self._change(step, lambda: super(FailingSystem, self).command(argv, step, fix))
 
     def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
-        self._change(step, lambda: System.ask(self, step, request, fix))
+        self._change(step, lambda: super(FailingSystem, self).ask(step, request, fix))
+
+    def query(self, argv: list[str], step: str, fix: str = "") -> str:
+        return self._ask(step, lambda: super(FailingSystem, self).query(argv, step, fix))
+
+    def read(self, step: str, request: t.Callable[[], T]) -> T:
+        return self._ask(step, lambda: super(FailingSystem, self).read(step, request))
+
+    def dump(self, step: str, request: t.Callable[[], t.Iterable[t.Any]]) -> list[t.Any]:
+        return self._ask(step, lambda: super(FailingSystem, self).dump(step, request))
+
+    def content(self, path: str) -> str | None:
+        return self._ask(f"read {path}", lambda: super(FailingSystem, self).content(path))

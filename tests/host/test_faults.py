@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource
 from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, shown, wait_for_ipv6
-from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
+from ansible_collections.lanewise.dra.tests.host.faults import ERRORS, FailingSystem
 from ansible_collections.lanewise.dra.tests.host.node import node
 from lanewise_driver import ethtool
 
@@ -52,6 +52,10 @@ def attempt(system: FailingSystem) -> Failed | None:
     return None
 
 
+#: Of an error of the kernel, and of any other in turn.
+SURPRISES = [name for name in ERRORS if not name.startswith("E") and name != "interrupted"]
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["not made", "made, and the answer lost"])
 @on_a_node
 def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
@@ -65,11 +69,14 @@ def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
     before = seen()
     number = 0
     while True:
-        system = FailingSystem(number, CODES[number % len(CODES)], after)
+        system = FailingSystem(number, error=ERRORS[SURPRISES[number % len(SURPRISES)]], after=after)
         failed = attempt(system)
         if failed is None:
             break
-        assert seen() == before, f"after {system.steps[number]}"
+        assert seen() == before and failed.surprise and not failed.remaining, f"{failed} after {system.steps[number]}"
+        system = FailingSystem(number, CODES[number % len(CODES)], after)
+        failed = attempt(system)
+        assert failed and seen() == before, f"after {system.steps[number]}"
         text = str(failed)
         assert failed.error.step == system.steps[number] and failed.error.step in text
         assert re.search(r"for rail[01]|of rail[01]", failed.error.step), "the device is named"

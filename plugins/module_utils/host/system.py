@@ -311,7 +311,7 @@ class System:
         try:
             if _file(found.path, place) == found:
                 return None
-            System.install(self, found.path, found.content, f"put back {found.path}", found.mode)
+            self.install(found.path, found.content, f"put back {found.path}", found.mode)
             if found.content is not None:
                 os.chmod(place, found.mode)
         except (HostError, OSError) as error:

@@ -41,6 +41,8 @@ class Remaining:
     def __str__(self) -> str:
         if isinstance(self.now, Unread):
             text = f"what it is now cannot be read ({self.now})"
+        elif self.now is None and self.before is not None:
+            text = f"is not there, or not shown, and was {_brief(self.before)}"
         elif self.now == self.before:
             text = f"is {_brief(self.now)} as before, but a step of putting it back failed"
         else:
@@ -85,15 +87,16 @@ def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
     troubles: dict[int, list[str]] = {}
     for place in reversed(range(len(done))):
         one = done[place]
-        for step in (_take_back, _put_back_beside):
+        for differs, step in ((_differs, _take_back), (_differs_beside, _put_back_beside)):
             try:
-                step(node, one)
+                if _twice(differs, node, one):
+                    step(node, one)
             except Exception as trouble:  # a defect of ours, too, must not keep the others from being taken back
                 troubles.setdefault(place, []).append(told(trouble))
     files = node.system.differences()
     remaining: list[Remaining] = []
     undone = []
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for place, one in enumerate(done):
         left = list(_left(node, one, seen, "; ".join(troubles.get(place, ()))))
         remaining += left
@@ -110,10 +113,21 @@ def _value(node: Node, one: Done) -> t.Any:
     return state.get(change.device, {}).get(change.setting)
 
 
+def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bool:
+    """A read that fails once is tried again: what the node is decides whether something is to be put back."""
+    try:
+        return differs(node, one)
+    except Exception:
+        return differs(node, one)
+
+
+def _differs(node: Node, one: Done) -> bool:
+    """False also for the failed one, most often. Raises HostError."""
+    return not one.resource.same(one.change.setting, _value(node, one), one.change.before)
+
+
 def _take_back(node: Node, one: Done) -> None:
     """Raises HostError."""
-    if one.resource.same(one.change.setting, _value(node, one), one.change.before):
-        return  # the failed one, most often
     try:
         one.resource.apply(node, one.change.reversed())
     finally:
@@ -121,17 +135,21 @@ def _take_back(node: Node, one: Done) -> None:
             node.refresh()
 
 
+def _differs_beside(node: Node, one: Done) -> bool:
+    """Raises HostError."""
+    return bool(one.beside) and one.resource.beside(node, one.change) != one.beside
+
+
 def _put_back_beside(node: Node, one: Done) -> None:
     """Raises HostError."""
-    if one.beside and one.resource.beside(node, one.change) != one.beside:
-        try:
-            one.resource.put_back(node, one.change, one.beside)
-        finally:
-            if one.resource.renews:
-                node.refresh()
+    try:
+        one.resource.put_back(node, one.change, one.beside)
+    finally:
+        if one.resource.renews:
+            node.refresh()
 
 
-def _left(node: Node, one: Done, seen: set[tuple[str, str, str]], trouble: str) -> t.Iterator[Remaining]:
+def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
     """What of a change and beside it is not as it was. Where several changes note the same, the first one's counts."""
     change, resource = one.change, one.resource
     now: dict[str, t.Any] = {change.setting: _read(lambda: _value(node, one))}
@@ -139,7 +157,7 @@ def _left(node: Node, one: Done, seen: set[tuple[str, str, str]], trouble: str) 
         found = _read(lambda: resource.beside(node, change))
         now.update({name: found if isinstance(found, Unread) else found.get(name) for name in one.beside})
     for name, before in {**one.beside, change.setting: change.before}.items():
-        key, value = (change.resource, change.device, name), now[name]
+        key, value = (change.device, name), now[name]
         if key in seen:
             continue
         seen.add(key)

@@ -1,0 +1,199 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Each step of each resource fails in every way, on a node of files: what the message says is the state that it is in.
+
+Without LANEWISE_SLOW the kinds of errors take turns from step to step, and every other step is made before it fails, as
+when an answer is lost; with it, each step fails in each way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host import kubelet, memlock
+from ansible_collections.lanewise.dra.plugins.module_utils.host.catalogue import _ORDER, resources
+from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.program import Boot
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource, Unread
+from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.tests.host.faults import ERRORS
+from ansible_collections.lanewise.dra.tests.host.world import ICE, MLX5, RAIL, FailingNode, World
+
+pytest.importorskip("pyroute2")
+
+WHOLE = bool(os.environ.get("LANEWISE_SLOW"))
+AFTER = (0, 1) if WHOLE else (2,)
+KUBELET = {"cpu_manager_policy": "static", "reserved_system_cpus": "0", "topology_manager_policy": "restricted"}
+#: Settings by NIC and of the node, by resource.
+CASES: dict[str, tuple[dict[str, dict[str, t.Any]], dict[str, t.Any]]] = {
+    "kernel_args": ({}, {"kernel_args": ["iommu=pt"], "kernel_args_absent": ["quiet"]}),
+    "kernel_modules": ({}, {"kernel_modules": ["rdma_cm"], "module_options": {"mlx5_core": "prof_sel=2"}}),
+    "sysctl": ({}, {"sysctl": {"vm.zone_reclaim_mode": 0, "kernel.numa_balancing": 0}}),
+    "memlock": ({}, {"memlock_unlimited": True}),
+    "hugepages": ({}, {"hugepages": [{"size": "2M", "count": 16}]}),
+    "cpu": ({}, {"cpu_governor": "performance", "cpu_idle_max_latency_us": 10}),
+    "gpudirect": ({}, {"gpudirect": "peermem"}),
+    "acs": ({}, {"acs": "gpudirect"}),
+    "rdma_system": ({}, {"rdma_netns_mode": "exclusive"}),
+    "firmware": ({MLX5: {"firmware": {"NUM_OF_VFS": 16, "SRIOV_EN": True}}}, {}),
+    "sriov": ({MLX5: {"num_vfs": 2, "vfs_autoprobe": False}, ICE: {"num_vfs": 0}}, {}),
+    "eswitch": ({MLX5: {"eswitch_mode": "switchdev"}, ICE: {"eswitch_mode": "switchdev"}}, {}),
+    "pcie": ({RAIL: {"max_read_request_bytes": 4096, "relaxed_ordering": False}}, {}),
+    "vf": ({MLX5: {"vf": {"trust": True, "vlan": 7}, "vfs": [{"index": 1, "mac": "02:00:00:00:00:09"}]}}, {}),
+    "vf_driver": ({MLX5: {"vfs": [{"index": 0, "driver": "vfio-pci"}, {"index": 1, "driver": "none"}]}}, {}),
+    "dcb": ({RAIL: {"dcb": {"trust": "dscp", "pfc": [3]}}}, {}),
+    "roce": ({RAIL: {"roce": {"mode": "v2", "tos": 106}}}, {}),
+    "irq": ({RAIL: {"irq_affinity": "local"}}, {}),
+    "runtime": ({}, {"runtime_cdi": True, "runtime_nri": True}),
+    "kubelet": ({}, {"kubelet": KUBELET}),
+    "boot": ({}, {}),
+    "a whole node": (
+        {
+            MLX5: {
+                "num_vfs": 2,
+                "vf": {"trust": True},
+                "vfs": [{"index": 0, "mac": "02:00:00:00:00:09", "driver": "vfio-pci"}],
+                "eswitch_mode": "switchdev",
+            },
+            RAIL: {"max_read_request_bytes": 4096, "roce": {"tos": 106}, "irq_affinity": "local"},
+        },
+        {"sysctl": {"vm.zone_reclaim_mode": 0}, "runtime_cdi": True, "kubelet": KUBELET, "kernel_args": ["iommu=pt"]},
+    ),
+}
+#: Those that a kernel in a namespace has: test_faults.py has them.
+ELSEWHERE = {"ethtool", "mtu", "interface_sysctls", "rail_routes"}
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet that does not come up is not waited for: here it is up at once or never."""
+    monkeypatch.setattr(kubelet, "_SECONDS", 0.0)
+
+
+@pytest.fixture
+def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[[], World]:
+    numbers = itertools.count()
+
+    def make() -> World:
+        world = World(tmp_path / str(next(numbers)))
+        monkeypatch.setattr(memlock.resource, "prlimit", world.prlimit)
+        for name in ("vfio-pci",):
+            (world.root / "sys/bus/pci/drivers" / name).mkdir(parents=True, exist_ok=True)
+        world.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
+        return world
+
+    return make
+
+
+def chosen(name: str, system: FailingNode) -> tuple[Node, list[Resource]]:
+    settings, general = CASES[name]
+    rules = [Rule(key, selector({"address": key}), one, count=1) for key, one in settings.items()]
+    node = Node(system, rules, general, allow_management=True)
+    found = resources(system, settings.values(), general)
+    if name in ("boot", "a whole node"):
+        found.append(Boot(system, {"nics": [], "node": {"sysctl": {}}, "network": True}))
+    return node, [one for one in found if name in (one.name, "a whole node")]
+
+
+def attempt(name: str, system: FailingNode) -> BaseException | None:
+    """What a run ends with; None where nothing failed."""
+    node, found = chosen(name, system)
+    try:
+        assert converge(node, found).changes
+    except (Failed, KeyboardInterrupt) as error:
+        return error
+    return None
+
+
+def errors(number: int) -> list[str]:
+    names = list(ERRORS)
+    return names if WHOLE else [names[number * 5 % len(names)]]
+
+
+def made(after: int, number: int) -> bool:
+    return bool(after if after in (0, 1) else number % 2)
+
+
+def test_every_resource_is_tried() -> None:
+    system = FailingNode.__mro__[-2]()
+    known = {load()(system).name for _scope, _keys, load in _ORDER} | {"boot"}
+    assert known == {*CASES, *ELSEWHERE} - {"a whole node"}
+
+
+@pytest.mark.parametrize("after", AFTER, ids=["not made", "made, and the answer lost"] if WHOLE else ["sample"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_node_is_as_it_was_wherever_a_run_fails(name: str, after: int, new_world: t.Callable[[], World]) -> None:
+    world = new_world()
+    before = world.seen()
+    system = FailingNode(world)
+    number = -1
+    while number < 0 or system.failed:
+        number += 1
+        for kind in errors(number):
+            system = FailingNode(world, fails=number, error=ERRORS[kind], after=made(after, number), reads=True)
+            failed = attempt(name, system)
+            if failed is None:  # all are done, or this one is not needed or was tried again
+                assert world.seen() != before
+                world = new_world()
+                continue
+            place = f"{kind} at {system.steps[number]!r}: {failed}"
+            now = world.seen()
+            assert {key: now.get(key) for key in {*now, *before} if now.get(key) != before.get(key)} == {}, place
+            if kind == "interrupted":
+                assert isinstance(failed, KeyboardInterrupt), place
+            else:
+                assert isinstance(failed, Failed) and not failed.remaining, place
+                assert "he node is as it was before this run" in str(failed)
+    assert number == len(system.steps) > 0
+
+
+@pytest.mark.parametrize("after", AFTER, ids=["not made", "made, and the answer lost"] if WHOLE else ["sample"])
+@pytest.mark.parametrize("name", [one for one in CASES if WHOLE or one != "a whole node"])
+def test_what_is_left_is_told_where_a_step_fails_for_good(
+    name: str, after: int, new_world: t.Callable[[], World]
+) -> None:
+    """The undoing meets the same error, so that something may stay: it is told, with the value that it has."""
+    world = new_world()
+    before = world.seen()
+    system = FailingNode(world)
+    number = -1
+    while number < 0 or system.failed:
+        number += 1
+        for kind in [one for one in errors(number) if one != "interrupted"][: None if WHOLE else 1]:
+            system = FailingNode(
+                world, fails=number, error=ERRORS[kind], after=made(after, number), reads=True, always=True
+            )
+            failed = attempt(name, system)
+            if failed is None:
+                world = new_world()
+                continue
+            assert isinstance(failed, Failed)
+            place = f"{kind} at {system.steps[number]!r}: {failed}"
+            same = world.seen() == before
+            claimed = "he node is as it was before this run" in str(failed)
+            assert not claimed or same, place
+            assert claimed == (not failed.remaining), place
+            _compare(name, world, failed, place)
+            if not same:
+                world = new_world()
+
+
+def _compare(name: str, world: World, failed: Failed, place: str) -> None:
+    """Each value that the message tells is the one that is there."""
+    system = FailingNode(world)
+    node, found = chosen(name, system)
+    by_name = {one.name: one for one in found}
+    for one in failed.remaining:
+        assert one.setting in str(failed)
+        if one.resource == "file" or isinstance(one.now, Unread) or one.now is None:
+            continue  # of a kernel that says there is none, the message can say no more
+        state = by_name[one.resource].read(node, {one.device: {one.setting: one.before}})
+        if one.setting in state.get(one.device, {}):
+            assert state[one.device][one.setting] == one.now, place

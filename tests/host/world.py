@@ -1,0 +1,511 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node of files whose kernel, systemd and programs answer as real ones do, for what no kernel at hand has.
+
+SR-IOV, drivers of PCI functions, the modes of a switch, DCB and firmware need cards. Writing a file of this tree has
+the effect that the kernel's attribute has; netlink messages are pyroute2's own, encoded and decoded. What a run has
+changed is seen by comparing all files and all that the kernel keeps (:meth:`World.seen`).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host import messages, vf
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem, KernelRefuses
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+MLX5, ICE, RAIL, GPU = "0000:16:00.0", "0000:17:00.0", "0000:1b:00.0", "0000:1a:00.0"
+_MACHINE: dict[str, t.Any] = {
+    "name": "faults",
+    "system": {"vendor": "Dell Inc.", "product": "PowerEdge R760", "kernel": "6.8.0-60-generic", "cmdline": "quiet"},
+    "cpu": {"model": "Intel(R) Xeon(R) Gold 6430", "sockets": 1, "cores": 2, "memory_gib": 4},
+    "roots": {
+        "0000:15": {
+            "numa": 0,
+            "01.0 spr-root-port": {"slot": 1, "00.0 cx6dx": {"vfs": 3}},
+            "02.0 spr-root-port": {"slot": 2, "00.0 e810": {"vfs": {"count": 2, "driver": "iavf", "rdma": False}}},
+            "03.0 spr-root-port": {
+                "slot": 3,
+                "00.0 pex-usp": {"00.0 pex-dsp": {"00.0 h100-sxm": {}}, "01.0 pex-dsp": {"00.0 cx7-eth": {}}},
+            },
+        }
+    },
+}
+_DEVICES = "sys/bus/pci/devices"
+_DRIVERS = "sys/bus/pci/drivers"
+_PID = 4242
+_NATIVE = {"15b3": "mlx5_core", "8086": "iavf"}
+#: What a new VF has.
+_NEW_VF = {
+    "mac": "00:00:00:00:00:00",
+    "vlan": "0",
+    "rate": "0 to 0 Mbit/s",
+    "spoof_check": False,
+    "link_state": "auto",
+    "trust": False,
+}
+_GRUB_LINE = "linux /boot/vmlinuz-6.8.0 root=/dev/sda1 ro"
+_FILES: dict[str, str] = {
+    **{f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_governor": "powersave" for number in (0, 1)},
+    **{
+        f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_available_governors": "performance powersave"
+        for number in (0, 1)
+    },
+    **{
+        f"sys/devices/system/cpu/cpu{number}/cpuidle/state{state}/{name}": value
+        for number in (0, 1)
+        for state, values in enumerate(({"name": "C1", "latency": "2"}, {"name": "C6", "latency": "190"}))
+        for name, value in {**values, "disable": "0"}.items()
+    },
+    "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages": "0",
+    "sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages": "0",
+    "sys/module/ib_core/parameters/netns_mode": "Y",
+    "proc/sys/vm/zone_reclaim_mode": "1",
+    "proc/sys/kernel/numa_balancing": "1",
+    "proc/sys/kernel/random/boot_id": "first",
+    "proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz-6.8.0 root=/dev/sda1 ro quiet",
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15",
+    f"proc/{_PID}/comm": "kubelet",
+    f"proc/{_PID}/limits": "Max locked memory         65536                65536                bytes",
+    "boot/grub/grub.cfg": f"menuentry 'Debian' $menuentry_id_option 'gnulinux' {{\n\t{_GRUB_LINE} quiet\n}}",
+    "usr/sbin/update-grub": "",
+    "usr/sbin/update-initramfs": "",
+    "boot/initrd.img": "",
+    "etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""',
+    "etc/default/grub.d/50-cloudimg-settings.cfg": "",
+    "etc/security/limits.d/10-site.conf": "",
+    "etc/modprobe.d/site.conf": "",
+    "etc/modules-load.d/site.conf": "",
+    "etc/sysctl.d/10-site.conf": "",
+    "etc/systemd/system/multi-user.target.wants/kubelet.service": "",
+    "etc/containerd/config.toml": 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  enable_cdi = false\n'
+    '[plugins."io.containerd.nri.v1.nri"]\n  disable = true',
+    "usr/bin/containerd": "",
+    "etc/kubernetes/kubelet.conf.d/10-site.conf": "",
+    "var/lib/kubelet/cpu_manager_state": '{"policyName":"none"}',
+    "var/lib/kubelet/memory_manager_state": '{"policyName":"None"}',
+    "var/lib/kubelet/device-plugins/kubelet.sock": "",
+    "sys/kernel/config/rdma_cm/.keep": "",
+}
+#: Of configfs: what a folder shows that was only made.
+_DEFAULTS = ("IB/RoCE v1", "0", "")
+_LIMITED = ("unlimited            unlimited            bytes", "65536                65536                bytes")
+
+
+class World:
+    """The files below C(root), and what kernel, systemd and card keep beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = build(_MACHINE, folder / "node")
+        self._away = folder / "away"
+        for path, text in _FILES.items():
+            self.write(path, text)
+        command = ["kubelet", "--config-dir=/etc/kubernetes/kubelet.conf.d"]
+        (self.root / f"proc/{_PID}/cmdline").write_text("\0".join(command) + "\0")
+        for number, irq in enumerate(("98", "99")):
+            self.write(f"proc/irq/{irq}/smp_affinity_list", str(number))
+            self.write(f"{self._device(RAIL)}/msi_irqs/{irq}", "msix")
+        for port in (self.root / _DEVICES).glob("0000:1[89a]:*"):
+            self._redirect(port / "config")
+        self.running = {"containerd.service": True, "kubelet.service": True}
+        self.vfs = {key: {n: dict(_NEW_VF) for n in range(len(self._vfs(key)))} for key in (MLX5, ICE)}
+        self.vfs[MLX5][0].update(mac="02:00:00:00:00:01", vlan="5")
+        self.modes = {MLX5: 0, ICE: 0}
+        self.firmware = {"NUM_OF_VFS": "0", "SRIOV_EN": "False(0)"}
+        self.dcb = {"pfc": 0, "apps": {(code, code >> 3) for code in range(4)}}
+        self._kept: dict[str, tuple[str, list[tuple[Path, str]]]] = {}
+        self._read: dict[str, t.Any] = {}
+        self._whole: list[tuple[str, str]] = [(key, name) for key in (MLX5, ICE) for name in self._vfs(key)]
+
+    @staticmethod
+    def _redirect(config: Path) -> None:
+        """Switch on what kernels switch on for isolation: source validation, request and completion redirect."""
+        data, offset = bytearray(config.read_bytes()), 0x100
+        while 0x100 <= offset < len(data) - 8:
+            header = int.from_bytes(data[offset : offset + 4], "little")
+            if header & 0xFFFF == 0x000D:
+                data[offset + 6 : offset + 8] = data[offset + 4 : offset + 6]
+                config.write_bytes(bytes(data))
+            offset = header >> 20 & 0xFFC
+
+    # -- files
+
+    def write(self, path: str, text: str) -> None:
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text + "\n")
+
+    def text(self, path: str) -> str:
+        place = self.root / path
+        return place.read_text().strip() if place.exists() else ""
+
+    def _device(self, key: str) -> str:
+        return f"{_DEVICES}/{key}"
+
+    def _vfs(self, key: str) -> list[str]:
+        folder = self.root / self._device(key)
+        return [os.path.basename(os.readlink(one)) for one in sorted(folder.glob("virtfn*"))]
+
+    def seen(self) -> dict[str, t.Any]:
+        """All that a run could have changed. A folder of configfs without a value says nothing, nor does the boot in
+        which nothing was written."""
+        found: dict[str, t.Any] = {}
+        for folder, _folders, names in os.walk(self.root):
+            relative = os.path.relpath(folder, self.root)
+            if relative.startswith("sys/kernel/config"):
+                found.update({f"{relative}/{name}": Path(folder, name).read_text().strip() for name in names})
+                continue
+            found[relative + "/"] = oct(os.stat(folder).st_mode)
+            for name in (*names, *(one for one in _folders if os.path.islink(os.path.join(folder, one)))):
+                place = os.path.join(folder, name)
+                where = os.path.join(relative, name)
+                if os.path.islink(place):
+                    found[where] = f"-> {os.readlink(place)}"
+                else:
+                    found[where] = self._file(place)
+        found = {key: value for key, value in found.items() if value not in _DEFAULTS}
+        for name in ("running", "vfs", "modes", "firmware", "dcb"):
+            found[name] = json.dumps(getattr(self, name), default=sorted, sort_keys=True)
+        return found
+
+    def _file(self, place: str) -> tuple[str, bytes]:
+        status = os.stat(place)
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
+        if self._read.get(place, (None,))[0] != stamp:
+            self._read[place] = (stamp, (oct(status.st_mode), Path(place).read_bytes().strip()))
+        return self._read[place][1]
+
+    # -- the kernel's attributes
+
+    def store(self, path: str, value: str) -> bool:
+        """What the kernel does when an attribute is written that is more than a value; False for one that is not."""
+        relative = path.lstrip("/")
+        name = relative.rpartition("/")[2]
+        if name == "sriov_numvfs":
+            self._set_vfs(relative.split("/")[-2], int(value))
+        elif name == "unbind":
+            driver = os.path.basename(os.path.realpath(self.root / os.path.dirname(relative)))
+            self._unbind(value, driver)
+        elif name == "bind":
+            self._bind(value, relative.split("/")[-2])
+        elif name == "drivers_probe":
+            override = self.text(f"{self._device(value)}/driver_override")
+            self._bind(value, override if override not in ("", "(null)") else self._native(value))
+        elif name == "driver_override":
+            self.write(relative, value.strip() or "(null)")
+        else:
+            return False
+        return True
+
+    def _native(self, function: str) -> str:
+        return _NATIVE[self.text(f"{os.path.realpath(self.root / self._device(function) / 'physfn')}/vendor")[2:]]
+
+    def _bind(self, function: str, driver: str) -> None:
+        place = self.root / self._device(function) / "driver"
+        if place.is_symlink():
+            raise OSError(errno.EBUSY, "bound")
+        (self.root / _DRIVERS / driver).mkdir(parents=True, exist_ok=True)
+        real = Path(os.path.realpath(self.root / self._device(function)))
+        up = os.path.relpath(self.root / _DRIVERS / driver, real)
+        (real / "driver").symlink_to(up)
+
+    def _unbind(self, function: str, driver: str) -> None:
+        place = self.root / self._device(function) / "driver"
+        if not place.is_symlink() or os.path.basename(os.readlink(place)) != driver:
+            raise OSError(errno.ENODEV, "not bound")
+        place.unlink()
+
+    def _set_vfs(self, key: str, count: int) -> None:
+        now = self._vfs(key)
+        if count and now:
+            raise OSError(errno.EBUSY, "there are some")
+        folder = Path(os.path.realpath(self.root / self._device(key)))
+        for name in now:
+            self._hide(key, name)
+        own = [name for pf, name in self._whole if pf == key]
+        if count > len(own):
+            raise OSError(errno.ENOSPC, "no room")
+        for name in own[:count]:
+            self._show(name)
+            if self.text(f"{self._device(key)}/sriov_drivers_autoprobe") != "0":
+                self._bind(name, self._native(name))
+        self.vfs[key] = {number: dict(_NEW_VF) for number in range(count)}
+        (folder / "sriov_numvfs").write_text(f"{count}\n")
+
+    def _hide(self, key: str, name: str) -> None:
+        real = os.path.realpath(self.root / self._device(name))
+        links = []
+        for folder, folders, names in os.walk(self.root / "sys"):
+            for one in (*folders, *names):
+                place = Path(folder, one)
+                if place.is_symlink() and not str(place).startswith(real) and os.path.realpath(place).startswith(real):
+                    links.append((place, os.readlink(place)))
+        for place, _target in links:
+            place.unlink()
+        with_driver = Path(real, "driver")
+        if with_driver.is_symlink():
+            with_driver.unlink()
+        Path(real, "driver_override").write_text("(null)\n")
+        self._away.mkdir(exist_ok=True)
+        shutil.move(real, self._away / name)
+        self._kept[name] = (real, links)
+
+    def _show(self, name: str) -> None:
+        real, links = self._kept.pop(name)
+        shutil.move(self._away / name, real)
+        for place, target in links:
+            place.symlink_to(target)
+
+    # -- programs
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        program, *rest = [os.path.basename(argv[0]), *argv[1:]]
+        try:
+            answer = getattr(self, f"_{program.replace('-', '_')}")(rest)
+        except OSError as error:
+            return 1, "", str(error)
+        return 0, answer or "", ""
+
+    def _systemctl(self, argv: list[str]) -> str | None:
+        verb, unit = argv[0], argv[1] if len(argv) > 1 else ""
+        if verb == "show" and argv[1].startswith("--property=Id"):
+            blocks = [f"Id={one}\nLoadState=loaded\nMainPID={_PID if up else 0}" for one, up in self.running.items()]
+            return "\n\n".join(blocks)
+        if verb == "show" and "--property=ActiveState" in argv:
+            return "active\n" if self.running.get(unit) else "inactive\n"
+        if verb == "show" and "--property=LimitMEMLOCK" in argv:
+            return "infinity\n" if list(self.root.glob(f"etc/systemd/system/{argv[-1]}.d/*.conf")) else "65536\n"
+        if verb == "show":
+            return f"{_PID if self.running.get(unit) else 0}\n"
+        if verb in ("enable", "disable"):
+            place = self.root / "etc/systemd/system/multi-user.target.wants" / unit
+            place.unlink(missing_ok=True)
+            if verb == "enable":
+                place.symlink_to(f"/etc/systemd/system/{unit}")
+        if verb == "start" or (verb == "try-restart" and self.running.get(unit)):
+            self.running[unit] = True
+            if unit == "kubelet.service":
+                self._start_kubelet()
+        if verb == "stop":
+            self.running[unit] = False
+        return None
+
+    def _start_kubelet(self) -> None:
+        text = self.text("etc/kubernetes/kubelet.conf.d/90-lanewise.conf")
+        fields = json.loads(text) if text else {}
+        for name, key, default in (("cpu", "cpuManagerPolicy", "none"), ("memory", "memoryManagerPolicy", "None")):
+            path, wish = f"var/lib/kubelet/{name}_manager_state", fields.get(key, default)
+            state = self.text(path)
+            if state and json.loads(state)["policyName"] != wish:
+                self.running["kubelet.service"] = False  # it does not start over the state of another policy
+                return
+            self.write(path, json.dumps({"policyName": wish}, separators=(",", ":")))
+        self.write("var/lib/kubelet/device-plugins/kubelet.sock", "")
+
+    def _journalctl(self, _argv: list[str]) -> str:
+        return ""
+
+    def _modprobe(self, argv: list[str]) -> str | None:
+        if argv[0] == "--show-depends":
+            return f"insmod {argv[1]}.ko"
+        folder = self.root / "sys/module" / argv[-1].replace("-", "_")
+        if argv[0] == "--remove":
+            shutil.rmtree(folder)
+        else:
+            folder.mkdir(parents=True)
+            (folder / "version").write_text("1\n")
+        return None
+
+    def _update_initramfs(self, _argv: list[str]) -> None:
+        parts = [one.read_text().strip() for one in sorted((self.root / "etc/modprobe.d").glob("*.conf"))]
+        self.write("boot/initrd.img", "\n".join(one for one in parts if one))
+
+    def _update_grub(self, _argv: list[str]) -> None:
+        """As grub-mkconfig: what it reads is shell."""
+        folder = self.root / "etc/default"
+        script = f'. {folder}/grub; for one in {folder}/grub.d/*.cfg; do . "$one"; done; '
+        script += 'echo "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT"'
+        words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split()
+        line = " ".join([_GRUB_LINE, *words])
+        self.write("boot/grub/grub.cfg", f"menuentry 'Debian' $menuentry_id_option 'gnulinux' {{\n\t{line}\n}}")
+
+    def _containerd(self, argv: list[str]) -> str:
+        if argv == ["--version"]:
+            return "containerd github.com/containerd/containerd 1.7.24 88bf19b2105c"
+        return self.text("etc/containerd/config.toml") + "\n"
+
+    def _mstconfig(self, argv: list[str]) -> str:
+        if "set" in argv:
+            name, _equals, value = argv[-1].partition("=")
+            self.firmware[name] = {"SRIOV_EN": {"1": "True(1)", "0": "False(0)"}}.get(name, {}).get(value, value)
+        rows = [f"         {name}    {value}    {value}    {value}" for name, value in self.firmware.items()]
+        return "\n".join(["Configurations:    Default    Current    Next Boot", *rows])
+
+    def prlimit(self, process: int, _what: int, limits: tuple[int, int]) -> None:
+        """In place of the system call, which would be about a process of this machine."""
+        text = _LIMITED[0] if limits[0] < 0 else _LIMITED[1]
+        self.write(f"proc/{process}/limits", f"Max locked memory         {text}")
+
+    # -- netlink
+
+    def interface(self, key: str) -> str:
+        return next((self.root / self._device(key) / "net").iterdir()).name
+
+    def key(self, interface: str) -> str:
+        return next(key for key in (MLX5, ICE, RAIL) if self.interface(key) == interface)
+
+    def link(self, interface: str) -> t.Any:
+        key = self.key(interface)
+        attributes: list[t.Any] = [("IFLA_IFNAME", interface), ("IFLA_MIN_MTU", 68), ("IFLA_MAX_MTU", 9978)]
+        if key in self.vfs:
+            vfs = [
+                ("vf", {"attrs": [vf.encoded(number, name, value) for name, value in state.items()]})
+                for number, state in self.vfs[key].items()
+            ]
+            attributes.append(("IFLA_VFINFO_LIST", {"attrs": vfs}))
+        return _passed(messages.Link, attributes, ifi_type=1)
+
+    def set_vf(self, one: t.Any) -> None:
+        attributes = dict(one["attrs"])
+        key = self.key(attributes["IFLA_IFNAME"])
+        for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:  # the kernel's own lists have an address for each
+            names = {name: value for name, value in info["attrs"]}
+            number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in names.values())
+            if number in self.vfs[key] and "mac" not in names:
+                info["attrs"].append(vf.encoded(number, "mac", self.vfs[key][number]["mac"]))
+        for number, state in vf.decoded(_decoded(messages.Link, attributes)).items():
+            if number not in self.vfs[key]:
+                raise KernelRefuses(errno.EINVAL)
+            self.vfs[key][number].update(state)
+
+    def tell_dcb(self) -> t.Any:
+        pfc = {"cap": 8, "enabled": self.dcb["pfc"], "mbc": 0, "pad": 0, "delay": 0, "pad2": 0}
+        pfc.update(requests=(0,) * 8, indications=(0,) * 8)
+        apps = [
+            ("app", {"selector": 5, "priority": priority, "protocol": code})
+            for code, priority in sorted(self.dcb["apps"])
+        ]
+        parts = [("pfc", pfc), ("apps", {"attrs": apps})]
+        return _passed(messages.Dcb, [("ifname", "x"), ("ieee", {"attrs": parts})])
+
+    def set_dcb(self, one: t.Any, delete: bool) -> None:
+        for name, part in dict(one["attrs"])["ieee"]["attrs"]:
+            if name == "pfc":
+                self.dcb["pfc"] = part["enabled"]
+            else:
+                entries = {(app["protocol"], app["priority"]) for _app, app in part["attrs"]}
+                self.dcb["apps"] = self.dcb["apps"] - entries if delete else self.dcb["apps"] | entries
+
+    def set_mode(self, key: str, mode: int) -> None:
+        own = self._vfs(key)
+        drivers = [self.root / self._device(one) / "driver" for one in own]
+        bound = [one for one in drivers if one.is_symlink() and os.readlink(one).endswith("/mlx5_core")]
+        if own if key == ICE else bound:
+            raise KernelRefuses(errno.EBUSY)
+        self.modes[key] = mode
+
+
+class Socket:
+    """A netlink socket of pyroute2's, of this world's kernel."""
+
+    prid = 30
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def register_policy(self, *_unused: t.Any) -> None:
+        """Answers are decoded already."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def nlm_request(self, one: t.Any, msg_type: int, msg_flags: int) -> t.Iterator[t.Any]:
+        world = self._world
+        if isinstance(one, messages.Link) and msg_type == messages.GET_LINK:
+            yield world.link(dict(one["attrs"])["IFLA_IFNAME"])
+        elif isinstance(one, messages.Link):
+            world.set_vf(one)
+        elif isinstance(one, messages.Dcb) and msg_type == messages.GET_DCB:
+            yield world.tell_dcb()
+        elif isinstance(one, messages.Dcb):
+            world.set_dcb(one, delete=one["cmd"] == 27)
+        elif isinstance(one, messages.RdmaSystem):
+            shared = dict(one["attrs"])["netns_mode"]
+            world.write("sys/module/ib_core/parameters/netns_mode", "Y" if shared else "N")
+        elif isinstance(one, messages.Pause):
+            off = [("rx", 0), ("tx", 0), ("autoneg", 0)]
+            yield _passed(messages.Pause, [(name, {"value": value}) for name, value in off])
+        else:
+            yield from self._devlink(dict(one["attrs"]))
+
+    def _devlink(self, attributes: dict[str, t.Any]) -> t.Iterator[t.Any]:
+        key = attributes["DEVLINK_ATTR_DEV_NAME"]
+        if "DEVLINK_ATTR_ESWITCH_MODE" in attributes:
+            self._world.set_mode(key, attributes["DEVLINK_ATTR_ESWITCH_MODE"])
+        else:
+            yield _Answer({"DEVLINK_ATTR_ESWITCH_MODE": self._world.modes[key]})
+
+
+class _Answer(dict[str, t.Any]):
+    def get_attr(self, name: str) -> t.Any:
+        return self.get(name)
+
+
+def _passed(message: t.Any, attributes: list[t.Any], **fields: int) -> t.Any:
+    """A message as it comes out of a socket."""
+    one = message()
+    one.update(fields)
+    one["attrs"] = attributes
+    one.encode()
+    read = message(one.data)
+    read.decode()
+    return read
+
+
+def _decoded(message: t.Any, attributes: dict[str, t.Any]) -> t.Any:
+    return _passed(message, list(attributes.items()), ifi_type=1)
+
+
+class EmulatedSystem(System):
+    """The node of a world."""
+
+    world: World
+
+    def write(self, path: str, value: str, step: str, fix: str = "") -> None:
+        try:
+            if self.world.store(path, value):
+                return
+        except OSError as error:
+            from ansible_collections.lanewise.dra.plugins.module_utils.host.system import refused
+
+            raise refused(step, error.errno or 0, path, fix) from None
+        super().write(path, value.strip() + "\n", step, fix)
+
+    def make_folder(self, path: str, step: str) -> None:
+        super().make_folder(path, step)
+        match = re.fullmatch(r"/sys/kernel/config/rdma_cm/(\w+)", path)
+        if match:
+            self.world.write(f"{path[1:]}/ports/1/default_roce_mode", "IB/RoCE v1")
+            self.world.write(f"{path[1:]}/ports/1/default_roce_tos", "0")
+
+    def socket(self, name: str) -> t.Any:
+        return Socket(self.world)
+
+
+class FailingNode(FailingSystem, EmulatedSystem):
+    """The same, of which a step fails."""
+
+    def __init__(self, world: World, **options: t.Any) -> None:
+        super().__init__(root=str(world.root), run=world.run, **options)
+        self.world = world
