@@ -139,10 +139,6 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     for neighbor in state["neighbors"]:
         _try(notes, f"neighbor {neighbor['destination']}", addresses.add_neighbor, connection, index, neighbor)
     _restore_routes(connection, index, state, notes)
-    present = routes.rules(connection)
-    for rule in state["rules"]:
-        if rule not in present:
-            _try(notes, f"rule {_key(rule)}", routes.add_rule, connection, rule)
     return notes
 
 
@@ -175,7 +171,8 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
 
 
 def _restored(state: Object) -> Object:
-    return {key: value for key, value in state.items() if key not in (MARK, UPPERS)}
+    # rules stay on the node when an interface leaves it: one that is gone was deleted there, and stays so
+    return {key: value for key, value in state.items() if key not in (MARK, UPPERS, "rules")}
 
 
 def _learnt(item: Object) -> bool:

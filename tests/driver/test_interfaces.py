@@ -156,6 +156,23 @@ def test_without_configuration_the_addresses_of_the_node_go_along() -> None:
     assert interfaces.snapshot(ONE) == host
 
 
+@on_a_node
+def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
+    """Rules are the node's, whether the interface is there or not; those that nobody deleted work again."""
+    host = node(
+        """ip addr add 10.1.0.2/24 dev one; ip route add default via 10.1.0.1 dev one table 100
+        ip rule add from 10.1.0.2 lookup 100 priority 50; ip rule add from all iif one lookup 100 priority 51"""
+    )
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
+        run("ip rule del priority 50")
+        assert interfaces.detach(ONE, host, pod.pin, {"name": "net1"}) == []
+    now = interfaces.snapshot(ONE)
+    assert [rule["priority"] for rule in host["rules"]] == [50, 51] and [r["priority"] for r in now["rules"]] == [51]
+    assert {**now, "rules": host["rules"]} == host
+    assert "detached" not in run("ip rule")
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
