@@ -37,7 +37,8 @@ _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
 _GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
 _GEN_NONE = "1"
 #: How long the kernel is waited for that makes routes of IPv6 addresses, and how often it is looked at, in seconds.
-_IPV6_TIME, _IPV6_STEP = 0.5, 0.002
+_RTN_LOCAL = 2
+_IPV6_TIME, _IPV6_STEP = 3.0, 0.002
 _MACLESS = ("", "00:00:00:00:00:00")
 
 
@@ -105,7 +106,7 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     """Makes a link of the node's namespace what it was. Returns what could not be restored; KernelError only where it
     cannot be given its name, MTU or MAC address, or cannot be brought up."""
     state = _restored(state)
-    if read(connection, link, address) == state:
+    if _restored(read(connection, link, address)) == state:
         return []
     notes: list[str] = []
     index = link.index
@@ -160,7 +161,7 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
             continue  # drivers of virtual functions take for it what the physical function gave when they last reset
         if isinstance(value, list) and isinstance(now, list):
             lacking = [item for item in value if item not in now and not later(item)]
-            extra = [item for item in now if item not in value and not later(item)]
+            extra = [item for item in now if item not in value and not later(item) and not _follows(item)]
             said += [f"{key}: {_key(item)} is missing" for item in lacking]
             said += [f"{key}: {_key(item)} is there in addition" for item in extra]
         elif isinstance(value, dict) and isinstance(now, dict):
@@ -168,6 +169,11 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
         else:
             said.append(f"{key} is {now}, was {value}")
     return said
+
+
+def _follows(item: t.Any) -> bool:
+    """Whether it is there because an address is: it may have come after the state was read."""
+    return isinstance(item, dict) and "table" in item and "protocol" in item and _made_for_address(item)
 
 
 def _restored(state: Object) -> Object:
@@ -286,8 +292,11 @@ def _restore_addresses(connection: Netlink, index: int, state: Object, notes: li
 
 def _wait_for_ipv6(connection: Netlink, index: int, state: Object) -> None:
     """The kernel takes IPv6 addresses, and makes their routes, some time after they were added; the routes only when
-    there is carrier."""
-    wanted = [route for route in state["routes"] if _made_for_address(route)]
+    there is carrier, of which it learns up to a second later."""
+    there = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
+    made = [route for route in state["routes"] if _made_for_address(route)]
+    # an address that could not be restored has none
+    wanted = [one for one in made if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in there]
     end = time.monotonic() + _IPV6_TIME
     while time.monotonic() < end:
         link = links.get(connection, index=index)
@@ -301,7 +310,10 @@ def _wait_for_ipv6(connection: Netlink, index: int, state: Object) -> None:
 
 
 def _made_for_address(route: Object) -> bool:
-    """Whether the kernel makes a route of itself for an address, and nobody else can make just that one."""
+    """Whether the kernel makes a route of itself for an address, and nobody else can make just that one.
+
+    It does so when the address is proven unique, once: of a state that was read before that, the route is no addition,
+    and where it was removed the address would stay without it, dead."""
     return (route["protocol"], route["table"], route["family"]) == (routes.RTPROT_KERNEL, routes.TABLE_LOCAL, 6)
 
 
@@ -318,7 +330,7 @@ def _restore_routes(connection: Netlink, index: int, state: Object, notes: list[
     wanted = [route for route in state["routes"] if not _learnt(route) and not _made_for_address(route)]
     now = routes.listed(connection, index, own)
     for route in now:
-        if route not in state["routes"] and not _learnt(route) and _alone(route):
+        if route not in state["routes"] and not _learnt(route) and not _made_for_address(route) and _alone(route):
             _try(notes, f"route {route['destination']}", routes.remove, connection, index, route)
     lacking = [route for route in wanted if route not in now]
     for route in lacking:

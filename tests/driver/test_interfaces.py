@@ -157,6 +157,27 @@ def test_without_configuration_the_addresses_of_the_node_go_along() -> None:
 
 
 @on_a_node
+def test_an_address_that_was_not_proven_unique_yet_is_whole_when_it_comes_back() -> None:
+    """As after a boot, when the kubelet starts pods before the kernel has made the link-local address' own route. The
+    route that the kernel makes later is no addition of the pod's."""
+    node()
+    run("echo 1 > /proc/sys/net/ipv6/conf/one/accept_dad")
+    run("ip link set one down; ip link set one up; ip addr add fd00::77/64 dev one")
+    told = run("ip -o -6 addr show dev one")
+    host = interfaces.snapshot(ONE)
+    made = [route["destination"] for route in host["routes"] if route["table"] == 255 and route["type"] == 2]
+    assert "fd00::77/128" not in made, told
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {"name": "net1", "addresses": []}, pod.pin)
+        assert interfaces.detach(ONE, host, pod.pin, {"name": "net1"}) == []
+    wait_for_ipv6()
+    assert "fd00::77" in run("ip -6 route show table local dev one")
+    assert "fe80::" in run("ip -6 route show table local dev one type local")
+    run("ip addr del fd00::77/64 dev one")
+    assert "fd00::77" not in run("ip -6 route show table local")
+
+
+@on_a_node
 def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
     """Rules are the node's, whether the interface is there or not; those that nobody deleted work again."""
     host = node(
