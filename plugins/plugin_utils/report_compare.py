@@ -12,6 +12,7 @@ import typing as t
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..module_utils.topology import cpuset
 from .report_facts import Device, View, natural
 
 _NAMES = {
@@ -21,6 +22,22 @@ _NAMES = {
     "nvme": ("NVMe drive", "NVMe drives"),
     "data_direct": ("data-direct function", "data-direct functions"),
 }
+#: What stands for a product where there is none: hypervisors, and firmware that nobody filled in.
+_NO_PRODUCTS = (
+    "KVM",
+    "Standard PC",
+    "Virtual Machine",
+    "VirtualBox",
+    "VMware",
+    "HVM domU",
+    "Google Compute Engine",
+    "OpenStack",
+    "System Product Name",
+    "To be filled",
+    "To Be Filled",
+    "Default string",
+    "Not Specified",
+)
 _SYSTEM = (
     ("architecture", "architecture"),
     ("virtual", "virtual machine"),
@@ -34,6 +51,18 @@ def shape_of(view: View) -> str:
         return view.topology.fingerprint
     parts = sorted(f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices)
     return "report:" + hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def build_of(view: View) -> str:
+    """Return what nodes that should be alike have in common: maker and product, or the processors; else nothing."""
+    system = view.topology.system
+    product = system.product or system.board or ""
+    if product and not product.startswith(_NO_PRODUCTS):
+        return " ".join(dict.fromkeys(word for word in (system.vendor, product) if word))
+    cpus = sum((cpuset.from_list(node.cpus or "") or 0).bit_count() for node in view.topology.numa_nodes)
+    if not system.cpu_model or not cpus:
+        return ""
+    return f"{product or 'Unknown product'}, {cpus} CPUs {system.cpu_model}"
 
 
 def plural(count: int, kind: str) -> str:
@@ -130,7 +159,7 @@ def differences(node: View, peer: View) -> list[str]:
         for phrase in _changes(device, other):
             phrases.setdefault((device.kind, phrase), []).append(device)
     for (_kind, phrase), members in phrases.items():
-        result.append(f"{_listed(f'{d.label} ({d.address})' for d in members)}: {phrase}")
+        result.append(f"{_listed(f'{d.short} ({d.address})' for d in members)}: {phrase}")
     if moved:
         result.append(f"{moved} device{'s have' if moved > 1 else ' has'} another PCI address")
     result.extend(_system_differences(node, peer))
@@ -167,12 +196,12 @@ def changes(old: View | None, new: View) -> list[str]:
     after = {(d.kind, d.address): d for d in new.devices}
     for key, device in before.items():
         if key not in after:
-            lines.append(f"- {device.label} {device.address} {device.model}".rstrip())
+            lines.append(f"- {device.short} {device.address} {device.model}".rstrip())
     for key, device in after.items():
         if key not in before:
-            lines.append(f"+ {device.label} {device.address} {device.model}".rstrip())
+            lines.append(f"+ {device.short} {device.address} {device.model}".rstrip())
         else:
-            lines.extend(f"~ {device.label} {device.address}: {phrase}" for phrase in _changes(device, before[key]))
+            lines.extend(f"~ {device.short} {device.address}: {phrase}" for phrase in _changes(device, before[key]))
     had = {(f.id, tuple(f.devices)): f for f in old.topology.findings}
     has = {(f.id, tuple(f.devices)): f for f in new.topology.findings}
     lines.extend(f"- finding gone: {f.severity} {f.id}: {f.summary}" for key, f in had.items() if key not in has)
@@ -187,7 +216,7 @@ class Member(t.Protocol):
     """What grouping needs to know of a node."""
 
     host: str
-    product: str
+    build: str
     gpu_model: str
     gpus: int
     shape: str
@@ -201,6 +230,7 @@ class Peers:
     hosts: list[str] = field(default_factory=list)
     shapes: dict[str, list[str]] = field(default_factory=dict)  # shape -> hosts, the most frequent first
     usual: str | None = None
+    comparable: bool = True  # False where nothing tells that the nodes are of one kind
 
     @property
     def outliers(self) -> list[str]:
@@ -210,7 +240,9 @@ class Peers:
 
 
 def group_peers(members: t.Sequence[Member]) -> list[Peers]:
-    """Group nodes by product and GPU model, the largest group first; hosts keep the order of C(members).
+    """Group nodes by build and GPU model, the largest group first; hosts keep the order of C(members).
+
+    Nodes that say nothing of their build are no peers of each other: nothing tells that they have anything in common.
 
     A node that shows no GPU joins the GPU nodes of its product where these are more than three times as many as the
     nodes without: then it is more likely a node that lost its GPUs than one that was bought without.
@@ -219,22 +251,22 @@ def group_peers(members: t.Sequence[Member]) -> list[Peers]:
     bare: Counter[str] = Counter()
     for member in members:
         if member.gpus:
-            models.setdefault(member.product, Counter())[member.gpu_model] += 1
+            models.setdefault(member.build, Counter())[member.gpu_model] += 1
         else:
-            bare[member.product] += 1
+            bare[member.build] += 1
     groups: dict[tuple[str, str], Peers] = {}
     for member in members:
         model = member.gpu_model
-        if not member.gpus and member.product in models:
-            usual, number = min(models[member.product].items(), key=lambda item: (-item[1], item[0]))
-            if number > 3 * bare[member.product]:
+        if not member.gpus and member.build in models:
+            usual, number = min(models[member.build].items(), key=lambda item: (-item[1], item[0]))
+            if number > 3 * bare[member.build]:
                 model = usual
-        name = ", ".join([member.product or "Unknown product", *([model] if model else [])])
-        group = groups.setdefault((member.product, model), Peers(name=name))
+        name = ", ".join([member.build or "Unknown product", *([model] if model else [])])
+        group = groups.setdefault((member.build, model), Peers(name=name, comparable=bool(member.build)))
         group.hosts.append(member.host)
         group.shapes.setdefault(member.shape, []).append(member.host)
     for group in groups.values():
         group.shapes = dict(sorted(group.shapes.items(), key=lambda item: (-len(item[1]), natural(item[1][0]))))
         shape, hosts = next(iter(group.shapes.items()))
-        group.usual = shape if 2 * len(hosts) > len(group.hosts) else None
+        group.usual = shape if group.comparable and 2 * len(hosts) > len(group.hosts) else None
     return sorted(groups.values(), key=lambda group: (-len(group.hosts), group.name))

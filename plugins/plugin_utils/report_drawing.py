@@ -25,6 +25,7 @@ from .report_facts import Device, View, natural
 WIDTH = 1180  # the widest drawing in pixels, unless one box alone is wider
 _CHIP_W, _CHIP_H = 122, 56
 _PAD, _GAP, _LINE, _STUB = 8, 8, 17, 24
+_BOLD, _LARGE = 1.16, 12 / 11  # how much wider the first line of a box may be for its weight, and a chip's for its size
 _MANY = 6  # like devices under one port that are drawn as one chip
 
 _KIND_NAMES = {
@@ -76,7 +77,8 @@ class Box:
                     child.h = height
             content_w = max(content_w, sum(child.w for child in row) + _GAP * (len(row) - 1))
             y += stub + height + _GAP
-        self.w = max(content_w, *(len_px(line) + 4 for line in self.head), 60) + 2 * _PAD
+        titles = max((len_px(line) * _BOLD + 4 for line in self.head), default=0)
+        self.w = max(content_w, min(titles, inner), 60) + 2 * _PAD
         self.h = y if self.rows else y + 2
 
     def place(self, x: float, y: float) -> None:
@@ -142,7 +144,7 @@ def _chip(device: Device) -> Box:
     hint += [f"link speed {device.slow}, which may be power saving"] if device.slow else []
     return Box(
         style=f"chip {device.kind}",
-        head=[device.label, device.address, " · ".join(last) or device.model],
+        head=[device.short, device.address, " · ".join(last) or device.model],
         link=device.degraded or device.link,
         degraded=bool(device.degraded),
         hint="\n".join(line for line in hint if line),
@@ -166,7 +168,7 @@ def _chips(devices: list[Device]) -> list[Box]:
             boxes.append(_chip(device))
         elif key not in drawn:
             drawn.add(key)
-            word = device.label.split(" ", 1)[0]
+            word = device.short.split(" ", 1)[0]
             box = _chip(device)
             box.style += " stack"
             box.head = [f"{like[key]} × {word}", f"from {device.address}", device.model]
@@ -276,7 +278,8 @@ def _layout(view: View) -> list[Box]:
         if not roots:
             empty.append(number)
             continue
-        boxes.append(Box(style="numa", head=[" · ".join(words)], children=roots))
+        title = " · ".join(words)
+        boxes.append(Box(style="numa", head=[title], children=roots, hint=title))
     if None in places:
         roots = sorted((_root(view, *root) for root in places[None].items()), key=lambda box: box.order)
         boxes.append(
@@ -367,7 +370,8 @@ def _emit(box: Box, out: list[str]) -> None:
     for number, line in enumerate(box.head):
         x, y = box.x + (12 if chip else _PAD), box.y + 17 + number * (16 if chip else _LINE)
         kind = ("b", "m", "s")[min(number, 2)] if chip else ("h" if number == 0 else "s")
-        text = _clip(line, box.w - (18 if chip else 2 * _PAD - 4))
+        wider = (_BOLD * _LARGE if chip else _BOLD) if number == 0 else 1
+        text = _clip(line, (box.w - (18 if chip else 2 * _PAD - 4)) / wider)
         out.append(f'<text class="{kind}" x="{x:.0f}" y="{y:.0f}">{escape(text)}</text>')
     if box.bus:
         _emit_bus(box, out)

@@ -206,7 +206,8 @@ class Device:
 
     address: str
     kind: str  # gpu, accelerator, nic, nvme, data_direct
-    label: str
+    label: str  # no other device of the node has it
+    short: str = ""  # the same without an address
     model: str = ""
     driver: str = ""
     numa: int | None = None
@@ -264,7 +265,27 @@ class View:
         self.rdma = {device.name: device for device in topology.rdma_devices if device.name}
         self.interfaces = {interface.name: interface for interface in topology.interfaces if interface.name}
         self.devices: list[Device] = list(self._devices())
+        self._tell_apart()
         self.by_address = {device.address: device for device in self.devices}
+
+    def _tell_apart(self) -> None:
+        """Add the address to labels that several devices share, without the domain where all have the same."""
+        shared = {label for label, number in Counter(d.label for d in self.devices).items() if number > 1}
+        one_domain = len({device.address.partition(":")[0] for device in self.devices}) == 1
+        for device in self.devices:
+            device.short = device.label
+            if device.label in shared:
+                device.label += " " + (device.address.partition(":")[2] if one_domain else device.address)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the facts hold no PCI function and no device, so that nothing could be judged."""
+        return not self.functions and not self.devices
+
+    @property
+    def no_driver(self) -> str:
+        """What to say where no driver is named: a file that stands in for a node does not tell drivers."""
+        return "no driver" if self.topology.source.kind == "sysfs" else "driver not stated"
 
     def device(self, address: str, kind: str, label: str, **known: t.Any) -> Device:
         function = self.functions.get(address) or PciFunction(address=address)

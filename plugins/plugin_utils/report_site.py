@@ -25,7 +25,7 @@ import typing as t
 from collections import Counter
 from dataclasses import dataclass, field
 
-from .report_compare import Peers, changes, differences, group_peers, shape_of
+from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
 from .report_pages import Pages
@@ -94,6 +94,8 @@ class Node:
     status: str = ""
     changed: str = ""
     digest: str = ""
+    bare: bool = False  # the facts hold nothing to judge
+    build: str = ""
     product: str = ""
     gpu_model: str = ""
     gpus: int = 0
@@ -302,7 +304,8 @@ class Site:
         view = _view_of(text)
         node.digest = hashlib.sha256(text.encode()).hexdigest()
         system = view.topology.system
-        node.product = system.product or system.board or ""
+        node.bare = view.is_bare
+        node.product, node.build = system.product or system.board or "", build_of(view)
         node.gpu_model, node.levels, node.shape = view.gpu_model, view.levels, shape_of(view)
         node.gpus, node.nics = view.count("gpu", "accelerator"), view.count("nic")
         node.nvme = view.count("nvme")

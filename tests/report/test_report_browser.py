@@ -173,6 +173,38 @@ def test_print(browser, built):
     assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") <= 800
 
 
+#: Texts of the drawing that reach out of the box that they stand in.
+OVERFLOWING = """[...document.querySelectorAll("svg.tree text.h, svg.tree .chip text")].filter((text) => {
+  const rects = text.parentElement.querySelectorAll(":scope > rect");
+  return text.getBoundingClientRect().right > rects[rects.length - 1].getBoundingClientRect().right + 1;
+}).map((text) => text.textContent)"""
+
+
+def test_titles_stay_in_their_boxes(browser, machines, report):
+    facts = copy.deepcopy(machines)
+    for one in facts.values():
+        for node in one["numa_nodes"]:
+            node["cpus"] = ",".join(str(number) for number in range(node["id"], 200, 2))
+    report.run({**machines, **{f"{name}-long": one for name, one in facts.items()}})
+    for name in report.files():
+        if name.endswith(".html") and name != "index.html":
+            browser.open(report.folder / name)
+            assert browser.evaluate(OVERFLOWING) == [], name
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_nothing_stays_folded_on_paper(browser, built, script):
+    """Names in closed details are on paper too, with the script or without."""
+    browser.open(built.folder / "index.html", script=script)
+    closed = "[...document.querySelectorAll('details:not([open])')]"
+    folded = f"""{closed}.filter((e) => e.getBoundingClientRect().height
+      < e.firstElementChild.getBoundingClientRect().height + 8).length"""
+    assert browser.evaluate(folded) > 2
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[])
+    assert browser.evaluate(folded) == 0
+    assert browser.evaluate(f"{closed}.length") > 2
+
+
 @pytest.mark.long
 def test_large_fleet_opens_quickly(browser, machines, report):
     node = machines["hgx-h100"]

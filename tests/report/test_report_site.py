@@ -107,7 +107,7 @@ def test_no_majority_no_outlier(machines, report):
 
 def node_like(host: str, product: str, gpus: int, shape: str) -> Node:
     return Node(
-        host=host, shown=host, file=host, product=product, gpu_model="H100" if gpus else "", gpus=gpus, shape=shape
+        host=host, shown=host, file=host, build=product, gpu_model="H100" if gpus else "", gpus=gpus, shape=shape
     )
 
 
@@ -117,6 +117,69 @@ def test_node_that_lost_all_gpus_is_compared_with_gpu_nodes():
     assert group.outliers == ["n9"]
     members += [node_like(f"c{i}", "X", 0, "bare") for i in range(3)]
     assert len(group_peers(members)) == 2, "as many nodes without GPUs were bought without"
+
+
+@pytest.mark.parametrize(
+    ("change", "compared"),
+    [
+        ({}, True),
+        ({"product": None, "board": None}, True),  # the same processors with the same GPUs
+        ({"product": "Standard PC (Q35 + ICH9, 2009)", "cpu_model": None}, False),
+        ({"product": None, "board": None, "cpu_model": None}, False),
+    ],
+)
+def test_nodes_of_which_nothing_says_that_they_are_alike_are_not_compared(machines, report, change, compared):
+    facts = {f"a{number}": copy.deepcopy(machines["hgx-h100"]) for number in range(4)}
+    facts["b0"] = without_gpu(machines["hgx-h100"], 3)
+    for one in facts.values():
+        one["system"].update(change)
+    report.run(facts)
+    assert report.result["counts"]["outliers"] == int(compared)
+    assert "cannot be told" not in report.text()
+
+
+def test_other_makers_machine_of_the_same_name_is_no_peer(machines, report):
+    facts = {f"a{number}": copy.deepcopy(machines["hgx-h100"]) for number in range(4)}
+    facts["b0"] = without_gpu(machines["hgx-h100"], 3)
+    facts["b0"]["system"]["vendor"] = "Other"
+    report.run(facts)
+    assert report.result["counts"]["outliers"] == 0
+
+
+def test_driver_that_a_file_does_not_tell_is_not_missing(machines, report):
+    facts = copy.deepcopy(machines["hgx-h100"])
+    facts["source"]["kind"] = "nccl_xml"
+    for one in (*facts["nics"], *facts["gpus"], *facts["functions"].values()):
+        one["driver"] = None
+    report.run({"planned": facts, "real": {**copy.deepcopy(facts), "source": {"kind": "sysfs"}}})
+    planned, real = report.text("nodes/planned.html"), report.text("nodes/real.html")
+    assert "driver not stated" in planned and "no driver" not in planned
+    assert "no driver" in real and "driver not stated" not in real
+
+
+def test_labels_of_a_node_are_unique(machines):
+    for facts in machines.values():
+        facts = copy.deepcopy(facts)
+        for one in (*facts["nics"], *facts["nvme"]):
+            one.update({name: [] for name in ("interfaces", "rdma_devices", "controllers") if name in one})
+        labels = [device.label for device in View(read_facts(facts)).devices]
+        assert len(set(labels)) == len(labels)
+
+
+def test_facts_without_functions_are_not_called_healthy(report):
+    report.run({"bare": {"findings": [], "system": {"product": "X"}}})
+    for name in ("index.html", "nodes/bare.html"):
+        assert "nothing to judge" in report.text(name) and 'class="ok">No findings' not in report.text(name)
+
+
+def test_long_cpu_lists_do_not_stretch_the_drawing(machines):
+    facts = copy.deepcopy(machines["hgx-h100"])
+    for node in facts["numa_nodes"]:
+        node["cpus"] = ",".join(str(number) for number in range(node["id"], 256, 2))
+    view = View(read_facts(facts))
+    svg = draw(view, "x")
+    assert int(re.search(r'width="(\d+)"', svg).group(1)) <= 2 * 1180
+    assert "…" in svg and view.topology.numa_nodes[0].cpus[:300] in svg
 
 
 @pytest.mark.parametrize(

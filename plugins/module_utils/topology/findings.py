@@ -23,6 +23,7 @@ def find(topology: Topology, proximity: Proximity) -> list[Finding]:
     """All findings, the severest first, in a stable order."""
     findings = (
         _unreadable(topology)
+        + _nothing(topology)
         + _links(topology)
         + _ports(topology)
         + _gpus_without_near_nic(topology, proximity)
@@ -37,6 +38,11 @@ def find(topology: Topology, proximity: Proximity) -> list[Finding]:
     )
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(findings, key=lambda finding: order[finding.severity])
+
+
+def _as_root(topology: Topology) -> str:
+    """How to read what takes root: a recorded tree holds what was recorded, whoever reads it."""
+    return "Run the probe as root (become)" if topology.source.path == "/" else "Record the machine again as root"
 
 
 def _names(addresses: list[str]) -> str:
@@ -61,7 +67,9 @@ def _unreadable(topology: Topology) -> list[Finding]:
                 id="unreadable",
                 severity="warning",
                 summary=f"{source.unreadable_count} file(s) could not be read; what they say is unknown",
-                action="Run the probe as root (become), and check the kernel log for the devices named.",
+                action=f"{_as_root(topology)}, and check the kernel log for the devices named."
+                if source.path == "/"
+                else f"{_as_root(topology)}: what is damaged or left out there is unknown here.",
                 evidence=source.unreadable[:20],
             )
         )
@@ -71,10 +79,25 @@ def _unreadable(topology: Topology) -> list[Finding]:
                 id="config-space-restricted",
                 severity="info",
                 summary="PCI configuration space was readable in part only, so ACS is unknown",
-                action="Run the probe as root (become).",
+                action=f"{_as_root(topology)}.",
             )
         )
     return findings
+
+
+def _nothing(topology: Topology) -> list[Finding]:
+    if topology.functions:
+        return []
+    return [
+        Finding(
+            id="no-pci-functions",
+            severity="info",
+            summary="No PCI function is to be seen, so there was nothing to check",
+            action="On a machine with GPUs or NICs, check that /sys/bus/pci is there: containers and recordings may "
+            "lack it.",
+            evidence=[f"no functions in {topology.source.path}"],
+        )
+    ]
 
 
 def _text(speed: float | None, width: int | None) -> str:
@@ -242,7 +265,7 @@ def _gpus_without_near_nic(topology: Topology, proximity: Proximity) -> list[Fin
                 id="gpu-nic-locality-unknown",
                 severity="warning",
                 summary=f"For {len(unknown)} GPU(s) the machine does not say which NIC is near",
-                action="Run the probe as root (become): the VPD of NICs and data-direct functions pairs them."
+                action=f"{_as_root(topology)}: the VPD of NICs and data-direct functions pairs them."
                 if hidden
                 else "State the locality in the inventory (topology_locality_overrides) if the provider tells it.",
                 devices=[gpu.address for gpu in unknown],

@@ -49,6 +49,8 @@ _PCI_TYPE = re.compile(
     r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})(?: ([0-9a-f]{2}))?$"
 )
 _BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
+#: A namespace, or one path to it: the subsystem's number, in a path's name also the controller's (nvme_set_disk_name).
+_NAMESPACE = re.compile(r"^nvme([0-9]{1,9})(?:c([0-9]{1,9}))?n[0-9]{1,9}$")
 _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
 
 #: Subclasses for which the PCI Code and ID Assignment Specification knows the programming interface 00 alone, so that
@@ -214,6 +216,19 @@ def _finish(topology: Topology, stated: list[dict[str, t.Any]], models: dict[str
         nvme.numa_node = topology.functions[nvme.address].numa_node
 
 
+def _is_switch(element: _Element) -> bool:
+    """Whether a C(pci) element only holds others."""
+    below = {child.tag for child in element.children}
+    return "pci" in below and not below & {"gpu", "nic"}
+
+
+def _devices_below(element: _Element) -> t.Iterator[_Element]:
+    for child in element.children:
+        if child.tag == "pci" and not _is_switch(child):
+            yield child
+        yield from _devices_below(child)
+
+
 class _Nccl:
     """NCCL's topology file (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE; src/graph/xml.cc in NCCL).
 
@@ -225,10 +240,16 @@ class _Nccl:
     link can do at best (NCCL reads max_link_speed and max_link_width of both), so they fill the maximum and leave the
     current state unknown. NCCL merges the functions of a multi-port card, so an RDMA device may be named under
     another function of its own card.
+
+    To NCCL each C(pci) element is a switch of its own, also where several have one bus id, as in RCCL's models (xml.cc
+    appends elements, topo.cc makes a node of each). Such switches get made-up addresses from ffff:fe:00.0 on; a GPU or
+    NIC keeps its own.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
+        self._renamed: dict[str, str] = {}  # made-up address -> what the file says
+        self._devices: set[str] = set()
         self._lines: dict[str, int] = {}
         self._speeds: dict[str, int] = {}  # function -> the fastest of its networks, Mbit/s
 
@@ -246,6 +267,7 @@ class _Nccl:
                 f"line {root.line}: <system> describes {len(hosts)} hosts (host_hash differs); keep the <cpu> elements "
                 "of one host"
             )
+        self._devices = {child.address("busid") for child in _devices_below(root)}
         for element in cpus:
             node = self._cpu(element)
             for child in element.children:
@@ -256,6 +278,20 @@ class _Nccl:
         _finish(topology, stated, {})
         for nic in topology.nics:
             nic.speed_mbps = nic.speed_mbps or self._speeds.get(nic.address)
+        if self._renamed:
+            topology.findings.append(
+                Finding(
+                    id="import-address-shared",
+                    severity="info",
+                    summary=f"The file gives {len(self._renamed)} of its switches the address of another function",
+                    action="Nothing to do: each is a switch of its own, as NCCL takes it, at a made-up address.",
+                    devices=list(self._renamed),
+                    evidence=[
+                        f"{made_up}: {address} in line {self._lines[made_up]}"
+                        for made_up, address in list(self._renamed.items())[:20]
+                    ],
+                )
+            )
         unclassified = [
             function.address
             for function in topology.functions.values()
@@ -298,6 +334,8 @@ class _Nccl:
 
     def _pci(self, element: _Element, node: int | None, bridges: list[str]) -> None:
         address = element.address("busid")
+        if _is_switch(element) and (address in self._lines or address in self._devices):
+            address = self._made_up(element, address)
         if address in self._lines:
             raise element.wrong("busid", f"an address of its own (line {self._lines[address]} has it too)")
         self._lines[address] = element.line
@@ -329,6 +367,15 @@ class _Nccl:
                 self._pci(child, node, [*bridges, address])
             elif child.tag == "nic":
                 self._nic(child, function)
+
+    def _made_up(self, element: _Element, address: str) -> str:
+        """An address for one more switch with a bus id that is taken."""
+        number = len(self._renamed)
+        made_up = f"ffff:fe:{number >> 3:02x}.{number & 7}"
+        if number >> 11 or made_up in self._lines:
+            raise element.wrong("busid", "an address of its own")
+        self._renamed[made_up] = address
+        return made_up
 
     @staticmethod
     def _hex(element: _Element, name: str, digits: int) -> str | None:
@@ -617,9 +664,14 @@ class _Hwloc:
         elif kind == "openfabrics":
             topology.rdma_devices.append(_rdma_device(name, address, values))
         elif kind == "block" and address and name.startswith("nvme"):
-            if all(nvme.address != address for nvme in topology.nvme):
+            nvme = next((one for one in topology.nvme if one.address == address), None)
+            if nvme is None:
                 nvme = Nvme(address=address, model=values.get("Model"), serial=values.get("SerialNumber"))
                 topology.nvme.append(nvme)
+            namespace = _NAMESPACE.match(name)
+            controller = f"nvme{namespace.group(2) or namespace.group(1)}" if namespace else None
+            if controller and controller not in nvme.controllers:
+                nvme.controllers.append(controller)
         if address and "GPUModel" in values:
             self._models[address] = values["GPUModel"]
 

@@ -39,6 +39,14 @@ for (const table of document.querySelectorAll("table[data-sort]")) {
     count.textContent = `${shown} of ${texts.size}`;
   });
 }
+// On paper nothing can be unfolded. The style sheet sees to it too, in browsers that know how.
+const unfolded = [];
 addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll("details")) details.open = true;
+  for (const details of document.querySelectorAll("details:not([open])")) {
+    details.open = true;
+    unfolded.push(details);
+  }
+});
+addEventListener("afterprint", () => {
+  for (const details of unfolded.splice(0)) details.open = false;
 });

@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, findings
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     DATA_DIRECT,
     ETHERNET,
@@ -318,3 +319,17 @@ def test_display_controller_without_a_vendor_is_no_gpu_but_told(machine):
 def test_graphics_of_a_management_processor_are_no_news(machine):
     machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030000", "vendor": "0x1a03", "device": "0x2000"}, 0)
     assert machine.probe().findings == []
+
+
+def test_recorded_tree_is_to_be_recorded_again_and_a_node_probed_as_root(machine):
+    machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff\n")
+    node = machine.probe()
+    assert "Record the machine again as root" in next(one.action for one in node.findings if one.id == "unreadable")
+    node.source.path = "/"
+    live = findings.find(node, affinity.Proximity(node))
+    assert "Run the probe as root (become)" in next(one.action for one in live if one.id == "unreadable")
+
+
+def test_tree_without_pci_is_no_clean_bill_of_health(tree):
+    tree.cpus("0-3")
+    assert one(tree, "no-pci-functions").severity == "info"

@@ -235,6 +235,59 @@ def test_rccl_dump():
     assert [nic.rdma_devices for nic in dump.nics] == [["bnxt_re0"]]
 
 
+def pair(bus, gpu, nic):
+    return (
+        f'<pci busid="0000:{bus}:00.0" class="0x060400"><pci busid="0000:{gpu}:00.0" class="0x030200"/>'
+        f'<pci busid="0000:{nic}:00.0" class="0x020700"/></pci>'
+    )
+
+
+def test_switches_of_one_bus_id_are_switches_of_their_own():
+    """RCCL's model topo_4p4h, whose author gave all switches of a level one bus id."""
+    node = load(
+        '<system version="2"><cpu numaid="1"><pci busid="0000:c3:00.0" class="0x060400">'
+        + pair("c5", "cf", "cd")
+        + pair("c5", "d0", "cc")
+        + pair("c5", "d1", "ce")
+        + "</pci></cpu></system>"
+    )
+    assert [gpu.nearest_nics.devices for gpu in node.gpus] == [["0000:cd:00.0"], ["0000:cc:00.0"], ["0000:ce:00.0"]]
+    assert {gpu.nearest_nics.level for gpu in node.gpus} == {"PIX"}
+    assert level(node, "0000:cf:00.0", "0000:d0:00.0") == "PXB"
+    finding = next(finding for finding in node.findings if finding.id == "import-address-shared")
+    assert finding.devices == ["ffff:fe:00.0", "ffff:fe:00.1"]
+    assert finding.evidence[0] == "ffff:fe:00.0: 0000:c5:00.0 in line 1"
+
+
+def test_nic_keeps_the_address_that_a_switch_further_up_has_too():
+    """RCCL's model topo_8p1h_1, where a1:00.0 is a switch and, below another one, a NIC."""
+    node = load(
+        '<system version="2"><cpu numaid="1">'
+        '<pci busid="0000:a1:00.0" class="0x060400"><pci busid="0000:ae:00.0" class="0x030200"/></pci>'
+        + pair("81", "8e", "a1")
+        + "</cpu></system>"
+    )
+    assert [nic.address for nic in node.nics] == ["0000:a1:00.0"]
+    assert node.functions["0000:ae:00.0"].bridges == ["ffff:fe:00.0"]
+    assert level(node, "0000:8e:00.0", "0000:a1:00.0") == "PIX"
+    assert level(node, "0000:ae:00.0", "0000:a1:00.0") == "NODE"
+
+
+def test_two_gpus_of_one_bus_id_are_refused():
+    with pytest.raises(ValueError, match="an address of its own .line 1 has it too"):
+        load(f'<system version="1"><cpu numaid="0">{pair("01", "02", "03")}{pair("11", "02", "13")}</cpu></system>')
+
+
+@pytest.mark.parametrize(
+    ("names", "controllers"),
+    [(("nvme0n1",), ["nvme0"]), (("nvme1n1", "nvme1n2"), ["nvme1"]), (("nvme0c2n1",), ["nvme2"])],
+)
+def test_nvme_keeps_its_name(names, controllers):
+    devices = "".join(f'<object type="OSDev" name="{name}" osdev_type="0"/>' for name in names)
+    node = load(re.sub('<object type="OSDev" name="nvme0n1".*?</object>', devices, LSTOPO, flags=re.DOTALL))
+    assert [one.controllers for one in node.nvme] == [controllers]
+
+
 @pytest.mark.parametrize(("digits", "vendor"), [("0x038000", "0x1a03"), ("0x0b4000", "0x8086"), ("0x088000", "0x1d0f")])
 def test_what_holds_a_gpu_element_is_a_gpu(digits, vendor):
     node = load(
