@@ -18,6 +18,7 @@ from .calls import ClaimRef
 from .cluster import ApiError
 from .dra.interface_config import DRIVER
 from .errors import DriverError
+from .metrics import Metrics
 from .records import ATTACHED, DeviceRecord, Object, Record
 
 log = logging.getLogger(__name__)
@@ -28,9 +29,15 @@ RDMA_READY = "RDMAReady"
 
 #: Seconds between a change and its request: attach follows prepare so soon that one request tells of both.
 SETTLE = 0.5
+#: Answers of a server that is busy or starts, or of one whose token is about to be renewed.
+_PASSING = (401, 409, 429, 500, 502, 503, 504)
+#: Claims that are known to be refused.
+_REMEMBERED = 1000
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _MESSAGE_BYTES = 1024
+#: Addresses that the API server takes for one device (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
+MOST_ADDRESSES = 16
 #: The API server compares allocations as they are stored, opaque configurations byte by byte, and writes these anew
 #: without blanks: one that was stored with blanks then looks changed, whatever is patched.
 _ALLOCATION = "status.allocation"
@@ -39,6 +46,7 @@ _BLANKS = (
     "server then refuses every change of the claim's status; the devices are given to the pod all the same"
 )
 _WITHOUT_BLANKS = "To have the status, write claims, templates and classes by 'kubectl apply --server-side'."
+_LEFT_OUT = "The pod has its devices all the same; 'lanewise-driver status' on the node tells how they are."
 
 
 class Api(t.Protocol):
@@ -75,7 +83,7 @@ def _device(record: Record, device: DeviceRecord, failure: str, ailment: Ailment
     elif record.phase == ATTACHED and ailment:
         ready, reason, message, since = False, "Unhealthy", ailment.message, ailment.since
     elif record.phase == ATTACHED:
-        ready, reason, message = True, "Attached", "the device is in the pod"
+        ready, reason, message = True, "Attached", "the device is in the pod" + _left_out(device.network)
     else:
         ready, reason, message = False, "Prepared", "the device goes to the pod when its first container starts"
     types = [READY]
@@ -96,8 +104,24 @@ def _device(record: Record, device: DeviceRecord, failure: str, ailment: Ailment
     if device.share_id:
         status["shareID"] = device.share_id
     if device.network and record.phase == ATTACHED and not failure:
-        status["networkData"] = device.network
+        status["networkData"] = _within_limits(device.network)
     return status
+
+
+def _addresses(network: Object) -> list[str]:
+    return list(dict.fromkeys(network.get("ips") or ()))
+
+
+def _within_limits(network: Object) -> Object:
+    """Network data as the API server takes it: one address too many, and it refuses the status as a whole."""
+    addresses = _addresses(network)[:MOST_ADDRESSES]
+    kept = {name: value for name, value in network.items() if name != "ips"}
+    return {**kept, "ips": addresses} if addresses else kept
+
+
+def _left_out(network: Object | None) -> str:
+    found = len(_addresses(network or {}))
+    return f"; {MOST_ADDRESSES} of its {found} addresses are listed" if found > MOST_ADDRESSES else ""
 
 
 @dataclass
@@ -115,9 +139,16 @@ class Writer:
     What it has not written when the process ends is said anew at the next start, from the records.
     """
 
-    def __init__(self, cluster: Api, settle: float = SETTLE, reporter: events.Reporter | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Api,
+        settle: float = SETTLE,
+        reporter: events.Reporter | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._cluster = cluster
         self._reporter = reporter
+        self._metrics = metrics
         self._settle = settle
         self._waiting: dict[str, _Waiting] = {}
         self._changed = threading.Condition()
@@ -125,7 +156,7 @@ class Writer:
         self._busy = False
         self._thread: threading.Thread | None = None
         #: Claims whose status the server never takes: no more requests for these.
-        self._refused: set[str] = set()
+        self._refused: dict[str, None] = {}
 
     def put(
         self,
@@ -199,25 +230,45 @@ class Writer:
         about = {"claim": claim.uid}
         if claim.uid in self._refused:
             if not waiting.devices:
-                self._refused.discard(claim.uid)
+                self._refused.pop(claim.uid, None)
             return False
         try:
             self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, waiting.devices)
         except ApiError as error:
-            if error.status == 422 and _ALLOCATION in error.message and waiting.devices:
-                self._refused.add(claim.uid)
-                log.error(
-                    "the status of claim %s cannot be written: %s. %s", claim, _BLANKS, _WITHOUT_BLANKS, extra=about
-                )
-                if self._reporter:
-                    self._reporter.tell(events.claim(claim), events.STATUS, _BLANKS, _WITHOUT_BLANKS)
-                return False
-            log.warning("the status of claim %s was not taken: %s", claim, error.message, extra=about)
-            return error.status not in (400, 404, 422)  # the claim is no longer what the status is about
+            return self._not_taken(waiting, error)
         except DriverError as error:
             log.warning("the status of claim %s is not written yet: %s", claim, error.message, extra=about)
             return True
         except Exception:
             log.exception("the status of claim %s cannot be written", claim, extra=about)
+            self._count()
             return False
         return False
+
+    def _not_taken(self, waiting: _Waiting, error: ApiError) -> bool:
+        """Say that the server refuses a status; whether it has to be tried again."""
+        claim = waiting.claim
+        about = {"claim": claim.uid}
+        if error.status in _PASSING:
+            log.warning("the status of claim %s is not written yet: %s", claim, error.message, extra=about)
+            return True
+        if error.status == 404:
+            log.warning("the status of claim %s is not written: %s", claim, error.message, extra=about)
+            return False
+        self._count()
+        if error.status == 422 and _ALLOCATION in error.message and waiting.devices:
+            self._refused[claim.uid] = None
+            while len(self._refused) > _REMEMBERED:
+                self._refused.pop(next(iter(self._refused)))
+            what, fix = _BLANKS, _WITHOUT_BLANKS
+        else:
+            what, fix = f"the API server refuses the claim's status: {error.message}", _LEFT_OUT
+        log.error("the status of claim %s cannot be written: %s. %s", claim, what, fix, extra=about)
+        if self._reporter:
+            self._reporter.tell(events.claim(claim), events.STATUS, what, fix)
+        # what is wrong with the status itself does not change; a right that is missing may be given
+        return error.status not in (400, 422)
+
+    def _count(self) -> None:
+        if self._metrics:
+            self._metrics.error("status")

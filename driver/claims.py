@@ -20,7 +20,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import claim_status, events, health, interfaces, logs, netns, rdma
+from . import claim_status, events, health, interfaces, logs, netns, rdma, trace
 from .calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
 from .claim_files import ClaimFiles
 from .claim_status import Ailment
@@ -30,9 +30,10 @@ from .errors import Busy, DriverError, KernelError, Refused, Unreachable
 from .inventory import Device
 from .lock import PATIENCE, Locks
 from .metrics import DETACH, Metrics
+from .next_pod import NextPod
 from .pace import Pace
 from .paths import Paths
-from .plan import consumer, plan, refusal
+from .plan import consumer, lost_devices, plan, refusal
 from .records import (
     ATTACHED,
     ATTACHING,
@@ -125,6 +126,7 @@ class Service:
         self._ailing: dict[str, dict[str, Ailment]] = {}
         self._keeper: dhcp.Keeper | None = None
         self._keeper_lock = threading.Lock()
+        self._next_pod = NextPod(self._hand_on)
 
     def close(self) -> None:
         """End the thread that renews leases. Nothing is taken back: pods run on."""
@@ -136,7 +138,7 @@ class Service:
     def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
         """Check a claim, write its record and its CDI spec. Nothing moves yet."""
         _check(claim)
-        with logs.about(claim=claim.uid, claim_name=str(claim), operation="prepare"):
+        with logs.about(claim=claim.uid, claim_name=str(claim), operation="prepare"), trace.operation("prepare"):
             try:
                 with self._claim(claim.uid):
                     return self._prepare(claim)
@@ -147,7 +149,8 @@ class Service:
     def unprepare(self, claim: ClaimRef) -> None:
         """Take everything back and forget the claim. Kubelet names claims whose object may be gone."""
         _check(claim)
-        with logs.about(claim=claim.uid, claim_name=str(claim), operation="unprepare"), self._claim(claim.uid):
+        line = logs.about(claim=claim.uid, claim_name=str(claim), operation="unprepare")
+        with line, trace.operation("unprepare"), self._claim(claim.uid):
             record = self._load(claim.uid)
             if record:
                 claim = _reference(record)  # as it was prepared
@@ -157,9 +160,11 @@ class Service:
                 log.info("unprepared")
 
     def attach(self, request: AttachRequest) -> None:
-        """Bring a claim's devices into the network namespace of a container that starts."""
-        with logs.about(claim=request.uid, container=request.container, operation="attach"):
+        """Bring a claim's devices into the network namespace of a container that starts. Asks nobody but the node."""
+        line = logs.about(claim=request.uid, container=request.container, operation="attach")
+        with line, trace.operation("attach"):
             try:
+                self._next_pod.check(request.uid, request.pod_uid)
                 with self._claim(request.uid):
                     self._attach_once(request)
             except Busy:
@@ -178,7 +183,7 @@ class Service:
             return
         if netns.is_host(request.netns):
             raise Refused("the container is in the node's network, where devices are anyway")
-        record = self._of_pod(record, request)
+        self._check_pod(record, request)
         pin = self.paths.pin(record.uid)
         if record.phase == ATTACHED and netns.same(pin, request.netns):
             return  # for another container of the pod
@@ -251,7 +256,7 @@ class Service:
         return settled
 
     def drop_gone(self) -> bool:
-        """Take back the devices of claims that the API server has no more, and whose pods have ended.
+        """Take back the devices of claims that are gone or have lost them, and whose pods have ended.
 
         Kubelet does this by unprepare, but for claims that it has forgotten. False as for recover; an API server that
         does not answer is asked once.
@@ -298,9 +303,9 @@ class Service:
             record = self._load(uid)
             if record is None:
                 return
-            claim = self.cluster.claim(record.namespace, record.name)
-            if (claim is None or claim.get("metadata", {}).get("uid") != uid) and not self._in_use(record):
-                log.warning("the claim is gone, and so are its pod's processes: its devices go back to the node")
+            lost = lost_devices(self.cluster.claim(record.namespace, record.name), record)
+            if lost and not self._in_use(record):
+                log.warning("%s, and its pod's processes are gone: its devices go back to the node", lost)
                 self._forget(uid, record)
 
     def _in_use(self, record: Record) -> bool:
@@ -368,7 +373,8 @@ class Service:
             record.since = claim_status.now()
         record.phase = phase
         try:
-            self.store.save(record)
+            with trace.step(f"write the record, {phase}"):
+                self.store.save(record)
         except BaseException:
             record.phase, record.since = before
             raise
@@ -396,7 +402,8 @@ class Service:
         else:
             # of two claims that ask for one device at the same time, one sees the record of the other
             with self.locks.hold(_RESERVE):
-                record = self._plan(claim, pod, reference.uid)
+                with trace.step("plan"):
+                    record = self._plan(claim, pod, reference.uid)
                 self._save(record, PREPARED)
             self.untold.remove(reference.uid)
         try:
@@ -404,7 +411,8 @@ class Service:
                 with self._devices(record):
                     self._check_devices(record)
                     self._name_rdma(record)
-            prepared = self.files.write(record)
+            with trace.step("write metadata and the CDI spec"):
+                prepared = self.files.write(record)
         except BaseException as error:
             if record is not old:
                 self._forget(reference.uid, record)
@@ -437,13 +445,16 @@ class Service:
     def _check_devices(self, record: Record) -> None:
         """Whether the node can spare the devices, and they can do what is asked. Raises Refused and Busy."""
         problems: list[Problem] = []
-        for name, reason in self.inventory.needed([device.device for device in record.held]).items():
+        with trace.step("look whether the node needs them"):
+            needed = self.inventory.needed([device.device for device in record.held])
+        for name, reason in needed.items():
             raise Busy(f"{name} is not given to pods now: {reason}")
         for device in record.held:
             if device.interface:
                 identity = Device.from_json(device.known).identity
                 where = f"configuration of request {device.request} ({device.device})"
-                problems += interfaces.check(identity, device.config, where)
+                with trace.step("check the configuration", device.device):
+                    problems += interfaces.check(identity, device.config, where)
         if problems:
             raise refusal(problems)
 
@@ -473,7 +484,8 @@ class Service:
         if record:
             with self._devices(record):
                 self._detach(record, last=True)
-        self.files.remove(uid)
+        with trace.step("remove metadata, CDI spec and pin"):
+            self.files.remove(uid)
         if untold:
             self.store.hand_over(uid, self.untold)
         else:
@@ -493,18 +505,24 @@ class Service:
         if self.reporter:
             self.reporter.tell(regarding, reason, f"node {self.cluster.node}: {error.message}", error.fix)
 
-    def _of_pod(self, record: Record, request: AttachRequest) -> Record:
-        """The record, which is for the pod that the container belongs to. Raises Refused."""
+    def _check_pod(self, record: Record, request: AttachRequest) -> None:
+        """Raises Refused where a record is for another pod than the container's, Busy while that is looked up."""
         if not request.pod_uid:
             raise Refused("the container runtime does not say which pod the container belongs to")
-        if record.pod and record.pod.uid == request.pod_uid:
-            return record
-        # A claim that outlives its pod goes to the next one, and kubelet does not prepare it again.
-        self._prepare(_reference(record))
-        renewed = self._load(record.uid)
-        if renewed is None or renewed.pod is None or renewed.pod.uid != request.pod_uid:
+        if not _is_for(record, request.pod_uid):
+            self._next_pod.ask(record.uid, request.pod_uid)
             raise Refused(f"claim {record.namespace}/{record.name} is not for the pod {request.pod_uid}")
-        return renewed
+
+    def _hand_on(self, uid: str, pod_uid: str) -> None:
+        """Prepare a claim again for the pod that it is reserved for now. Raises Refused where that is another one."""
+        with self._claim(uid):
+            record = self._load(uid)
+            if record is None or _is_for(record, pod_uid):
+                return
+            self._prepare(_reference(record))
+            renewed = self._load(uid)
+            if renewed is None or not _is_for(renewed, pod_uid):
+                raise Refused(f"claim {record.namespace}/{record.name} is not for the pod {pod_uid}")
 
     # devices; their locks are held
 
@@ -515,19 +533,25 @@ class Service:
             for device in record.held:
                 known = Device.from_json(device.known)
                 if device.interface:
-                    device.host = interfaces.snapshot(known.identity)
+                    with trace.step("read the interface's state", device.device):
+                        device.host = interfaces.snapshot(known.identity)
                 if known.rdma_devices:
                     nodes = [dataclasses.asdict(node) for node in self.files.live_nodes(device)]
                     device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
             record.netns = list(netns.identity(request.netns))
             self._save(record, ATTACHING)
-            netns.pin(request.netns, pin, self.mounts)
+            with trace.step("pin the namespace"):
+                netns.pin(request.netns, pin, self.mounts)
             for device in record.held:
-                self._give(device, pin)
+                with trace.step("move and configure", device.device):
+                    self._give(device, pin)
             asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
-            for note in interfaces.settle(pin, asked):
+            with trace.step("wait until addresses can be used"):
+                notes = interfaces.settle(pin, asked)
+            for note in notes:
                 log.info("%s", note)
-            self.files.write_metadata(record)
+            with trace.step("write metadata"):
+                self.files.write_metadata(record)
             self._save(record, ATTACHED)
             self.files.set_attached(record.uid, True)
         except BaseException as error:
@@ -610,7 +634,8 @@ class Service:
         """
         if record.phase == PREPARED:
             return
-        with self.metrics.operation(DETACH) if self.metrics else contextlib.nullcontext():
+        measured = self.metrics.operation(DETACH) if self.metrics else contextlib.nullcontext()
+        with measured, trace.step("detach"):
             self._ailing.pop(record.uid, None)
             try:
                 self._save(record, DETACHING)
@@ -623,14 +648,16 @@ class Service:
             failures = []
             for device in reversed(record.held):
                 try:
-                    self._take(device, pin)
+                    with trace.step("take back", device.device):
+                        self._take(device, pin)
                 except DriverError as error:
                     log.error("%s cannot be taken back: %s", device.device, error.message)
                     failures.append(error)
             if failures:
                 self._report(events.claim(_reference(record)), events.DETACH, failures[0])
                 raise failures[0]
-            netns.unpin(pin, self.mounts)
+            with trace.step("unpin the namespace"):
+                netns.unpin(pin, self.mounts)
             self._at_home(record)
             if last:
                 record.phase = PREPARED
@@ -665,6 +692,10 @@ def _renew(device: DeviceRecord, family: str, lease: Object) -> None:
     if device.network and gone:
         ips = [ip for ip in device.network["ips"] if ip not in gone and ip != lease["address"]]
         device.network["ips"] = [*ips, lease["address"]]
+
+
+def _is_for(record: Record, pod_uid: str) -> bool:
+    return record.pod is not None and record.pod.uid == pod_uid
 
 
 def _check(claim: ClaimRef) -> None:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import urllib3
 
+from . import trace
 from .dra import schema, versions
 from .dra.bounded_json import DEPTH, JsonError, is_nested_deeper, loads_cut
 from .errors import DriverError, Unreachable
@@ -264,7 +265,8 @@ class Cluster:
         while True:
             wait = 0.0
             try:
-                return self._once(asked)
+                with trace.step(str(asked)):
+                    return self._once(asked)
             except ApiError as error:
                 if error.status == 401 and not fresh:
                     # the token was just replaced, or the file was read in between

@@ -60,7 +60,7 @@ class Daemon:
         self.metrics = metrics.Metrics()
         self.cluster = cluster.Cluster(lambda: access(self.settings.current), DRIVER, node or settings.node)
         self.reporter = events.Reporter(self.cluster)
-        self.status = claim_status.Writer(self.cluster, reporter=self.reporter)
+        self.status = claim_status.Writer(self.cluster, reporter=self.reporter, metrics=self.metrics)
         self.inventory = Inventory(lambda: self.settings.current, self._held, root)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         busy = self.service.pace.busy

@@ -19,6 +19,7 @@ import time
 import typing as t
 from pathlib import Path
 
+from . import trace
 from .errors import Busy, DriverError
 
 #: Seconds to wait for operations of others. Kubelet gives a call 45.
@@ -140,7 +141,8 @@ class Locks:
         end = time.monotonic() + self.patience
         with contextlib.ExitStack() as stack:
             for name in sorted(set(names)):
-                stack.enter_context(self._one(name, end))
+                with trace.step(f"take the lock {name}"):
+                    stack.enter_context(self._one(name, end))
             yield
 
     @contextlib.contextmanager

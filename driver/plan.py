@@ -139,6 +139,20 @@ def plan(
     return record
 
 
+def lost_devices(claim: t.Any, record: Record) -> str:
+    """Why a claim no longer has all devices that its record holds; empty where it has. C(claim) is what the API server
+    has by the name of the record, None where it has nothing."""
+    if claim is None:
+        return "the claim is gone"
+    try:
+        _check_claim(claim, record.uid)
+        now = {(_get(one, "pool", str, path), _get(one, "device", str, path)) for path, one in _ours(claim)}
+    except Refused as error:
+        return f"the claim has lost its devices ({error.message})"
+    lost = [device.device for device in record.devices if (device.pool, device.device) not in now]
+    return f"{', '.join(lost)} is no longer allocated to the claim" if lost else ""
+
+
 def refusal(problems: t.Sequence[Problem]) -> Refused:
     """The problems in one message, the first MISTAKES of them."""
     said = [str(problem) for problem in problems[: interface_config.MISTAKES]]

@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import typing as t
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from lanewise_driver import claims
 from lanewise_driver.calls import AttachRequest, ClaimRef
 from lanewise_driver.claim_status import Writer
 from lanewise_driver.cluster import Cluster, from_kubeconfig
+from lanewise_driver.errors import Busy
 from lanewise_driver.inventory import Inventory
 from lanewise_driver.paths import Paths
 from lanewise_driver.settings import Settings
@@ -247,6 +249,18 @@ INVENTORY: Object = {
         },
     ],
 }  # fmt: skip
+
+
+def attach(service: claims.Service, request: AttachRequest) -> None:
+    """As a hook does it, which asks again where the driver is busy."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return service.attach(request)
+        except Busy:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.01)
 
 
 class Sandbox:

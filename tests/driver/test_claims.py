@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -125,7 +127,7 @@ else:
             clean.request("one", Path("/proc/self/ns/net")),
         ):
             with pytest.raises(Refused):
-                service.attach(wrong)
+                world_module.attach(service, wrong)
         with pytest.raises(DriverError):
             service.attach(clean.request("one", Path("/proc/0/ns/net")))
         record = service.store.load(request.uid)
@@ -211,6 +213,60 @@ else:
         sandbox.end()
         assert clean.service().reconcile()
         assert store.uids() == []
+
+    def test_a_claim_that_has_lost_its_devices_and_has_no_process(clean: World, sandbox: Sandbox) -> None:
+        """The same claim, with its UID, that is allocated no more or has got other devices."""
+        service = clean.service()
+        service.prepare(clean.claims["one"])
+        service.attach(clean.request("one", sandbox.path))
+        allocated = clean.cluster.claim
+        now = allocated(world_module.NAMESPACE, "one")
+        assert now
+        other = copy.deepcopy(now)
+        other["status"]["allocation"]["devices"]["results"][0]["device"] = "net-wire8"
+        free = {**now, "status": {}}
+
+        def reconcile(claim: t.Any) -> bool:
+            again = clean.service()
+            again.cluster.claim = lambda _namespace, _name: claim  # type: ignore[method-assign, assignment]
+            return again.reconcile()
+
+        for claim in (now, other, free):
+            assert reconcile(claim)
+            assert set(sandbox.links()) == {"lo", "net1"}  # somebody may still use it
+        sandbox.end()
+        assert reconcile(now) and service.store.uids() != []
+        assert reconcile(other) and service.store.uids() == []
+        service.prepare(clean.claims["one"])
+        assert reconcile(now) and service.store.uids() != []
+        assert reconcile(free) and service.store.uids() == [] and clean.files() == []
+
+    def test_each_step_is_told_with_its_time_where_the_level_is_debug(
+        clean: World, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        service = clean.service()
+
+        def steps() -> list[str]:
+            found = [record.__dict__["step"] for record in caplog.records if "step" in record.__dict__]
+            caplog.clear()
+            return found
+
+        for level in (logging.INFO, logging.DEBUG):
+            caplog.set_level(level, logger="lanewise_driver")
+            service.prepare(clean.claims["one"])
+            prepared = steps()
+            service.attach(clean.request("one", sandbox.path))
+            attached = steps()
+            times = [record for record in caplog.records if " ms: " in record.getMessage()]
+            service.unprepare(clean.claims["one"])
+            ended = steps()
+            if level == logging.INFO:
+                assert not prepared + attached + ended and not times
+        assert {"plan", "look whether the node needs them", "write the record, prepared"} < set(prepared)
+        assert any(step.startswith("GET /apis/resource.k8s.io/") for step in prepared)
+        assert attached[0].startswith("take the lock claim-") and attached[-1] == "attach as a whole"
+        assert {"read the interface's state", "pin the namespace", "move and configure"} < set(attached)
+        assert {"take back", "detach", "unprepare as a whole"} < set(ended)
 
     def test_after_a_boot_only_files_are_made_anew(clean: World, sandbox: Sandbox) -> None:
         service = clean.service()
@@ -310,7 +366,9 @@ else:
 
     # claims that live on
 
-    def test_a_claim_goes_to_the_next_pod_without_a_prepare(clean: World, sandbox: Sandbox) -> None:
+    def test_a_claim_goes_to_the_next_pod_without_a_prepare(
+        clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Kubelet asks once for a claim that pods share, one after the other."""
         service = clean.service()
         service.prepare(clean.claims["two"])
@@ -319,18 +377,30 @@ else:
         clean.start("two", "next")
         second = Sandbox()
         with pytest.raises(Refused, match="status.reservedFor"):
-            service.attach(clean.request("two", second.path, pod="next"))
+            world_module.attach(service, clean.request("two", second.path, pod="next"))
         assert set(second.links()) == {"lo"}
         plane.expect("DELETE", f"{world_module.PODS}/two?gracePeriodSeconds=0")
         plane.wait_for(lambda: len(clean.claim("two")["status"]["reservedFor"]) == 1, "the claim to be for one pod")
-        service.attach(clean.request("two", second.path, pod="next"))
+        asked: list[str] = []
+        for name in ("claim", "pod"):
+            monkeypatch.setattr(service.cluster, name, _noting(asked, getattr(service.cluster, name)))
+        world_module.attach(service, clean.request("two", second.path, pod="next"))
+        # attach itself waits for no API server
+        assert set(asked) == {"next-pod"}
         assert set(second.links()) == {"lo", WIRES[1], "rail1"} and set(sandbox.links()) == {"lo"}
         with pytest.raises(Refused):
-            service.attach(clean.request("two", sandbox.path))
+            world_module.attach(service, clean.request("two", sandbox.path))
         assert set(second.links()) == {"lo", WIRES[1], "rail1"}
         service.unprepare(clean.claims["two"])
         second.end()
         clean.pods["two"] = clean.pods.pop("next")
+
+    def _noting(threads: list[str], function: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
+        def noted(*args: t.Any) -> t.Any:
+            threads.append(threading.current_thread().name)
+            return function(*args)
+
+        return noted
 
     # leases
 
@@ -534,7 +604,7 @@ else:
         def attach_of_another_pod(self, name: str, other: str) -> None:
             if name != other:
                 with pytest.raises(Refused):
-                    self.service.attach(self.world.request(name, self.sandboxes[other].path, pod=other))
+                    world_module.attach(self.service, self.world.request(name, self.sandboxes[other].path, pod=other))
 
         @rule(name=names)
         def new_sandbox(self, name: str) -> None:

@@ -27,6 +27,7 @@ from lanewise_driver.claim_status import Writer
 from lanewise_driver.cluster import Access, Cluster
 from lanewise_driver.errors import DriverError, KernelError, Refused
 from lanewise_driver.lock import Locks
+from lanewise_driver.metrics import Metrics
 from lanewise_driver.records import DETACHING, PREPARED
 
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
@@ -210,6 +211,52 @@ else:
         assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
         service.unprepare(clean.claims["blanks"])
         assert writer.wait(10) and service.untold.uids() == []
+        writer.stop()
+
+    def test_more_addresses_than_the_status_takes_are_left_out_and_told(clean: World, sandbox: Sandbox) -> None:
+        addresses = [f"198.51.100.{number}/24" for number in range(1, 31)]
+        writer = Writer(clean.cluster, settle=0)
+        writer.start()
+        service = clean.service(writer)
+        service.prepare(clean.claims["one"])
+        service.attach(clean.request("one", sandbox.path))
+        record = service.store.load(clean.claims["one"].uid)
+        assert record and record.held[0].network
+        record.held[0].network["ips"] = addresses
+        service.store.save(record)
+        assert clean.service(writer).recover() and writer.wait(10)
+        (said,) = told(clean, "one")
+        assert said["networkData"]["ips"] == addresses[:16]
+        assert {one["message"] for one in said["conditions"]} == {
+            "the device is in the pod; 16 of its 30 addresses are listed"
+        }
+        metadata = next((service.paths.metadata_dir / clean.claims["one"].uid).rglob("*.json")).read_text()
+        assert addresses[-1] in metadata  # which has no such limit
+        service.unprepare(clean.claims["one"])
+        assert writer.wait(10)
+        writer.stop()
+
+    def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World) -> None:
+        metrics = Metrics()
+        reporter = events.Reporter(clean.cluster)
+        reporter.start()
+        writer = Writer(clean.cluster, settle=0, reporter=reporter, metrics=metrics)
+        writer.start()
+        claim = clean.claims["leased"]
+        clean.service(writer).prepare(claim)
+        assert writer.wait(10)
+        (said,) = clean.claim("leased")["status"]["devices"]
+        network = {"interfaceName": "x" * 300, "ips": ["198.51.100.1/24"]}
+        for _time in range(2):
+            writer.put(claim, [{**said, "networkData": network}])
+            assert writer.wait(10)
+        reporter.stop(10)
+        (event,) = events_about(clean, "ResourceClaim", "leased")
+        assert event["reason"] == "StatusRefused"
+        assert "interfaceName" in event["note"] and "The pod has its devices all the same" in event["note"]
+        assert b'lanewise_errors_total{part="status"} 2.0' in metrics.text()
+        clean.service(writer).unprepare(claim)
+        assert writer.wait(10) and told(clean, "leased") == []
         writer.stop()
 
     def events_about(world: World, kind: str, name: str) -> list[t.Any]:

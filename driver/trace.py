@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an operation on a claim did and how long each step took, in the log at the level debug.
+
+with trace.operation("attach"):
+    with trace.step("pin the namespace"):
+        ...
+
+At any other level a step costs one look at a variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import time
+import typing as t
+
+log = logging.getLogger(__name__)
+
+_NOTHING: t.ContextManager[None] = contextlib.nullcontext()
+
+#: Whether this thread is in an operation that is traced.
+_tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
+
+
+def operation(name: str) -> t.ContextManager[None]:
+    """Trace the steps in the block, and tell how long all of it took."""
+    return _operation(name) if log.isEnabledFor(logging.DEBUG) else _NOTHING
+
+
+def step(name: str, device: str = "") -> t.ContextManager[None]:
+    """A step of the operation that this thread is in; steps may hold others. Outside of operations nothing is told."""
+    return _Timed(name, device) if _tracing.get() else _NOTHING
+
+
+@contextlib.contextmanager
+def _operation(name: str) -> t.Iterator[None]:
+    token = _tracing.set(True)
+    try:
+        with _Timed(f"{name} as a whole", ""):
+            yield
+    finally:
+        _tracing.reset(token)
+
+
+class _Timed:
+    def __init__(self, name: str, device: str) -> None:
+        self._name = name
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: t.Any) -> None:
+        taken = (time.monotonic() - self._start) * 1000
+        about = {"device": self._device} if self._device else {}
+        ended = f", failed: {error}" if error else ""
+        log.debug("%.1f ms: %s%s", taken, self._name, ended, extra={"step": self._name, **about})
