@@ -39,7 +39,7 @@ from .alignment_devices import (
 from .cel import EvaluationError, Uncheckable
 from .drivers import DRIVERS
 from .search_devices import LIST, DeviceId, attribute, comparable
-from .search_requests import class_selectors
+from .search_requests import class_selectors, expressions
 from .search_selection import Engine
 from .selector_text import conjuncts, mentioned
 
@@ -496,8 +496,12 @@ class _Claim:
                 told = "the DeviceClass is gone, and with it what it asked for"
                 fix = "apply the class again: without it, new pods cannot have this claim either"
                 asked.append(Promise("class", name, [device.request], UNKNOWN, reason=told, fix=fix))
-            for entry in [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]:
-                asked.append(self._selector(entry["cel"]["expression"], device, device.published))
+            entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
+            asked += [self._selector(text, device, device.published) for text in expressions(entries)]
+            if len(expressions(entries)) < len(entries):
+                told = "a selector is of another kind than cel, and nothing here can evaluate it"
+                fix = "see for yourself whether the device still matches"
+                asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=told, fix=fix))
             # what nobody can check is told once for all devices of a request
             found += [one for one in asked if one.verdict != UNKNOWN or one not in found]
         return found

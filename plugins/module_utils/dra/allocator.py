@@ -13,7 +13,7 @@ from .diagnosis import Diagnosis
 from .offers import Offer
 from .search import Allocation, Basis, Refusal, Result, Search
 from .search_devices import Spec, attribute
-from .search_requests import asked, class_selectors, expressions
+from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
 from .search_selection import Engine, Selection
 
 __all__ = ("BUDGET", "PATIENCE", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
@@ -32,19 +32,24 @@ def allocate(
     *,
     held: t.Iterable[Result] = (),
     blind: t.Iterable[str] = (),
+    constraints: t.Sequence[str] = CONSTRAINTS,
     budget: int = BUDGET,
 ) -> Allocation | Refusal:
     """Find devices of one node for all the claims of a pod, as the scheduler would.
 
     C(claims) are C(spec) of v1 ResourceClaims, C(classes) v1 DeviceClasses by name, C(offers) the node's devices (see
     L(offers.offers,)). C(held) are results of earlier allocations, which still hold their devices. C(blind) are drivers
-    whose devices no probe can tell: requests for them have no answer. Paths begin with C(claims[0].spec.devices).
+    whose devices no probe can tell: requests for them have no answer. C(constraints) are the kinds that the scheduler
+    knows (see L(offers.Server,)). Paths begin with C(claims[0].spec.devices).
+
+    Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
+    others, or fail on a selector that is an error on some devices. Whether there are devices is the same.
 
     A device whose selector asks for something that the probe does not know is no candidate at first. Where nothing is
     found without such devices, but something is with them, the answer is a Refusal of kind unknown.
     """
     held = list(held)
-    basis = Basis(claims, classes, list(offers), Selection(engine), held, budget)
+    basis = Basis(claims, classes, list(offers), Selection(engine), held, budget, constraints)
     answer = Search(basis).run()
     if isinstance(answer, Allocation):
         return answer if answer.steps <= PATIENCE else _long(answer)

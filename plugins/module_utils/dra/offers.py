@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from dataclasses import dataclass, field, replace
 
@@ -86,9 +87,22 @@ class Server:
         rules: t.Sequence[t.Mapping[str, t.Any]] = (),
     ) -> None:
         minor = versions.minor_of(kubernetes)
+        self.minor, self.gates = minor, gates
         self.lost = versions.lost_of_devices(minor, gates)
         self.counts = "consumesCounters" not in self.lost
         self.rules = [rule["spec"] for rule in rules]
+
+    def claim(self, obj: dict[str, t.Any]) -> dict[str, t.Any]:
+        """A v1 object without the fields that the server drops."""
+        kept = json.loads(json.dumps(obj))
+        versions.drop_disabled(kept, self.minor, self.gates)
+        return t.cast("dict[str, t.Any]", kept)
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The kinds of constraints that its scheduler knows: others end the scheduling of a pod."""
+        distinct = versions.enabled("DRAConsumableCapacity", self.minor, self.gates)
+        return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
 
     def keeps(self, offer: Offer) -> Offer:
         """The device as the scheduler sees it."""

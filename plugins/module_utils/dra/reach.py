@@ -24,6 +24,7 @@ from .inventory import PREFIX, Claim
 from .offers import Offer, Server, blind, offers
 from .problems import Problem, Problems
 from .reader import child
+from .search_requests import class_selectors, expressions
 
 Object = dict[str, t.Any]
 _V1 = "resource.k8s.io/v1"
@@ -141,6 +142,7 @@ def reach(
     shapes, problems = _shapes(drivers, claims, classes, nodes, server)
     memory = _Memory(engine)
     unseen = blind(drivers)
+    kinds = (server or Server()).constraints
     answers: dict[str, list[allocator.Allocation | allocator.Refusal]] = {}
     alike: dict[tuple[t.Any, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
     found = []
@@ -161,7 +163,7 @@ def reach(
                 answer, quoted = alike.get(same, (None, set()))
                 # a reason that quotes a selector holds for claims that have this selector
                 if answer is None or not quoted <= texts:
-                    answer = _try(asked, classes, offered, memory, unseen)
+                    answer = _try(asked, classes, offered, memory, unseen, kinds)
                     reason = answer.reason if isinstance(answer, allocator.Refusal) else ""
                     alike[same] = (answer, {text for text in texts if text in reason})
                 answers[key].append(answer)
@@ -187,8 +189,7 @@ def reach(
 
 def _selectors(body: Object, classes: t.Mapping[str, Object]) -> list[str]:
     """The expressions of a request: its class's, then its own."""
-    selectors = [*((classes.get(body["deviceClassName"]) or {}).get("spec") or {}).get("selectors", ())]
-    return [selector["cel"]["expression"] for selector in [*selectors, *body.get("selectors", ())]]
+    return expressions([*class_selectors(classes, body), *(body.get("selectors") or ())])
 
 
 def _asked_bodies(asked: Object) -> list[Object]:
@@ -237,7 +238,9 @@ def reach_of(
     classes: dict[str, Object] = {}
     claims: list[tuple[Claim, Compiled]] = []
     rules = [item for item in objects if item["kind"] == "DeviceTaintRule"]
-    for item in (versions.convert(item, _V1) for item in objects if (_V1, item["kind"]) in schema.SERVED):
+    server = Server(kubernetes, gates, rules)
+    kept = (server.claim(versions.convert(item, _V1)) for item in objects if (_V1, item["kind"]) in schema.SERVED)
+    for item in kept:
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         name = str(metadata.get("name") or f"{metadata.get('generateName')}*")
         if item["kind"] == "DeviceClass":
@@ -247,7 +250,6 @@ def reach_of(
             if devices.get("requests"):
                 namespaces = [str(metadata.get("namespace") or "default")]
                 claims.append((Claim("", name, False, namespaces, {}, {}, [], "", []), Compiled(devices)))
-    server = Server(kubernetes, gates, rules)
     found, problems = reach(drivers, claims, classes, nodes, engine, allow_unreachable=True, server=server)
     if problems:
         raise Problems(problems)
@@ -269,7 +271,7 @@ def _spoken(claim: Claim, compiled: Compiled) -> dict[str, str]:
                 path = compiled.origins.get(f"requests[{index}].{way}.selectors[{number}]", "")
                 if path in values:
                     name = path.rpartition(".")[2]
-                    spoken[selector["cel"]["expression"]] = f"{name} {values[path]}"
+                    spoken.update(dict.fromkeys(expressions([selector]), f"{name} {values[path]}"))
     return spoken
 
 
@@ -285,12 +287,13 @@ def _try(
     offered: t.Sequence[Offer],
     engine: allocator.Engine,
     unseen: t.Sequence[str],
+    kinds: t.Sequence[str],
 ) -> allocator.Allocation | allocator.Refusal:
     for body in _asked_bodies(asked):
         name = body["deviceClassName"]
         if name not in classes:
             return allocator.Refusal(f"class {name!r} is not of this site", "", "unknown")
-    answer = allocator.allocate([{"devices": asked}], classes, offered, engine, blind=unseen)
+    answer = allocator.allocate([{"devices": asked}], classes, offered, engine, blind=unseen, constraints=kinds)
     if isinstance(answer, allocator.Refusal) and answer.kind == "constraint":
         names = _constraint_of(asked, answer.path).get("requests") or ()
         if len({"/" in name for name in names}) == 2:
@@ -312,9 +315,7 @@ def _shapes(
     only constraints name, it counts which devices have the same value, not the value.
     """
     problems = []
-    texts = {
-        selector["cel"]["expression"] for body in _bodies(claims, classes) for selector in body.get("selectors") or ()
-    }
+    texts = {text for body in _bodies(claims, classes) for text in expressions(body.get("selectors") or ())}
     matched = {
         str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
         for _claim, compiled in claims

@@ -23,7 +23,7 @@ from .offers import Offer
 from .search_bounds import hopeless, too_few
 from .search_devices import CounterId, DeviceId, Spec, comparable, consumption, identify, tolerated
 from .search_memory import Failures
-from .search_requests import Constraint, Request, Unsupported, class_selectors
+from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
 from .search_selection import FAILS, MAYBE, NO, YES, Selection
 
 #: Looks at devices after which failed states are kept: before that it is quicker to look again.
@@ -92,6 +92,7 @@ class Basis:
     selection: Selection
     held: list[Result]
     budget: int  # looks at devices before it gives up
+    kinds: t.Sequence[str] = CONSTRAINTS  # of constraints that the scheduler knows
 
 
 class _TooMany(Exception):
@@ -116,6 +117,7 @@ class Search:
         self.claims = basis.claims
         self.classes = basis.classes
         self.budget = basis.budget
+        self.kinds = basis.kinds
         self.optimist = optimist
         self.failed = False
         self.steps = 0
@@ -203,7 +205,7 @@ class Search:
         for number, entry in enumerate(entries):
             path = f"claims[{index}].spec.devices.constraints[{number}]"
             try:
-                found.append(Constraint.read(entry, path))
+                found.append(Constraint.read(entry, path, self.kinds))
             except Unsupported as error:
                 raise Abort(Refusal(str(error), path, "error")) from error
         return found

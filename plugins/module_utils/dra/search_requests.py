@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from .search_devices import LIST, Spec
 
+#: The kinds of constraints of Kubernetes 1.37
+CONSTRAINTS = ("matchAttribute", "distinctAttribute")
+
 
 class Unsupported(ValueError):
     """A part of a claim or class that the scheduler does not know: it gives up the pod."""
@@ -92,11 +95,12 @@ class Constraint:
     values: list[t.Any] = field(default_factory=list)
 
     @classmethod
-    def read(cls, entry: Spec, path: str) -> Constraint:
-        """A constraint of a claim. Raises Unsupported where it says nothing that the scheduler knows."""
-        kind = next((one for one in ("matchAttribute", "distinctAttribute") if entry.get(one) is not None), None)
+    def read(cls, entry: Spec, path: str, kinds: t.Sequence[str] = CONSTRAINTS) -> Constraint:
+        """A constraint of a claim. Raises Unsupported where it is of none of the kinds."""
+        kind = next((one for one in kinds if entry.get(one) is not None), None)
         if kind is None:
-            raise Unsupported("the scheduler knows constraints by matchAttribute and distinctAttribute only")
+            known = " and ".join(kinds)
+            raise Unsupported(f"the scheduler knows constraints by {known} only, and gives up the pod")
         return cls(entry[kind], frozenset(entry.get("requests") or ()), kind == "distinctAttribute", path)
 
     def covers(self, request: Request) -> bool:

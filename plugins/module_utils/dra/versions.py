@@ -47,12 +47,14 @@ class GatedField:
     """A field that a server drops while its gate is off.
 
     C(path) is in the v1 form, with C([]) for the items of a list and C({}) for the values of a map. Servers before
-    1.C(drops_since) keep the field and act as if it were not there.
+    1.C(drops_since) keep the field and act as if it were not there; where it is C(fatal), their scheduler gives up
+    every pod that uses it.
     """
 
     kind: str
     path: str
     drops_since: int = schema.OLDEST
+    fatal: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,12 @@ class Feature:
         return bool((gates or {}).get(self.gate, default))
 
 
-def _claim(*paths: str, drops_since: int = schema.OLDEST) -> tuple[GatedField, ...]:
+def _claim(*paths: str, drops_since: int = schema.OLDEST, fatal: bool = False) -> tuple[GatedField, ...]:
     prefixes = {"ResourceClaim": "spec", "ResourceClaimTemplate": "spec.spec"}
     return tuple(
-        GatedField(kind, f"{prefix}.devices.{path}", drops_since) for kind, prefix in prefixes.items() for path in paths
+        GatedField(kind, f"{prefix}.devices.{path}", drops_since, fatal)
+        for kind, prefix in prefixes.items()
+        for path in paths
     )
 
 
@@ -125,7 +129,7 @@ FEATURES: dict[str, Feature] = {
             fields=(
                 *_slice("devices[].allowMultipleAllocations", "devices[].capacity{}.requestPolicy"),
                 *_request("capacity"),
-                *_claim("constraints[].distinctAttribute", drops_since=35),
+                *_claim("constraints[].distinctAttribute", drops_since=35, fatal=True),
             ),
         ),
         # On by itself only in a server that does not promise to fall back to 1.36, which none does unless told.
@@ -376,8 +380,8 @@ def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None
 
     C(gates) are the feature gates that the site set. Rules of the problems: C(unserved) (the release has no such kind
     in this version), C(unknown-field) (a strict server refuses it, a lenient one drops it), C(dropped) (silently left
-    out) and C(inactive) (kept, without effect while a gate is off). Fields that say nothing (null, false, empty) are
-    never told. Raises ValueError as M(minor_of).
+    out), C(inactive) (kept, without effect while a gate is off) and C(fatal) (kept, and the scheduler gives up every
+    pod that uses it). Fields that say nothing (null, false, empty) are never told. Raises ValueError as M(minor_of).
     """
     minor = minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -394,7 +398,7 @@ def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None
         for gated in feature.fields:
             if gated.kind != kind:
                 continue
-            rule = "dropped" if minor >= gated.drops_since else "inactive"
+            rule = "dropped" if minor >= gated.drops_since else "fatal" if gated.fatal else "inactive"
             for holder, name, path in _holders(v1, _steps(gated.path), ""):
                 if carries(holder[name]):
                     where = own_path(path, str(kind), str(version))
@@ -414,8 +418,12 @@ def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None
 
 
 def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
-    what = "is dropped" if rule == "dropped" else "has no effect"
-    return Problem(path, f"{what} by Kubernetes 1.{minor} while the feature gate {gate} is off", rule)
+    what = {
+        "dropped": f"is dropped by Kubernetes 1.{minor}",
+        "inactive": f"has no effect in Kubernetes 1.{minor}",
+        "fatal": f"is kept by Kubernetes 1.{minor}, whose scheduler then gives up every pod that uses it,",
+    }
+    return Problem(path, f"{what[rule]} while the feature gate {gate} is off", rule)
 
 
 def dropped(sent: t.Any, returned: t.Any) -> list[str]:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra import allocator, validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.reach import reach_of
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.tests.machines.builder import build
@@ -438,6 +440,50 @@ def test_a_node_whose_pods_have_the_cards_may_do(machines: t.Callable[[str], Val
     for nic in busy["nics"]:
         nic["elsewhere"] = []
     assert refused(site(pairs), nodes={"busy": busy})[0].rule == "unreachable"
+
+
+def manifest(**devices: t.Any) -> Values:
+    claim = {"name": "n", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}
+    spec = {"devices": {"requests": [claim], **devices}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": spec}
+
+
+def manifest_class(*selectors: Values) -> Values:
+    meta = {"name": "c"}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": meta,
+        "spec": {"selectors": selectors},
+    }
+
+
+def reason(objects: t.Sequence[Values], nodes: t.Mapping[str, Values], *server: t.Any) -> str:
+    (found,) = reach_of(objects, nodes, {"lanewise.dev": {}}, Engine(), *server)
+    assert not found.nodes and len(found.refused) == 1, found
+    return next(iter(found.refused.values()))
+
+
+def test_a_selector_of_another_kind_ends_the_scheduling(machines: t.Callable[[str], Values]) -> None:
+    nodes = {"n": machines("hgx-h100")}
+    told = reason([manifest_class({"rego": {"code": "x"}}), manifest()], nodes)
+    assert told == "class c: the scheduler knows selectors of the kind cel only, and this one has rego"
+
+
+def test_what_a_release_keeps_decides(machines: t.Callable[[str], Values]) -> None:
+    nodes = {"n": machines("hgx-h100")}
+    own = manifest_class({"cel": {"expression": 'device.driver == "lanewise.dev"'}})
+    distinct = manifest(constraints=[{"distinctAttribute": "lanewise.dev/rail"}])
+    (found,) = reach_of([own, distinct], nodes, {"lanewise.dev": {}}, Engine())
+    assert found.nodes == ["n"]
+    assert reason([own, distinct], nodes, "1.34") == (
+        "the scheduler knows constraints by matchAttribute only, and gives up the pod"
+    )
+    wide = manifest()
+    wide["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"none": "1"}}
+    assert "the capacity" in reason([own, wide], nodes)
+    (found,) = reach_of([own, wide], nodes, {"lanewise.dev": {}}, Engine(), "1.34")  # drops the capacity
+    assert found.nodes == ["n"]
 
 
 def test_facts_of_something_else_are_told() -> None:

@@ -179,8 +179,11 @@ def test_nothing_is_missing_in_137():
 
 def test_claims_on_older_servers():
     request = "spec.devices.requests[0].exactly"
-    inactive = {("spec.devices.constraints[0].distinctAttribute", "inactive"), (f"{request}.tolerations", "inactive")}
-    assert told(CLAIM, "1.34") == {(f"{request}.capacity", "dropped"), *inactive}
+    assert told(CLAIM, "1.34") == {
+        (f"{request}.capacity", "dropped"),
+        ("spec.devices.constraints[0].distinctAttribute", "fatal"),
+        (f"{request}.tolerations", "inactive"),
+    }
     assert told(CLAIM, "1.35") == {
         (f"{request}.capacity", "dropped"),
         ("spec.devices.constraints[0].distinctAttribute", "dropped"),
