@@ -27,6 +27,7 @@ from .publisher import Publisher
 from .settings import Settings, SettingsFile
 from .token import Renewal
 from .topology.publish import Publication
+from .web import Web
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,11 @@ class Daemon:
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy)
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
-        self.web: metrics.Web | None = None
+        self.web: Web | None = None
         if settings.metrics_address:
             host, port = settings.metrics_address
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            self.web = metrics.Web(address, self.metrics, self.reasons)
+            self.web = Web(address, self.metrics, self.reasons)
         self.renewal: Renewal | None = None
         if settings.token_file and settings.renew_token:
             self.renewal = Renewal(self.cluster, Path(settings.token_file))

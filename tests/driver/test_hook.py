@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,6 +30,7 @@ from lanewise_driver import cdi, hook, hook_server, netns
 from lanewise_driver.hook_server import HookServer
 from lanewise_driver.metrics import Metrics
 from lanewise_driver.paths import Paths
+from lanewise_driver.web import Web
 
 CLAIM = UID.format(1)
 INSTANCE = "0b0f4c0e-1111-4000-8000-00000000000{}"
@@ -121,6 +123,25 @@ def test_attach(server: HookServer, paths: Paths, shelf: Shelf, container: int) 
     assert (shelf.folder / "netns").read_text() == str(os.stat(f"/proc/{container}/ns/net").st_ino)
     assert not request.netns.exists()
     assert 'lanewise_operation_seconds_count{operation="attach",outcome="ok"} 1.0' in server.metrics.text().decode()
+
+
+def test_attach_while_somebody_holds_all_connections_to_the_metrics(
+    server: HookServer, paths: Paths, shelf: Shelf, container: int
+) -> None:
+    """Each took a thread once, until there were none for hooks."""
+    web = Web("127.0.0.1:0", server.metrics, list)
+    web.start()
+    threads = threading.active_count()
+    try:
+        with contextlib.ExitStack() as stack:
+            for _number in range(512):
+                stack.enter_context(socket.create_connection(("127.0.0.1", web.port), timeout=20))
+            assert threading.active_count() == threads
+            for _time in range(3):
+                assert Hook(paths, container).ended() == (0, "")
+        assert len(shelf.attached) == 3
+    finally:
+        web.stop()
 
 
 def test_cri_o_annotations(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import os
 import re
 import socket
 import threading
+import time
 import typing as t
 import urllib.error
 import urllib.request
@@ -19,8 +22,10 @@ from pathlib import Path
 
 import pytest
 from lanewise_driver import cli, logs
+from lanewise_driver import web as web_module
 from lanewise_driver.errors import Busy, KernelError, Refused
-from lanewise_driver.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics, Web
+from lanewise_driver.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics
+from lanewise_driver.web import CONNECTIONS, Web
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -126,6 +131,108 @@ def test_a_driver_that_ends_while_it_answers_is_not_ready(
         thread.join()
     told = json.loads(capsys.readouterr().out)
     assert status == 1 and told["ready"] is False and re.match("it (does not )?answer", told["reasons"][0])
+
+
+@pytest.fixture
+def web() -> t.Iterator[Web]:
+    web = Web("127.0.0.1:0", Metrics(), list)
+    web.start()
+    yield web
+    web.stop()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half"])
+def test_clients_that_keep_silent_take_neither_threads_nor_turns(web: Web, said: bytes) -> None:
+    """Anybody on the node can connect, pods in its network too."""
+    threads, before = threading.active_count(), descriptors()
+    with contextlib.ExitStack() as stack:
+        for _number in range(512):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", web.port), timeout=20))
+            with contextlib.suppress(OSError):  # it may have been dropped
+                client.sendall(said)
+        start = time.monotonic()
+        for _time in range(20):
+            assert get(web.port, "/healthz") == (200, "ok\n")
+        assert time.monotonic() - start < 20
+        assert threading.active_count() == threads
+        assert descriptors() - before <= 512 + CONNECTIONS
+
+
+def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(Metrics):
+        def text(self) -> bytes:
+            return b"# filler\n" * 5_000_000
+
+    monkeypatch.setattr(web_module, "SECONDS", 0.5)
+    web = Web("127.0.0.1:0", Long(), list)
+    web.start()
+    try:
+        with socket.create_connection(("127.0.0.1", web.port), timeout=20) as deaf:
+            deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert get(web.port, "/healthz") == (200, "ok\n")
+            time.sleep(0.6)
+            assert get(web.port, "/healthz") == (200, "ok\n")
+            with pytest.raises(OSError):  # Broken pipe, or reset
+                for _time in range(200):
+                    deaf.sendall(b"x")
+                    time.sleep(0.05)
+    finally:
+        web.stop()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\r\n\r\n", 400),
+        (b"\0\xff" * 10_000, 400),
+        (b"GET /healthz\r\n\r\n", 400),
+        (b"GET " + b"/" * 9000 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"POST /healthz HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 405),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 404),
+        (b"GET /healthz HTTP/1.0\r\n\r\nGET /healthz HTTP/1.0\r\n\r\n", 200),
+    ],
+)
+def test_any_bytes_are_answered(web: Web, sent: bytes, status: int) -> None:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as client:
+        answer = b""
+        with contextlib.suppress(OSError):  # what was not read of the request resets the connection
+            client.sendall(sent)
+            while part := client.recv(4096):
+                answer += part
+        assert not answer or answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert get(web.port, "/healthz") == (200, "ok\n")
+
+
+def test_a_flood_of_requests_leaves_time_for_others(web: Web) -> None:
+    """The thread computes for no more than a quarter of the time."""
+    done = threading.Event()
+
+    def flood() -> None:
+        while not done.is_set():
+            with contextlib.suppress(OSError):
+                get(web.port, "/metrics")
+
+    floods = [threading.Thread(target=flood) for _number in range(4)]
+    assert web._thread and web._thread.native_id
+    for thread in floods:
+        thread.start()
+    before, start = computed(web._thread.native_id), time.monotonic()
+    time.sleep(2)
+    used, taken = computed(web._thread.native_id) - before, time.monotonic() - start
+    done.set()
+    for thread in floods:
+        thread.join()
+    assert used < 0.4 * taken
+
+
+def computed(thread: int) -> float:
+    """CPU seconds of a thread of this process (proc_pid_stat(5))."""
+    fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_http_by_ipv6() -> None:

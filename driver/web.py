@@ -1,0 +1,208 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Metrics, liveness and readiness over HTTP, by one thread, for whoever can connect.
+
+Processes of the node and pods in its network can, and nothing tells them apart. So this takes one thread, a bounded
+number of connections and of bytes, and no connection is kept: none of it can be taken from those who serve kubelet.
+A client that sends its request at once is answered however many others say nothing, as these are dropped first.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from .metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+#: Connections at once; the oldest is dropped for one more.
+CONNECTIONS = 64
+#: Seconds that a connection may take in all, and bytes of a request.
+SECONDS, REQUEST_BYTES = 5.0, 8192
+#: How long the thread rests for each second that it has computed, and the longest rest in seconds: a flood of requests
+#: leaves the interpreter to those who attach devices.
+REST, LONGEST_REST = 3.0, 0.2
+_BATCH = 16  # connections that are taken between two looks at those that are there
+_TEXT = "text/plain; charset=utf-8"
+_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Error", 503: "Not Ready"}
+_LISTENER, _WAKE = "listener", "wake"
+
+
+@dataclass
+class _Connection:
+    """A client. What C(request) holds was received, what C(answer) holds is still to be sent."""
+
+    socket: socket.socket
+    end: float
+    request: bytes = b""
+    answer: memoryview = field(default_factory=lambda: memoryview(b""))
+
+
+class Web:
+    """Serves /metrics, /healthz (the process answers) and /readyz (503 with the reasons, one a line, or 200).
+
+    C(address) is C(host:port), an IPv6 host in brackets; port 0 takes a free one. C(reasons) tells why the driver is
+    not ready.
+    """
+
+    def __init__(self, address: str, metrics: Metrics, reasons: t.Callable[[], t.Sequence[str]]) -> None:
+        self.address = address
+        self.metrics = metrics
+        self.reasons = reasons
+        self._listener: socket.socket | None = None
+        self._wake: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, 0 while none is."""
+        return int(self._listener.getsockname()[1]) if self._listener else 0
+
+    def start(self) -> None:
+        """Listen. Raises OSError, ValueError for an address that is none."""
+        host, _unused, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, int(port)), family=family, backlog=CONNECTIONS)
+        self._listener.setblocking(False)
+        self._wake, wake = socket.socketpair()
+        loop = _Loop(self._listener, wake, self.answer)
+        self._thread = threading.Thread(target=loop.run, name="web", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening. May be called at any time."""
+        if self._wake and self._thread:
+            self._wake.close()
+            self._thread.join()
+        self._listener = self._wake = self._thread = None
+
+    def answer(self, method: str, path: str) -> tuple[int, str, bytes]:
+        """Status, content type and body for a request."""
+        if method != "GET":
+            return 405, _TEXT, b"only GET is answered\n"
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, self.metrics.text()
+        if path == "/healthz":
+            return 200, _TEXT, b"ok\n"
+        if path == "/readyz":
+            reasons = self.reasons()
+            text = "".join(f"{reason}\n" for reason in reasons) or "ok\n"
+            return 503 if reasons else 200, _TEXT, text.encode()
+        return 404, _TEXT, b"not found\n"
+
+
+class _Loop:
+    """The thread's work. C(wake) ends it when its other end is closed; it closes all sockets that it has."""
+
+    def __init__(
+        self, listener: socket.socket, wake: socket.socket, answer: t.Callable[[str, str], tuple[int, str, bytes]]
+    ) -> None:
+        self._listener = listener
+        self._wake = wake
+        self._answer = answer
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[socket.socket, _Connection] = {}  # the oldest first
+
+    def run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, _LISTENER)
+        self._selector.register(self._wake, selectors.EVENT_READ, _WAKE)
+        try:
+            while True:
+                ready = self._selector.select(SECONDS if self._connections else None)
+                if any(key.data == _WAKE for key, _events in ready):
+                    return
+                before = time.thread_time()
+                # who has sent something is served before anybody is dropped
+                for key, _events in ready:
+                    if isinstance(key.data, _Connection):
+                        self._serve(key.data)
+                if any(key.data == _LISTENER for key, _events in ready):
+                    self._accept()
+                self._drop_late()
+                time.sleep(min(REST * (time.thread_time() - before), LONGEST_REST))
+        except Exception:
+            log.exception("metrics and readiness are no longer served")
+        finally:
+            for connection in list(self._connections.values()):
+                self._close(connection)
+            self._selector.close()
+            self._listener.close()
+            self._wake.close()
+
+    def _accept(self) -> None:
+        for _one in range(_BATCH):
+            try:
+                accepted, _address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # such as too many open files, or one that has gone again
+                log.debug("a connection is not taken: %s", error)
+                time.sleep(LONGEST_REST)
+                return
+            accepted.setblocking(False)
+            while len(self._connections) >= CONNECTIONS:
+                self._close(next(iter(self._connections.values())))
+            connection = _Connection(accepted, time.monotonic() + SECONDS)
+            self._connections[accepted] = connection
+            self._selector.register(accepted, selectors.EVENT_READ, connection)
+            self._serve(connection)  # most have sent their request by now
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for connection in [one for one in self._connections.values() if one.end < now]:
+            self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        self._selector.unregister(connection.socket)
+        del self._connections[connection.socket]
+        connection.socket.close()
+
+    def _serve(self, connection: _Connection) -> None:
+        if connection.socket not in self._connections:
+            return
+        try:
+            if not connection.answer:
+                part = connection.socket.recv(REQUEST_BYTES)
+                connection.request += part
+                if not part:
+                    self._close(connection)
+                    return
+                if b"\r\n\r\n" not in connection.request and len(connection.request) < REQUEST_BYTES:
+                    return
+                connection.answer = memoryview(self._response(connection.request))
+                self._selector.modify(connection.socket, selectors.EVENT_WRITE, connection)
+            connection.answer = connection.answer[connection.socket.send(connection.answer) :]
+            if not connection.answer:
+                connection.socket.shutdown(socket.SHUT_WR)
+                self._close(connection)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(connection)
+
+    def _response(self, request: bytes) -> bytes:
+        status, kind, body = 400, _TEXT, b"no HTTP request\n"
+        words = request.partition(b"\r\n")[0].split(b" ")
+        if len(words) == 3 and words[2].startswith(b"HTTP/1.") and b"\r\n\r\n" in request:
+            method, path = (word.decode("ascii", "replace") for word in words[:2])
+            try:
+                status, kind, body = self._answer(method, path.partition("?")[0])
+            except Exception:
+                log.exception("%s failed", path[:100])
+                status, kind, body = 500, _TEXT, b"failed\n"
+        head = (
+            f"HTTP/1.1 {status} {_PHRASES[status]}\r\nServer: lanewise\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body
