@@ -20,6 +20,7 @@ import datetime
 import http.client
 import json
 import os
+import subprocess
 import sys
 import typing as t
 import urllib.error
@@ -225,6 +226,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     there = [] if kubelet.is_dir() else [f"{kubelet} is not there: is this a node?"]
     yield f"kubelet looks for drivers in {kubelet}", there
     yield "the driver is ready", _ready(settings)
+    yield "the node's configuration was restored at boot", _failed_units()
     hook = [str(path) for path in (paths.hook_program,) if not path.exists()]
     yield "the hook of containers is in place", [f"{path} is not there: start the driver" for path in hook]
     try:
@@ -259,6 +261,21 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
     yield "pods have their network namespaces", lost
+
+
+def _failed_units() -> list[str]:
+    """The units of the role fabric that have failed; none where there is no systemd, as in a container."""
+    found = []
+    for unit in ("lanewise-fabric.service", "lanewise-fabric-network.service"):
+        try:
+            failed = (
+                subprocess.run(["systemctl", "is-failed", "--quiet", unit], timeout=10, check=False).returncode == 0
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            failed = False
+        if failed:
+            found.append(f"{unit} has failed: 'journalctl --boot --unit {unit}' says why")
+    return found
 
 
 def _age(since: str) -> float:

@@ -15,17 +15,19 @@ import logging
 import random
 import threading
 import time
+import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import files
-from .cluster import AccessError, Cluster
+from .cluster import AccessError, ApiError, Cluster
 from .dra.bounded_json import loads
 from .errors import DriverError
 
 _LOG = logging.getLogger(__name__)
 _MODE = 0o600
-_SECONDS = 24 * 3600  # what is asked for; the server may give less
+#: What is asked for, the longest first: the policy of a release before this one allows a day. The server may give less.
+_SECONDS = (7 * 24 * 3600, 24 * 3600)
 _LIFE = 0.5  # of a token, after which it is renewed
 _FIRST_DELAY, _MOST_DELAY = 5.0, 300.0
 _STOP_SECONDS = 3.0
@@ -69,6 +71,15 @@ def read(text: str) -> Token:
         raise AccessError(f"the token is none of a service account: {error!r}") from error
 
 
+def _refused(token: Token, error: ApiError) -> str:
+    """Why the server does not know the token any more, and what to do."""
+    fix = f"Get a new one: ansible-playbook lanewise.dra.driver --limit {token.node} (on the controller)"
+    if token.expires > time.time():
+        return f"the API server refuses the token: {error.message}. Was the Node made anew? {fix}"
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(token.expires))
+    return f"the token has expired on {when}, while the node was off or could not reach the API server. {fix}"
+
+
 class Renewal:
     """Keeps the token in a file fresh, in a thread.
 
@@ -104,8 +115,7 @@ class Renewal:
         if old.node != self._cluster.node:
             raise AccessError(f"the token in {self._path} is bound to the Node {old.node}, not {self._cluster.node}")
         node = {"metadata": {"name": old.node, "uid": old.node_uid}}
-        answer = self._cluster.token(old.namespace, old.account, node, _SECONDS)
-        text = answer["status"]["token"]
+        text = self._ask(old, node)
         new = read(text)
         try:
             files.replace(self._path, text.encode(), _MODE)
@@ -113,6 +123,17 @@ class Renewal:
             raise AccessError(f"the new token cannot be written: {error}") from error
         self.expires = new.expires
         return new
+
+    def _ask(self, old: Token, node: dict[str, t.Any]) -> str:
+        for seconds in _SECONDS:
+            try:
+                return str(self._cluster.token(old.namespace, old.account, node, seconds)["status"]["token"])
+            except ApiError as error:
+                if error.status == 401:
+                    raise AccessError(_refused(old, error)) from error
+                if error.status != 403 or seconds == _SECONDS[-1]:
+                    raise
+        raise AssertionError("there is always a last one")
 
     def _read(self) -> Token:
         try:

@@ -63,7 +63,7 @@ options:
   token_seconds:
     description: How long a new token is to be good. The server may give less.
     type: int
-    default: 86400
+    default: 604800
   least_seconds:
     description: A token that ends sooner than this is replaced.
     type: int
@@ -168,7 +168,7 @@ def main() -> None:
             "namespace": {"type": "str", "default": "lanewise-system"},
             "account": {"type": "str"},
             "token": {"type": "dict", "no_log": False},
-            "token_seconds": {"type": "int", "default": 86400, "no_log": False},
+            "token_seconds": {"type": "int", "default": 604800, "no_log": False},
             "least_seconds": {"type": "int", "default": 3600},
         },
         supports_check_mode=True,

@@ -66,7 +66,7 @@ releases:
   type: list
   elements: str
 partial:
-  description: What is left of releases whose installation was cut off.
+  description: What is left of releases whose installation was cut off, or whose Python is gone from the system.
   returned: success
   type: list
   elements: str
@@ -151,9 +151,22 @@ def releases() -> dict[str, list[str]]:
     for name in names:
         try:
             complete.append((os.stat(f"{FOLDER}/releases/{name}/{COMPLETE}").st_mtime, name))
+            if not runs(f"{FOLDER}/releases/{name}"):
+                raise OSError("its Python is gone")
         except OSError:
             partial.append(name)
+    complete = [one for one in complete if one[1] not in partial]
     return {"releases": [name for _time, name in sorted(complete, reverse=True)], "partial": partial}
+
+
+def runs(folder: str) -> bool:
+    """Whether the Python that a release was made with is there, and of the version that its packages are for: an update
+    of the system may have taken it away."""
+    python = os.path.realpath(f"{folder}/bin/python")
+    version = os.path.basename(python)
+    if not os.access(python, os.X_OK):
+        return False
+    return not version.startswith("python3.") or os.path.isdir(f"{folder}/lib/{version}")
 
 
 def linked(name: str) -> str:

@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
-from ansible_collections.lanewise.dra.plugins.module_utils.host import boot
-from ansible_collections.lanewise.dra.plugins.module_utils.host.program import NETWORK_UNIT, Boot
+from ansible_collections.lanewise.dra.plugins.module_utils.host import boot, program
+from ansible_collections.lanewise.dra.plugins.module_utils.host.program import NETWORK_UNIT, Boot, start
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
@@ -78,3 +81,45 @@ def test_the_second_unit_is_for_those_who_need_it() -> None:
     assert wanted[0]["network_enabled"] is True and NETWORK_UNIT.startswith("lanewise-fabric-")
     assert wanted[1]["unit"] and not wanted[1]["network_unit"] and not wanted[1]["network_enabled"]
     assert set(wanted[2].values()) == {None} and wanted[2].keys() == wanted[0].keys()
+
+
+def started(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
+    """What the command of the unit does, as systemd reads it, with a program that tells what it was given."""
+    shown = folder / "program.py"
+    shown.write_text("import sys; print(sys.version_info[:2] >= (3, 9), sys.flags.isolated, sys.argv[1:])\n")
+    argv = shlex.split(start(python, str(shown)) + " boot")
+    assert argv[0] == "/bin/sh" and "%" not in " ".join(argv)  # which systemd would replace
+    return subprocess.run([one.replace("$$", "$") for one in argv], capture_output=True, text=True, check=False)
+
+
+def test_the_unit_runs_the_python_that_wrote_it(tmp_path: Path) -> None:
+    own = tmp_path / "own python3.11"
+    own.write_text(f'#!/bin/sh\necho mine; exec {sys.executable} "$@"\n')
+    own.chmod(0o755)
+    done = started(tmp_path, str(own))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "mine\nmine\nTrue 1 ['boot']\n"  # it was tried, and then run
+
+
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the system has no Python")
+@pytest.mark.parametrize("python", ["/usr/bin/python3.4711", "/bin/false", ""])
+def test_a_python_that_is_gone_does_not_lose_the_state(tmp_path: Path, python: str) -> None:
+    done = started(tmp_path, python)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 ['boot']\n", "")
+
+
+def test_without_any_python_the_unit_fails_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_OTHERS", "/nowhere/python3 /nowhere/python3.[1-9][0-9]")
+    done = started(tmp_path, "/usr/bin/python3.4711")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "The RDMA and SR-IOV state of this node is not restored: /usr/bin/python3.4711 is gone"
+    )
+    assert "play lanewise.dra.fabric" in done.stderr
+
+
+def test_a_program_that_fails_fails_the_unit(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import sys; sys.exit('no room')\n")
+    argv = shlex.split(start(sys.executable, str(tmp_path / "fails.py")))
+    done = subprocess.run([one.replace("$$", "$") for one in argv], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "no room\n")

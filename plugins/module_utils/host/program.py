@@ -34,6 +34,13 @@ NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
 _NAME = "lanewise_fabric"
+#: Where else a Python may be.
+_OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
+_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 9))"
+_NONE = (
+    "The RDMA and SR-IOV state of this node is not restored: {python} is gone, and there is no other Python from 3.9. "
+    "Install one, or play lanewise.dra.fabric on this node."
+)
 #: The oldest date of a zip file: the same sources make the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -53,7 +60,7 @@ Before=shutdown.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart={python} -I {program} boot
+ExecStart={start} boot
 TimeoutStartSec=10min
 
 [Install]
@@ -72,7 +79,7 @@ Before=kubelet.service lanewise-driver.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart={python} -I {program} network
+ExecStart={start} network
 TimeoutStartSec=10min
 
 [Install]
@@ -107,14 +114,28 @@ def archive() -> bytes:
 
 
 def unit() -> str:
-    """The systemd unit, ordered before the network and kubelet. It runs the Python that runs now."""
-    return _UNIT_TEXT.format(desired=DESIRED, python=sys.executable or "/usr/bin/python3", program=PROGRAM)
+    """The systemd unit, ordered before the network and kubelet."""
+    return _UNIT_TEXT.format(desired=DESIRED, start=start(sys.executable))
 
 
 def network_unit() -> str:
     """The unit for what needs the network: after it is there, and before kubelet."""
-    python = sys.executable or "/usr/bin/python3"
-    return _NETWORK_UNIT_TEXT.format(desired=DESIRED, first=UNIT, python=python, program=PROGRAM)
+    return _NETWORK_UNIT_TEXT.format(desired=DESIRED, first=UNIT, start=start(sys.executable))
+
+
+def start(python: str, program: str = PROGRAM) -> str:
+    """The command of a unit that runs the program: with the Python that runs now, or another one that is new enough
+    where an update of the system took that one away. Without any it fails, and says so in the journal.
+
+    Quoted for systemd, which makes $ of $$ (systemd.service(5), "Command lines").
+    """
+    first = f'"{python}" ' if python else ""
+    script = (
+        f"for python in {first}{_OTHERS}; do "
+        f'"$$python" -I -c "{_NEW_ENOUGH}" 2>/dev/null && exec "$$python" -I {program} "$$@"; done; '
+        f'echo "{_NONE.format(python=python or "/usr/bin/python3")}" >&2; exit 1'
+    )
+    return f"/bin/sh -c '{script}' lanewise-fabric"
 
 
 class Boot(Resource):

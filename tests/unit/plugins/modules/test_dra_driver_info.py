@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import os
+import sys
 
 import pytest
 import yaml
@@ -48,6 +49,9 @@ class Node:
         path = self.write(f"releases/{name}/.complete")
         os.utime(path, (installed, installed))
         self.write(f"releases/{name}/bin/lanewise-driver")
+        (self.folder / f"releases/{name}/bin/python").symlink_to(sys.executable)
+        version = os.path.basename(os.path.realpath(sys.executable))
+        (self.folder / f"releases/{name}/lib" / version).mkdir(parents=True)
 
     def link(self, name, release):
         (self.folder / name).symlink_to(f"releases/{release}")
@@ -122,3 +126,17 @@ def test_files_are_told_apart_and_contents_leave_the_kubeconfig_out(node, run):
     settings = f"{node.folder}/driver.yml"
     assert answer["contents"] == {settings: base64.b64encode(b"a: 1\n").decode()}
     assert "contents" not in run()
+
+
+def test_a_release_whose_python_an_update_took_away_is_not_complete(node, run):
+    for number, name in enumerate(("1.0.0-a", "1.0.0-b", "1.0.0-c")):
+        node.release(name, number)
+    gone = node.folder / "releases/1.0.0-b/bin/python"
+    gone.unlink()
+    gone.symlink_to("/usr/bin/python3.4711")
+    other = node.folder / "releases/1.0.0-c/bin/python"
+    other.unlink()
+    other.symlink_to(node.write("python3.98"))
+    os.chmod(node.folder / "python3.98", 0o755)
+    answer = run()
+    assert answer["releases"] == ["1.0.0-a"] and answer["partial"] == ["1.0.0-b", "1.0.0-c"]

@@ -1,0 +1,35 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the driver's doctor asks of the system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+cli = pytest.importorskip("lanewise_driver.cli", reason="the driver's package is not installed")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("exit 1", []),
+        ('test "$3" = lanewise-fabric.service', ["lanewise-fabric.service has failed: 'journalctl --boot --unit "]),
+        (None, []),
+    ],
+    ids=["well", "failed", "no systemd"],
+)
+def test_a_boot_that_restored_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: list[str]
+) -> None:
+    if script:
+        (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
+    assert os.environ["PATH"].startswith(str(tmp_path))
+    found = cli._failed_units()
+    assert len(found) == len(told) and all(one.startswith(start) for one, start in zip(found, told))
