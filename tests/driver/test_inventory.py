@@ -300,6 +300,7 @@ def test_the_ssh_path() -> None:
             "ip route add 198.51.100.1 via 192.0.2.9",
         ):
             subprocess.run(command.split(), check=True)
+        open("/proc/self/comm", "w").write("sshd")  # which is what a session is remembered for
         server = socket.create_server(("192.0.1.1", 22))
         import sys
         client = "s=socket.create_connection(('192.0.1.1',22),5,('198.51.100.1',0))"

@@ -14,10 +14,12 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+import shutil
 import socket
 import struct
 import subprocess
 import sys
+import time
 import typing as t
 
 import pytest
@@ -31,7 +33,7 @@ from lanewise_driver.settings import read
 
 _FAR = "/run/netns/far"
 #: Files that have to stay open as long as the node is there.
-_kept: list[t.Any] = []
+kept: list[t.Any] = []
 
 
 def world() -> None:
@@ -39,14 +41,19 @@ def world() -> None:
 
     The world also has 198.51.100.1 and 2001:db8:100::1, to which the node has no route.
     """
-    run("mkdir -p /run/netns; ip netns add far; ip -n far link set lo up")
+    near, far = ["link set lo up"], ["link set lo up"]
     for number in range(4):
-        run(f"ip link add nic{number} type veth peer name far{number} netns far")
-        run(f"ip link set nic{number} up; ip -n far link set far{number} up")
-        run(f"ip addr add 192.0.{number}.1/24 dev nic{number}; ip -n far addr add 192.0.{number}.9/24 dev far{number}")
-        run(f"ip addr add 2001:db8:{number}::1/64 dev nic{number} nodad")
-        run(f"ip -n far addr add 2001:db8:{number}::9/64 dev far{number} nodad")
-    run("ip -n far addr add 198.51.100.1/32 dev lo; ip -n far addr add 2001:db8:100::1/128 dev lo nodad")
+        near += [f"link add nic{number} type veth peer name far{number} netns far", f"link set nic{number} up"]
+        near += [
+            f"addr add 192.0.{number}.1/24 dev nic{number}",
+            f"addr add 2001:db8:{number}::1/64 dev nic{number} nodad",
+        ]
+        far += [f"link set far{number} up", f"addr add 192.0.{number}.9/24 dev far{number}"]
+        far += [f"addr add 2001:db8:{number}::9/64 dev far{number} nodad"]
+    far += ["addr add 198.51.100.1/32 dev lo", "addr add 2001:db8:100::1/128 dev lo nodad"]
+    run("mkdir -p /run/netns; ip netns add far")
+    run("ip -batch -", text="\n".join(near))
+    run("ip -n far -batch -", text="\n".join(far))
     for where in ("", "ip netns exec far "):
         run(f"{where}sh -c 'for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done'")
     ipv6.wait(lambda words: run(f"ip {words}"))
@@ -63,7 +70,7 @@ def connection(own: str, port: int, far: str, mark: int = 0, family: int = 0, bo
     client.settimeout(20)
     netns.run(_FAR, client.connect, _endpoint(own, port, bound.replace("nic", "far"), _FAR))
     server.settimeout(20)
-    _kept.extend((server, client, server.accept()))
+    kept.extend((server, client, server.accept()))
 
 
 def _socket(address: str, mark: int = 0, family: int = 0, bound: str = "") -> socket.socket:
@@ -89,7 +96,7 @@ def session(to: str, port: int, own: str) -> None:
     client.bind((own, 0))
     client.settimeout(20)
     client.connect((to, port))
-    _kept.extend((server, client))
+    kept.extend((server, client))
 
 
 def server_named(name: str, own: str, port: int, far: str) -> None:
@@ -107,7 +114,7 @@ def server_named(name: str, own: str, port: int, far: str) -> None:
     client.settimeout(20)
     netns.run(_FAR, client.connect, (own, port))
     assert process.stdout.readline() == "in\n"
-    _kept.extend((process, client))
+    kept.extend((process, client))
 
 
 def tun(name: str, tap: bool = False) -> None:
@@ -117,7 +124,7 @@ def tun(name: str, tap: bool = False) -> None:
     except OSError as error:
         pytest.skip(f"needs /dev/net/tun: {error.strerror}")
     fcntl.ioctl(opened, 0x400454CA, struct.pack("16sH22x", name.encode(), (2 if tap else 1) | 0x1000))  # TUNSETIFF
-    _kept.append(opened)
+    kept.append(opened)
     run(f"ip link set {name} up")
 
 
@@ -389,13 +396,13 @@ def link_local(own: str, far: str, interface: str) -> None:
     client.bind((far, 0, 0, other))
     client.settimeout(20)
     client.connect((own, 22, 0, other))
-    _kept.extend((server, client, server.accept()))
+    kept.extend((server, client, server.accept()))
 
 
 def to_itself(own: str, other: str) -> None:
     server = socket.create_server((own, 22))
     client = socket.create_connection((own, 22), 20, (other, 0))
-    _kept.extend((server, client, server.accept()))
+    kept.extend((server, client, server.accept()))
 
 
 def driver() -> dict[str, str]:
@@ -415,6 +422,64 @@ def test_what_carries_the_nodes_traffic(name: str) -> None:
     expected = dict(CASES[name].carried)
     assert driver() == expected
     assert management_interfaces(System()) == expected
+
+
+@pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="sshd is not installed")
+@on_a_node
+def test_who_has_not_logged_in_decides_nothing() -> None:
+    """A real server, on a port of its own: strangers who connect, also with the name of a user; then one with a key."""
+    world()
+    run("mkdir -p /run/sshd /run/keys; chmod 700 /run/keys")
+    for name in ("host", "user"):
+        run(f"ssh-keygen -q -t ed25519 -N '' -f /run/keys/{name}")
+    run("cp /run/keys/user.pub /run/keys/authorized")
+    config = "Port 2022\nHostKey /run/keys/host\nAuthorizedKeysFile /run/keys/authorized\nStrictModes no\nUsePAM no\n"
+    config += "PasswordAuthentication yes\nPidFile none\nPermitRootLogin yes\n"
+    run("cat > /run/keys/config", text=config)
+    server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", "/run/keys/config"])
+    ways = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-p", "2022"]
+    clients = []
+    try:
+        until(lambda: not subprocess.run(["ss", "-Htln"], capture_output=True, check=True).stdout.find(b":2022") < 0)
+        settings = read({})
+        node = Inventory(lambda: settings, lambda: ())
+        stranger = netns.run(_FAR, socket.create_connection, ("192.0.0.1", 2022), 20)
+        stranger.settimeout(20)
+        assert stranger.recv(100).startswith(b"SSH-2.0")
+        # asks for a password, which nobody gives
+        asking = ["nsenter", f"--net={_FAR}", "ssh", *ways, "-o", "PubkeyAuthentication=no", "root@192.0.1.1"]
+        shell = {"SSH_ASKPASS": "/bin/cat", "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": "none"}
+        clients.append(
+            subprocess.Popen(asking, stdin=subprocess.PIPE, env={**os.environ, **shell}, start_new_session=True)
+        )
+        until(lambda: "root [net]" in titles())
+        assert dict(node.carried()) == {} == management_interfaces(System())
+        with_key = ["nsenter", f"--net={_FAR}", "ssh", *ways, "-i", "/run/keys/user", "root@192.0.2.1", "echo in; cat"]
+        clients.append(subprocess.Popen(with_key, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert clients[-1].stdout and clients[-1].stdout.readline() == b"in\n"
+        expected = {"nic2": f"{LEADS} 192.0.2.9"}
+        assert dict(node.carried()) == expected == management_interfaces(System())
+        for client in clients:
+            client.kill()
+            client.wait()
+        stranger.close()
+        until(lambda: management_interfaces(System()) == {})
+        assert dict(node.carried()) == expected, "who has been logged in will be again"
+    finally:
+        for process in (*clients, server):
+            process.kill()
+            process.wait()
+
+
+def titles() -> str:
+    return run("ps -eo args | grep '^sshd'", check=False)
+
+
+def until(true: t.Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 @on_a_node

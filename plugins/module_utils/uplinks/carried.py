@@ -81,7 +81,7 @@ class Rule:
         self._root = root
         self._lock = threading.Lock()
         self._watch: Watch | None = None
-        self._ssh = ssh.ServerPorts(f"{root}/proc")
+        self._ssh = ssh.Servers(f"{root}/proc")
         self._clients: dict[tuple[Address, Address], None] = {}
         self._tables: _Tables | None = None
         self._files: tuple[float, tuple[list[storage.End], list[str]]] = (0.0, ([], []))
@@ -152,24 +152,27 @@ class Rule:
 
     def _sessions(self, tables: _Tables, known: Routes, ssh_ports: t.Collection[int], unread: list[str]) -> list[Path]:
         """Of SSH, with those of clients that were here before."""
-        found: list[Path] = []
-        open_now: dict[tuple[Address, Address], None] = {}
+        found: dict[tuple[Address, Address], Path] = {}
+        sure: dict[tuple[Address, Address], None] = {}
         try:
-            ports = sorted(self._ssh.now() | set(ssh_ports))
-            for one in sockets.established([(port, port) for port in ports], (), f"{self._root}/proc"):
-                pair = (one.own, one.far)
-                if pair not in open_now:
-                    open_now[pair] = None
-                    found.append(_of_socket(one, ssh_session(one.own, one.far)))
+            ports = sorted(self._ssh.ports(unread) | set(ssh_ports))
+            open_now = sockets.established([(port, port) for port in ports], (), f"{self._root}/proc")
+            for one, logged_in in self._ssh.sessions(open_now):
+                found.setdefault((one.own, one.far), _of_socket(one, ssh_session(one.own, one.far)))
+                if logged_in:
+                    sure[(one.own, one.far)] = None
         except OSError as error:
             unread.append(f"the open TCP connections ({error.strerror or error})")
         here = {own for own in {pair[0] for pair in self._clients} if own in tables.owners or known.holders(own)}
-        for own, far in [pair for pair in self._clients if pair[0] in here and pair not in open_now]:
-            found.append(ssh_session(own, far))
-        found = _bounded(found)
+        for pair in self._clients:
+            if pair[0] in here:
+                found.setdefault(pair, ssh_session(*pair))
+                sure[pair] = None
+        kept = _bounded(found.values())
         if self._remember:
-            self._clients = dict.fromkeys((path.own, path.far) for path in found if path.own and path.far)
-        return found
+            kept_pairs = {(path.own, path.far) for path in kept}
+            self._clients = {pair: None for pair in sure if pair in kept_pairs}
+        return kept
 
     def _storage(self, aged: bool, unread: list[str]) -> list[Path]:
         """Of storage that this node uses, and of what it serves to others."""

@@ -54,7 +54,7 @@ def established(own: t.Sequence[Ports], far: t.Sequence[Ports], proc: str = "/pr
     """
     ranges = [(True, *one) for one in own] + [(False, *one) for one in far]
     found = [one for one in _read(_ESTABLISHED, ranges, proc) if not one.far.is_loopback]
-    return sorted(found, key=lambda one: (one.own.packed, one.far.packed, one.own_port, one.far_port))
+    return sorted(found, key=lambda one: (one.own.version, one.own.packed, one.far.packed, one.own_port, one.far_port))
 
 
 def listening(proc: str = "/proc") -> list[Socket]:

@@ -3,57 +3,128 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Which TCP ports SSH servers of this node have."""
+"""The SSH servers of this node: their ports, and which connections to them are those of somebody who has logged in.
+
+Anyone who reaches a server can connect to it. A connection whose other end has not proven yet who it is must not decide
+what the node keeps for itself. OpenSSH says it in the titles of its processes: C(sshd: [accepted]) and, with a name,
+C(sshd: root [net]) before, C(sshd: root@notty) after (sshd.c, auth2.c, session.c; since 10.0 sshd-auth is a program of
+its own).
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import typing as t
+from dataclasses import dataclass, field
 
-from . import sockets
+from .sockets import Socket, listening
 
-SSH = 22
-_SERVERS = ("sshd", "sshd-session", "dropbear")
+PORT = 22
+_SERVERS = ("sshd", "sshd-session", "sshd-auth", "dropbear")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
+_STRANGER = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
 
 
-class ServerPorts:
-    """The ports on which SSH servers listen, with 22 in any case.
+@dataclass
+class _Seen:
+    """What a look at every process has shown: by inode of a socket whether its holders know who is at the other end."""
 
-    To tell whose a listening socket is takes a look at every process. It is taken only when a socket listens that did
-    not at the last look: a node has few, and they seldom change. In a pod without the node's processes only port 22 is
-    known. Not for use by several threads at once.
+    known: dict[int, bool] = field(default_factory=dict)
+    servers: bool = False
+    unread: str = ""
+
+
+class Servers:
+    """Not for use by several threads at once.
+
+    To tell whose a socket is takes a look at every process. It is taken only for sockets that were not there at the
+    last look. In a pod without the node's processes none is seen: then the servers' port is 22.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._known: frozenset[int] = frozenset()
+        self._listening: frozenset[int] = frozenset()
         self._ports: frozenset[int] = frozenset()
+        self._known: frozenset[int] = frozenset()
 
-    def now(self) -> set[int]:
-        """Raises OSError where the sockets cannot be listed."""
-        found = sockets.listening(self._proc)
+    def ports(self, unread: list[str]) -> set[int]:
+        """Where SSH servers listen, with 22 in any case; what cannot be read is added to C(unread).
+
+        Raises OSError where the sockets cannot be listed.
+        """
+        found = listening(self._proc)
         inodes = frozenset(one.inode for one in found)
-        if not inodes <= self._known:
-            held = self._held()
-            self._ports = frozenset(one.own_port for one in found if one.inode in held)
-        self._known = inodes
-        return {SSH, *self._ports}
+        if not inodes <= self._listening:
+            seen = self._look()
+            self._ports = frozenset(one.own_port for one in found if one.inode in seen.known)
+            if seen.unread:
+                unread.append(seen.unread)
+                return {PORT, *self._ports}
+        self._listening = inodes
+        return {PORT, *self._ports}
 
-    def _held(self) -> set[int]:
-        """Inodes of the sockets that SSH servers have open. A process that has ended meanwhile has none."""
-        found: set[int] = set()
-        for entry in os.listdir(self._proc):
-            if not entry.isdigit():
-                continue
+    def sessions(self, found: t.Sequence[Socket]) -> list[tuple[Socket, bool]]:
+        """The connections of C(found) but those of strangers, each with whether its other end has logged in for sure.
+
+        That nobody has accepted yet are left out. Of one whose server cannot be seen it is not sure.
+        """
+        found = [one for one in found if one.inode]
+        inodes = frozenset(one.inode for one in found)
+        self._known &= inodes
+        if inodes <= self._known:
+            return [(one, True) for one in found]
+        seen = self._look()
+        self._known |= {inode for inode in inodes if seen.known.get(inode)}
+        return [
+            (one, one.inode in self._known or not seen.servers)
+            for one in found
+            if one.inode in self._known or one.inode not in seen.known
+        ]
+
+    def _look(self) -> _Seen:
+        """At the processes of SSH servers. One that has ended meanwhile has no sockets."""
+        seen = _Seen()
+        processes = list(self._processes())
+        seen.servers = bool(processes)
+        # the one that talks to a stranger may be another user's, whose sockets we need not be allowed to see
+        unsure = {parent for _folder, parent, stranger in processes if stranger}
+        for folder, _parent, stranger in processes:
             try:
-                with open(f"{self._proc}/{entry}/comm", encoding="utf-8", errors="replace") as file:
-                    if file.read().strip() not in _SERVERS:
-                        continue
-                for descriptor in os.listdir(f"{self._proc}/{entry}/fd"):
-                    match = _SOCKET.match(os.readlink(f"{self._proc}/{entry}/fd/{descriptor}"))
+                for descriptor in os.listdir(f"{folder}/fd"):
+                    match = _SOCKET.match(os.readlink(f"{folder}/fd/{descriptor}"))
                     if match:
-                        found.add(int(match.group(1)))
+                        inode = int(match.group(1))
+                        logged_in = not stranger and folder.rpartition("/")[2] not in unsure
+                        seen.known[inode] = seen.known.get(inode, True) and logged_in
+            except PermissionError as error:
+                if _owner(folder) == 0:
+                    seen.unread = f"the sockets of SSH servers ({error.strerror})"
             except OSError:
                 continue
-        return found
+        return seen
+
+    def _processes(self) -> t.Iterator[tuple[str, str, bool]]:
+        """Of SSH servers: the folder, the parent's number, and whether the title tells of a stranger."""
+        for entry in os.listdir(self._proc):
+            folder = f"{self._proc}/{entry}"
+            try:
+                if not entry.isdigit() or (name := _text(f"{folder}/comm").strip()) not in _SERVERS:
+                    continue
+                # pid (comm) state ppid ...; the comm may have anything in it
+                parent = _text(f"{folder}/stat").rpartition(")")[2].split()[1]
+                yield folder, parent, name == "sshd-auth" or bool(_STRANGER.search(_text(f"{folder}/cmdline")))
+            except (OSError, IndexError):
+                continue
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(4096)
+
+
+def _owner(path: str) -> int | None:
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return None
