@@ -5,11 +5,12 @@
 """The host state of an interface: reading all of it on the node, and making it so again.
 
 It is JSON: name, kind, altnames, alias, mtu, mac, permanentMac, up, flags, txQueueLength, group, sizes of gso and gro,
-master (a name), xdp (the kernel's numbers of programs), addresses, neighbors (addresses.py), routes, rules (routes.py),
-sysctls (sysctls.py), ethtool (ethtool.py), qdiscs (qdiscs.py) and, for a virtual function, vf (vf.py). What the kernel
-learns anew, such as routes of router advertisements, is in it, but is not restored. XDP programs stay on an interface
-wherever it goes: one that a pod left is taken away. Classes and filters of qdiscs, programs of tcx and nexthop objects
-are not in it; a route by a nexthop object comes back with the next hop itself.
+master (a name), xdp, programs (the kernel's numbers of BPF programs: programs.py), addresses, neighbors (addresses.py),
+routes, rules (routes.py), sysctls (sysctls.py), ethtool (ethtool.py), driver (ethtool_netlink.py), qdiscs (qdiscs.py),
+all other attributes and files of the link (link_dump.py) and, for a virtual function, vf, for a physical one vfs
+(vf.py). What the kernel learns anew, such as routes of router advertisements, is in it, but is not restored. BPF
+programs stay on an interface wherever it goes: one that a pod left is taken away. Classes and filters of qdiscs and
+nexthop objects are not in it; a route by a nexthop object comes back with the next hop itself.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import json
 import time
 import typing as t
 
-from . import addresses, links, netlink, qdiscs, routes, sysctls, vf
+from . import addresses, link_dump, links, netlink, programs, qdiscs, routes, sysctls, vf
 from .ethtool import Ethtool
+from .ethtool_netlink import EthtoolNetlink
 from .links import step
 from .netlink import Netlink
 
@@ -74,6 +76,11 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
     state["qdiscs"] = qdiscs.listed(connection, link.index)
     with Ethtool() as tool:
         state["ethtool"] = tool.read(name)
+    with EthtoolNetlink() as tool:
+        state["driver"] = tool.read(name)
+    state["attributes"] = link_dump.attributes(link)
+    state["files"] = link_dump.files(name)
+    state["programs"] = programs.listed(link.index, link.kind)
     one = vf.function(address) if address else None
     if one:
         try:
@@ -82,6 +89,8 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
             # no physical function here that manages it, as in a virtual machine
             if error.errno != errno.ENODEV:
                 raise
+    elif address and (count := vf.count(address)):
+        state["vfs"] = vf.read_all(connection, link.index, count)
     return state
 
 
@@ -116,6 +125,11 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     _restore_vf(connection, state, address, notes)  # first: a function may only take the address that it was given
     name = _restore_link(connection, link, state, notes)
     _restore_ethtool(name, state["ethtool"], notes)
+    if state.get("vfs"):
+        _try(notes, "vfs", vf.write_all, connection, index, state["vfs"])
+    if "driver" in state:
+        with EthtoolNetlink() as tool:
+            tool.write(name, state["driver"])
     wanted = dict(state["sysctls"])
     held = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
     _try(notes, "sysctls", sysctls.write, name, {key: "0" if key == _ACCEPT_DAD else _GEN_NONE for key in held})
@@ -134,6 +148,8 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     _try(notes, "sysctls", sysctls.write, name, held)
     _trim_addresses(connection, index, state)
     _restore_qdiscs(connection, index, state, notes)
+    if "files" in state:
+        link_dump.write_files(name, state["files"])
     for neighbor in addresses.neighbors(connection, index):
         if neighbor not in state["neighbors"]:
             _try(notes, "neighbors", addresses.remove_neighbor, connection, index, neighbor)
@@ -165,7 +181,8 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
             said += [f"{key}: {_key(item)} is missing" for item in lacking]
             said += [f"{key}: {_key(item)} is there in addition" for item in extra]
         elif isinstance(value, dict) and isinstance(now, dict):
-            said += [f"{key}: {one} is {now.get(one)}, was {value[one]}" for one in value if value[one] != now.get(one)]
+            unlike = [one for one in sorted({*value, *now}) if value.get(one) != now.get(one)]
+            said += [f"{key}: {one} is {now.get(one)}, was {value.get(one)}" for one in unlike]
         else:
             said.append(f"{key} is {now}, was {value}")
     return said
@@ -227,6 +244,10 @@ def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: l
     if state["alias"] != netlink.string(link.raw.get(links.IFLA_IFALIAS, b"")):
         alias = netlink.attribute(links.IFLA_IFALIAS, state["alias"].encode())
         _try(notes, "alias", links.change, connection, index, alias)
+    if any(state["xdp"].get(place) != program for place, program in link.xdp.items()):
+        _try(notes, "links of XDP programs", programs.end_xdp_links, index)
+        link = links.get(connection, index=index) or link
+    _try(notes, "BPF programs", programs.remove, index, link.kind, state.get("programs"))
     for place, program in link.xdp.items():
         if state["xdp"].get(place) != program:
             _try(notes, f"XDP program ({place})", links.remove_xdp, connection, index, place)
@@ -236,13 +257,15 @@ def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: l
     elif (master.index if master else 0) != link.number(links.IFLA_MASTER):
         value = netlink.u32(links.IFLA_MASTER, master.index if master else 0)
         _try(notes, f"master {state['master']}", links.change, connection, index, value)
+    if "attributes" in state:
+        _try(notes, "attributes", link_dump.send_back, connection, index, state["attributes"])
     return name
 
 
 def _restore_vf(connection: Netlink, state: Object, address: str | None, notes: list[str]) -> None:
     one = vf.function(address) if address else None
     if one and "vf" in state:
-        _try(notes, "settings of the virtual function", vf.write, connection, one, state["vf"])
+        _try(notes, "vf", vf.write, connection, one, state["vf"])
 
 
 def _restore_ethtool(name: str, state: Object, notes: list[str]) -> None:

@@ -34,8 +34,10 @@ IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS = 1, 8
 
 IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_MULTICAST = 0x1, 0x80, 0x100, 0x200, 0x1000
-#: The flags that an administrator sets, beside up.
+IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 0x2000, 0x4000, 0x8000
+#: The flags that can be set, beside up (net/core/dev.c, __dev_change_flags).
 KEPT_FLAGS = IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST
+KEPT_FLAGS |= IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
 
 #: InterfaceConfig's and the host state's names of sizes.
 SIZES = {

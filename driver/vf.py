@@ -21,12 +21,16 @@ from .netlink import Netlink
 PCI = "/sys/bus/pci/devices"
 _INFO = 1
 _MAC, _VLAN, _SPOOFCHK, _LINK_STATE, _RATE, _TRUST, _VLAN_LIST = 1, 2, 4, 5, 6, 9, 12
+_RSS_QUERY, _NODE_GUID, _PORT_GUID = 7, 10, 11
 _UNKNOWN = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
 #: Length of the address in ifla_vf_mac, which is room for the longest one.
 _MAC_ROOM = 32
 _VLAN_INFO = struct.Struct("=III2s2x")
 _8021Q = b"\x81\x00"
+#: struct ifla_vf_guid
+_GUID = struct.Struct("=I4xQ")
+_GUIDS = {"nodeGuid": _NODE_GUID, "portGuid": _PORT_GUID}
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,13 @@ def parse(link: links.Link, index: int) -> dict[str, t.Any]:
                 settings["vlanProtocol"] = protocol.hex()
         if _RATE in raw:
             _unused, settings["minTxRate"], settings["maxTxRate"] = struct.unpack_from("=III", raw[_RATE])
-        for key, name in ((_SPOOFCHK, "spoofchk"), (_TRUST, "trust")):
+        for key, name in ((_SPOOFCHK, "spoofchk"), (_TRUST, "trust"), (_RSS_QUERY, "rssQuery")):
             value = struct.unpack_from("=II", raw[key])[1] if key in raw else _UNKNOWN
             if value != _UNKNOWN:
                 settings[name] = bool(value)
+        for name, key in _GUIDS.items():
+            if len(raw.get(key, b"")) >= _GUID.size:
+                settings[name] = _GUID.unpack_from(raw[key])[1]
         state = struct.unpack_from("=II", raw[_LINK_STATE])[1] if _LINK_STATE in raw else _UNKNOWN
         if state < len(_LINK_STATES):
             settings["linkState"] = _LINK_STATES[state]
@@ -93,14 +100,60 @@ def parse(link: links.Link, index: int) -> dict[str, t.Any]:
 
 
 def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> None:
-    """Makes the settings that differ, one request each, so that an error names the one that was refused."""
+    """Makes the settings that differ. All are tried, whichever of them is refused; then OSError with the number of the
+    first refusal and the names of all."""
     link = owner(connection, one)
-    now = parse(link, one.index)
-    for name, message in messages(one.index, now, wanted):
+    write_to(connection, link.index, one.index, parse(link, one.index), wanted)
+
+
+def write_to(
+    connection: Netlink, pf: int, index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]
+) -> None:
+    """As :func:`write`, of the virtual function C(index) of the link C(pf), whose settings are C(now)."""
+    refused: list[tuple[str, int]] = []
+    for name, message in messages(index, now, wanted):
         try:
-            links.change(connection, link.index, netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(_INFO, message)))
+            links.change(connection, pf, netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(_INFO, message)))
         except OSError as error:
-            raise OSError(error.errno, f"vf.{name}: {os.strerror(error.errno or 0)}") from error
+            refused.append((name, error.errno or 0))
+    if refused:
+        raise OSError(refused[0][1], ", ".join(f"vf.{name}: {os.strerror(code)}" for name, code in refused))
+
+
+def count(address: str) -> int:
+    """How many virtual functions a PCI function has now."""
+    try:
+        with open(f"{PCI}/{address}/sriov_numvfs", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def read_all(connection: Netlink, index: int, number: int) -> dict[str, t.Any]:
+    """The settings of all virtual functions of a link, by their number as text. Whoever has a physical function can
+    change them."""
+    link = links.get(connection, index=index, vfs=True)
+    found = {}
+    for one in range(number if link is not None else 0):
+        try:
+            found[str(one)] = parse(t.cast(links.Link, link), one)
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+    return found
+
+
+def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, t.Any]) -> None:
+    """Gives the virtual functions of a link their settings back. All are tried; then OSError names what was refused."""
+    now = read_all(connection, index, 1 + max(map(int, wanted), default=-1))
+    refused = []
+    for number, settings in wanted.items():
+        try:
+            write_to(connection, index, int(number), now.get(number, {}), settings)
+        except OSError as error:
+            refused.append((error.errno, f"VF {number}: {error.args[1]}"))
+    if refused:
+        raise OSError(refused[0][0], "; ".join(text for _code, text in refused))
 
 
 def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
@@ -151,6 +204,11 @@ def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.An
         yield "maxTxRate", netlink.attribute(_RATE, rates)
     if differs("spoofchk"):
         yield "spoofchk", netlink.attribute(_SPOOFCHK, struct.pack("=II", index, after("spoofchk")))
+    if differs("rssQuery"):
+        yield "rssQuery", netlink.attribute(_RSS_QUERY, struct.pack("=II", index, after("rssQuery")))
+    for name, kind in _GUIDS.items():
+        if differs(name):
+            yield name, netlink.attribute(kind, _GUID.pack(index, after(name)))
     if differs("linkState"):
         state = _LINK_STATES.index(wanted["linkState"])
         yield "linkState", netlink.attribute(_LINK_STATE, struct.pack("=II", index, state))

@@ -36,7 +36,8 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 #: e2fsprogs reads archives through libarchive, which makes a filesystem with owners and devices without being root.
 TOOLS = ("qemu-system-x86", "qemu-utils", "e2fsprogs", "libarchive13t64", "mmdebstrap")
-KERNEL = ("linux-image-amd64", "linux-headers-amd64", "linux-source-6.12", "busybox-static")
+SOURCE = "linux-source-6.12"
+KERNEL = ("linux-image-amd64", "linux-headers-amd64", SOURCE, "busybox-static")
 BUILD = ("make", "gcc", "binutils", "bash", "coreutils", "cpio", "dash", "diffutils", "findutils", "grep", "gzip")
 BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
 IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
@@ -44,7 +45,7 @@ IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibver
 IMAGE += ("python3", "python3-venv", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables", "libstdc++6")
 LOADERS = {"grub-pc": ("grub-pc",), "systemd-boot": ("systemd-boot", "dosfstools")}
 #: What the first run of each took on two cores, downloads included.
-SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25}
+SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specifications": 20}
 
 
 class Broken(Exception):
@@ -292,6 +293,33 @@ def loaders() -> Path:
         shutil.rmtree(tree)
 
     return made("loaders", [SUITE, *LOADERS["grub-pc"], *LOADERS["systemd-boot"], boot.name], make)
+
+
+@functools.lru_cache(None)
+def specifications() -> Path:
+    """A folder with the kernel's netlink specifications, rt_link.yaml and its like. Raises Missing and Broken."""
+    if not list(LAB.glob("specifications-*")):
+        supported()
+
+    def make(folder: Path) -> None:
+        tree = folder.parent / "tree"
+        unpack([path for path in packages(SOURCE) if path.name.startswith(f"{SOURCE}_")], tree)
+        [archive_] = (tree / "usr/src").glob("linux-source-*.tar.xz")
+        run(
+            [
+                "tar",
+                "-xJf",
+                archive_,
+                "-C",
+                folder,
+                "--strip-components=4",
+                "--wildcards",
+                "*/Documentation/netlink/specs/*.yaml",
+            ]
+        )
+        shutil.rmtree(tree)
+
+    return made("specifications", [SUITE, SOURCE], make)
 
 
 def ensure() -> tuple[Path, Path, Path]:

@@ -10,13 +10,15 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import time
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
-from lanewise_driver import interfaces, netns, stacked, take_back
+from lanewise_driver import interfaces, netns, programs, stacked, take_back
 from lanewise_driver.errors import KernelError
 from lanewise_driver.interfaces import Identity
 
@@ -227,3 +229,57 @@ def test_an_interface_in_a_hidden_namespace_is_not_told_to_be_gone() -> None:
             time.sleep(0.01)
         outcome = take_back.take_back(ONE, host, None, {})
         assert outcome.reasons == [] and "is gone" in outcome.notes[0]
+
+
+# ---- settings that outlive a namespace
+
+
+SETTINGS = {
+    "link mode": "ip link set one mode dormant",
+    "state": "ip link set one state dormant",
+    "broadcast address": "ip link set one broadcast 02:00:00:00:00:bb",
+    "protocol down": "ip link set one protodown on; ip link set one protodown_reason 3 on",
+    "token": "ip token set ::77 dev one; sysctl -w net.ipv6.conf.one.accept_ra=2; ip token set ::77 dev one",
+    "GRO flush": "echo 20000 > /sys/class/net/one/gro_flush_timeout; echo 3 > /sys/class/net/one/napi_defer_hard_irqs",
+    "steering": "echo 3 > /sys/class/net/one/queues/rx-0/rps_cpus; echo 1 > /sys/class/net/one/queues/tx-0/xps_cpus",
+    "threads": "echo 1 > /sys/class/net/one/threaded",
+    "rate": "echo 5 > /sys/class/net/one/queues/tx-0/tx_maxrate",
+    "channels": "ethtool -L one rx 1 tx 1",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@on_a_node
+def test_a_setting_that_outlives_the_namespace(setting: str) -> None:
+    pair("one")
+    wait_for_ipv6()
+    before, host = shown("one"), interfaces.snapshot(ONE)
+    with Pod() as pod, Pod("next") as follower:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run(f"unshare -m sh -c 'mount -t sysfs sys /sys; {SETTINGS[setting]}'", check=False)
+        assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
+        wait_for_ipv6()
+        assert shown("one") == before
+        assert interfaces.snapshot(ONE) == host
+        interfaces.attach(ONE, host, {}, follower.pin)
+        assert "state UP" in follower.run("ip link show one")
+        assert interfaces.detach(ONE, host, follower.pin, {}) == []
+
+
+@on_a_node
+def test_bpf_programs_do_not_stay() -> None:
+    """The kernel keeps programs of XDP and tcx over a move, and those that a link holds refuse to be taken by name."""
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        held: list[int] = []
+        for number in range(8):
+            held += tenant.attach_programs(pod, "one", random.Random(number))
+        assert "prog/xdp" in pod.run("ip link show one")
+        assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
+        with interfaces.Netlink() as connection:
+            link = interfaces.links.get(connection, name="one")
+        assert link is not None and programs.listed(link.index) == {} and link.xdp == {}
+        for descriptor in held:
+            os.close(descriptor)

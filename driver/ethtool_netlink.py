@@ -1,0 +1,148 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""All settings that a driver tells by the kernel's netlink family "ethtool": each is read with its GET and sent back
+with its SET, in the very attributes that were told. Numbers are those of linux/ethtool_netlink.h and linux/genetlink.h.
+
+Features and private flags are in ethtool.py alone: a SET of these wants another form than the GET tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import typing as t
+
+from . import netlink
+from .netlink import Netlink
+
+_GENERIC = 16
+_CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
+_GENL = struct.Struct("=BBxx")
+_HEADER, _DEV_NAME, _FLAGS = 1, 2, 3
+_COMPACT = 1
+_ETHTOOL_VERSION = 1
+
+Told = dict[str, dict[str, str]]
+
+
+class _Setting(t.NamedTuple):
+    """A GET, its SET (0: there is none), the only attributes that a SET takes (none given: all that were told), and
+    those that are no setting: states, statistics, maxima."""
+
+    get: int
+    put: int
+    runs: frozenset[int] = frozenset()
+    takes: frozenset[int] = frozenset()
+
+
+def _setting(get: int, put: int, runs: t.Iterable[int] = (), takes: t.Iterable[int] = ()) -> _Setting:
+    return _Setting(get, put, frozenset(runs), frozenset(takes))
+
+
+#: In the order in which they are sent back: numbers of channels decide about what comes after.
+_SETTINGS = {
+    "linkmodes": _setting(4, 5, runs=(4, 5, 6, 8, 9, 10), takes=(2, 3)),
+    "debug": _setting(7, 8),
+    "wake on LAN": _setting(9, 10, takes=(2, 3)),
+    "channels": _setting(17, 18, takes=(6, 7, 8, 9)),
+    "rings": _setting(15, 16, takes=(6, 7, 8, 9, 10, 11, 12, 13, 14, 15)),
+    "coalesce": _setting(19, 20),
+    "pause": _setting(21, 22, runs=(5, 6)),
+    "energy efficient": _setting(23, 24, runs=(3, 4)),
+    "time stamping": _setting(46, 47),
+    "error correction": _setting(29, 30, runs=(4, 5)),
+    "module": _setting(34, 35, runs=(3,)),
+    "receive side scaling": _setting(38, 48, takes=(2, 3, 4, 5, 6)),
+    "collision avoidance": _setting(39, 40, runs=(9,)),
+    "frame preemption": _setting(42, 43, runs=(3, 5, 7, 8, 9, 11, 12)),
+}
+#: How kernels and drivers say that they do not have something.
+_NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
+
+
+class EthtoolNetlink:
+    """The settings of links in one network namespace, as a context manager. Errors are OSError.
+
+    A kernel before Linux 5.6 does not have the family: then there are none.
+    """
+
+    def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
+        self._connection = Netlink(netns, _GENERIC)
+        self._family = _family(self._connection)
+
+    def __enter__(self) -> EthtoolNetlink:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self._connection.close()
+
+    def read(self, name: str) -> Told:
+        """By setting the attributes that were told, by number, in hexadecimal."""
+        found: Told = {}
+        for setting, one in _SETTINGS.items() if self._family else ():
+            try:
+                replies = self._connection.request(self._family, self._head(one.get, name))
+            except OSError as error:
+                if error.errno in _NOT_THERE:
+                    continue
+                raise
+            told = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
+            kept = {
+                str(kind): value.hex()
+                for kind, value in told.items()
+                if kind != _HEADER and kind not in one.runs and (not one.takes or kind in one.takes)
+            }
+            if kept:
+                found[setting] = kept
+        return found
+
+    def write(self, name: str, wanted: Told) -> None:
+        """Sends back what differs. What a driver does not take that way differs afterwards."""
+        now = self.read(name)
+        for setting, one in _SETTINGS.items() if self._family else ():
+            values = wanted.get(setting)
+            if not values or not one.put or values == now.get(setting):
+                continue
+            body = self._head(one.put, name)
+            for kind, value in values.items():
+                if now.get(setting, {}).get(kind) != value or one.put in _WHOLE:
+                    body += netlink.attribute(int(kind), bytes.fromhex(value), nested=_is_nest(bytes.fromhex(value)))
+            with contextlib.suppress(OSError):
+                self._connection.request(self._family, body)
+
+    def _head(self, command: int, name: str) -> bytes:
+        flags = netlink.u32(_FLAGS, _COMPACT)
+        return _GENL.pack(command, _ETHTOOL_VERSION) + netlink.nest(_HEADER, netlink.text(_DEV_NAME, name), flags)
+
+
+#: Settings that are set as a whole: what is left out would be taken for off.
+_WHOLE = (10, 24, 30)
+
+
+def _is_nest(value: bytes) -> bool:
+    """Whether an attribute holds others, as far as its form tells: those that do are sent back with the flag for it."""
+    if len(value) < 8:
+        return False
+    offset = 0
+    while offset + 4 <= len(value):
+        length, kind = struct.unpack_from("=HH", value, offset)
+        if length < 4 or offset + length > len(value) or not 0 < kind & 0x3FFF < 64:
+            return False
+        offset += (length + 3) & ~3
+    return offset >= len(value)
+
+
+def _family(connection: Netlink) -> int:
+    body = _GENL.pack(_GET_FAMILY, 1) + netlink.text(_FAMILY_NAME, "ethtool")
+    try:
+        replies = connection.request(_CONTROL, body)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return 0
+        raise
+    told = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
+    return netlink.number(told.get(_FAMILY_ID, b""))

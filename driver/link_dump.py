@@ -1,0 +1,230 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""All that the kernel tells of a link in its rtnetlink message and in /sys/class/net, to be compared and sent back.
+
+Nothing is picked: every attribute and every file is taken, those of a newer kernel too, but for what may differ between
+two looks at a link that is the same (C(MAY_DIFFER), C(_FILES_MAY_DIFFER)), each with the reason.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import typing as t
+
+from . import links, netlink
+from .netlink import Netlink
+
+SYS = "/sys/class/net"
+
+_NAMES = (
+    "UNSPEC ADDRESS BROADCAST IFNAME MTU LINK QDISC STATS COST PRIORITY MASTER WIRELESS PROTINFO TXQLEN MAP WEIGHT "
+    "OPERSTATE LINKMODE LINKINFO NET_NS_PID IFALIAS NUM_VF VFINFO_LIST STATS64 VF_PORTS PORT_SELF AF_SPEC GROUP "
+    "NET_NS_FD EXT_MASK PROMISCUITY NUM_TX_QUEUES NUM_RX_QUEUES CARRIER PHYS_PORT_ID CARRIER_CHANGES PHYS_SWITCH_ID "
+    "LINK_NETNSID PHYS_PORT_NAME PROTO_DOWN GSO_MAX_SEGS GSO_MAX_SIZE PAD XDP EVENT NEW_NETNSID IF_NETNSID "
+    "CARRIER_UP_COUNT CARRIER_DOWN_COUNT NEW_IFINDEX MIN_MTU MAX_MTU PROP_LIST ALT_IFNAME PERM_ADDRESS "
+    "PROTO_DOWN_REASON PARENT_DEV_NAME PARENT_DEV_BUS_NAME GRO_MAX_SIZE TSO_MAX_SIZE TSO_MAX_SEGS ALLMULTI "
+    "DEVLINK_PORT GSO_IPV4_MAX_SIZE GRO_IPV4_MAX_SIZE DPLL_PIN MAX_PACING_OFFLOAD_HORIZON NETNS_IMMUTABLE HEADROOM "
+    "TAILROOM"
+).split()
+_NUMBERS = {name: number for number, name in enumerate(_NAMES)}
+
+_ELSEWHERE = "compared in a form of its own (host_state.py)"
+_COUNTS = "counts what happened"
+_STATE = "follows from carrier and from the other end"
+_INDEX = "numbers of links and namespaces are given anew when either end moves"
+_USERS = "also counts the node's own listeners; take_back.py looks at it when the link arrives"
+#: Attributes that are no setting of the link, or are compared elsewhere, and why.
+MAY_DIFFER = {
+    **dict.fromkeys(("ADDRESS", "IFNAME", "MTU", "MASTER", "TXQLEN", "IFALIAS", "GROUP", "PROP_LIST"), _ELSEWHERE),
+    **dict.fromkeys(("GSO_MAX_SEGS", "GSO_MAX_SIZE", "GRO_MAX_SIZE", "GSO_IPV4_MAX_SIZE"), _ELSEWHERE),
+    **dict.fromkeys(("GRO_IPV4_MAX_SIZE", "PERM_ADDRESS", "XDP", "NUM_VF", "VFINFO_LIST"), _ELSEWHERE),
+    **dict.fromkeys(("STATS", "STATS64", "CARRIER_CHANGES", "CARRIER_UP_COUNT", "CARRIER_DOWN_COUNT"), _COUNTS),
+    **dict.fromkeys(("CARRIER", "EVENT"), _STATE),
+    **dict.fromkeys(("LINK", "LINK_NETNSID", "NEW_NETNSID", "IF_NETNSID", "NEW_IFINDEX"), _INDEX),
+    **dict.fromkeys(("PROMISCUITY", "ALLMULTI"), _USERS),
+    "QDISC": "noop until the link was up for the first time; those that somebody set are compared in qdiscs.py",
+    "WIRELESS": "is an event and no setting",
+    "PAD": "has no meaning",
+}
+
+_INFO_KEPT = {1: "KIND", 2: "DATA", 4: "SLAVE_KIND"}
+#: Kinds of links whose own data has timers.
+_INFO_RUNS = ("bridge", "bond")
+_INET_KEPT = {1: "CONF"}
+#: Of AF_INET6 the flags, statistics, ICMP statistics and the time stamps of the cache are left out.
+_INET6_KEPT = {2: "CONF", 7: "TOKEN", 8: "ADDR_GEN_MODE", 9: "RA_MTU"}
+_INET6, _TOKEN = "AF_INET6", 7
+_NO_TOKEN = bytes(16)
+_REASON_MASK, _REASON_VALUE = 1, 2
+_TESTING, _DORMANT, _UP = 4, 5, 6
+
+#: Files below /sys/class/net/NAME that may differ.
+_FILES_MAY_DIFFER = {
+    **dict.fromkeys(("ifindex", "iflink"), _INDEX),
+    **dict.fromkeys(("carrier_changes", "carrier_up_count", "carrier_down_count"), _COUNTS),
+    **dict.fromkeys(("carrier", "operstate", "speed", "duplex", "dormant", "testing", "uevent"), _STATE),
+    **dict.fromkeys(("address", "mtu", "tx_queue_len", "netdev_group", "ifalias", "flags"), _ELSEWHERE),
+    **dict.fromkeys(("link_mode", "broadcast", "proto_down"), "is an attribute of the rtnetlink message too"),
+    "addr_assign_type": "says that an address was set, which restoring it is",
+    "name_assign_type": "says that a name was set, which restoring it is",
+}
+_QUEUE_FILES_MAY_DIFFER = {
+    **dict.fromkeys(("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"), _COUNTS),
+    "traffic_class": "follows from the queueing discipline",
+}
+#: Written back even where they are equal: that also takes away what was set for single NAPI instances.
+_FOR_ALL_NAPI = ("gro_flush_timeout", "napi_defer_hard_irqs")
+
+
+def name(kind: int) -> str:
+    """What linux/if_link.h calls an attribute, without IFLA_; a number for one that came later."""
+    return _NAMES[kind] if kind < len(_NAMES) else str(kind)
+
+
+def attributes(link: links.Link) -> dict[str, str]:
+    """The attributes of a link, by name, in hexadecimal; without what may differ."""
+    found: dict[str, str] = {}
+    for kind, value in link.raw.items():
+        called = name(kind)
+        if called in MAY_DIFFER:
+            continue
+        if called == "OPERSTATE":
+            # two of its values are a setting, the others follow from carrier
+            if value[0] in (_TESTING, _DORMANT):
+                found[called] = value.hex()
+        elif called == "LINKINFO":
+            found.update(_parts("LINKINFO", value, _INFO_KEPT))
+            if link.kind in _INFO_RUNS:
+                found.pop("LINKINFO.DATA", None)
+        elif called == "AF_SPEC":
+            for family, inner in netlink.pairs(value):
+                if family == socket.AF_INET:
+                    found.update(_parts("AF_INET", inner, _INET_KEPT))
+                elif family == socket.AF_INET6:
+                    found.update(_parts(_INET6, inner, _INET6_KEPT))
+                else:
+                    found[f"AF_SPEC.{family}"] = inner.hex()
+        else:
+            found[called] = value.hex()
+    return found
+
+
+def _parts(start: str, value: bytes, kept: t.Mapping[int, str]) -> dict[str, str]:
+    return {f"{start}.{kept[kind]}": inner.hex() for kind, inner in netlink.pairs(value) if kind in kept}
+
+
+def send_back(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> None:
+    """Sends every attribute back that differs, just as the kernel told it. What it does not take that way still
+    differs afterwards, and is told then."""
+    link = links.get(connection, index=index)
+    if link is None:
+        return
+    now = attributes(link)
+    for called in sorted({*wanted, *now}):
+        if wanted.get(called) == now.get(called):
+            continue
+        message = _message(called, wanted.get(called))
+        if message:
+            try:
+                links.change(connection, index, message)
+            except OSError as error:
+                if error.errno in (errno.ENODEV, errno.ENOBUFS):
+                    raise
+    if "PROTO_DOWN" in now and wanted.get("PROTO_DOWN") != now["PROTO_DOWN"] and "PROTO_DOWN_REASON" in now:
+        _again(connection, index, wanted, "PROTO_DOWN")  # the reasons hold it, and were taken away after it
+
+
+def _again(connection: Netlink, index: int, wanted: t.Mapping[str, str], called: str) -> None:
+    message = _message(called, wanted.get(called))
+    if message:
+        try:
+            links.change(connection, index, message)
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                raise
+
+
+def _message(called: str, value: str | None) -> bytes:
+    """The attribute that has a link be so; empty where there is none."""
+    if called == "PROTO_DOWN_REASON" and value is None:
+        all_of_them = netlink.u32(_REASON_MASK, 2**32 - 1) + netlink.u32(_REASON_VALUE, 0)
+        return netlink.nest(_NUMBERS[called], all_of_them)
+    if called == "OPERSTATE" and value is None:
+        return netlink.u8(_NUMBERS[called], _UP)
+    if called == f"{_INET6}.TOKEN":
+        token = bytes.fromhex(value) if value else _NO_TOKEN
+        return netlink.nest(_NUMBERS["AF_SPEC"], netlink.nest(socket.AF_INET6, netlink.attribute(_TOKEN, token)))
+    if value is None or "." in called:
+        return b""
+    kind = _NUMBERS.get(called) or int(called)
+    return netlink.attribute(kind, bytes.fromhex(value))
+
+
+def excess(link: links.Link) -> dict[str, int]:
+    """How often a link was asked to be promiscuous, and to take all multicast, beyond its flags for that: by a macvlan
+    in passthru mode, a bridge, a packet socket."""
+    return {
+        "promiscuity": link.number(_NUMBERS["PROMISCUITY"]) - bool(link.flags & links.IFF_PROMISC),
+        "allmulti": link.number(_NUMBERS["ALLMULTI"]) - bool(link.flags & links.IFF_ALLMULTI),
+    }
+
+
+# ---- files
+
+
+def files(link_name: str) -> dict[str, str]:
+    """The files of a link in /sys, by their path below it; without what may differ, and those without a value."""
+    base = f"{SYS}/{link_name}"
+    found = _values(base, "", _FILES_MAY_DIFFER)
+    try:
+        queues = os.listdir(f"{base}/queues")
+    except OSError:
+        queues = []
+    for queue in queues:
+        found.update(_values(base, f"queues/{queue}/", _QUEUE_FILES_MAY_DIFFER))
+        if queue.startswith("tx-"):
+            found.update(_values(base, f"queues/{queue}/byte_queue_limits/", _QUEUE_FILES_MAY_DIFFER))
+    return found
+
+
+def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        entries = list(os.scandir(f"{base}/{folder}"))
+    except OSError:
+        return found
+    for entry in entries:
+        if entry.name in left_out or not entry.is_file(follow_symlinks=False):
+            continue
+        try:
+            descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # write-only
+            continue
+        try:
+            found[f"{folder}{entry.name}"] = os.read(descriptor, 4096).decode(errors="replace").strip()
+        except OSError:  # the device does not have it, or not while it is down
+            continue
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def write_files(link_name: str, wanted: t.Mapping[str, str]) -> None:
+    """Writes the files that differ, as far as the kernel takes them."""
+    now = files(link_name)
+    for path, value in wanted.items():
+        if path in now and (now[path] != value or path in _FOR_ALL_NAPI):
+            try:
+                descriptor = os.open(f"{SYS}/{link_name}/{path}", os.O_WRONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                os.write(descriptor, value.encode())
+            except OSError:
+                continue
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""BPF programs on an interface: those of tcx and netkit, and the links that hold a program of XDP, which rtnetlink
+cannot take away. By the system call bpf(2); numbers are those of linux/bpf.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import struct
+import typing as t
+
+_NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+_PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO, _PROG_QUERY = 9, 13, 15, 16
+_LINK_GET_FD_BY_ID, _LINK_GET_NEXT_ID, _LINK_DETACH = 30, 31, 34
+_XDP_LINK = 6
+#: Places and their numbers (enum bpf_attach_type), netkit's only on links of that kind.
+PLACES = {"tcx ingress": 46, "tcx egress": 47}
+_NETKIT = {"netkit primary": 54, "netkit peer": 55}
+_MOST = 64
+_INFO = 256
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def listed(index: int, kind: str = "") -> dict[str, list[int]]:
+    """The kernel's numbers of the programs on a link of this thread's namespace, by their place; without places that
+    have none, or that the kernel does not know."""
+    found = {}
+    for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
+        programs = [program for program, _link in _query(index, number)]
+        if programs:
+            found[place] = programs
+    return found
+
+
+def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | None = None) -> None:
+    """Takes the programs of tcx and netkit away but for those that C(kept) names. Raises OSError."""
+    for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
+        for program, link in _query(index, number):
+            if program in (kept or {}).get(place, ()):
+                continue
+            if link:
+                _detach_link(link)
+            else:
+                descriptor = _call(_PROG_GET_FD_BY_ID, struct.pack("=III", program, 0, 0))
+                try:
+                    _call(_PROG_DETACH, struct.pack("=IIIII", index, descriptor, number, 0, 0) + bytes(12))
+                finally:
+                    os.close(descriptor)
+
+
+def end_xdp_links(index: int) -> None:
+    """Ends the links that hold a program of XDP on this interface. Raises OSError."""
+    number = 0
+    while True:
+        request = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0))
+        try:
+            _call(_LINK_GET_NEXT_ID, request)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOSYS, errno.EINVAL, errno.EPERM):
+                return
+            raise
+        number = struct.unpack_from("=I", request, 4)[0]
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = _call(_LINK_GET_FD_BY_ID, struct.pack("=I", number) + bytes(8))
+            try:
+                kind, target = _info(descriptor)
+                if kind == _XDP_LINK and target == index:
+                    _call(_LINK_DETACH, struct.pack("=I", descriptor) + bytes(4))
+            finally:
+                os.close(descriptor)
+
+
+def _info(descriptor: int) -> tuple[int, int]:
+    """Type and interface of a link (struct bpf_link_info: type, id, prog_id, then for XDP the index)."""
+    told = ctypes.create_string_buffer(_INFO)
+    _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO, ctypes.addressof(told)))
+    return struct.unpack_from("=I", told)[0], struct.unpack_from("=I", told, 16)[0]
+
+
+def _detach_link(number: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = _call(_LINK_GET_FD_BY_ID, struct.pack("=I", number) + bytes(8))
+        try:
+            _call(_LINK_DETACH, struct.pack("=I", descriptor) + bytes(4))
+        finally:
+            os.close(descriptor)
+
+
+def _query(index: int, place: int) -> list[tuple[int, int]]:
+    """Programs of a place with the link that holds each, 0 where none does."""
+    programs, held = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
+    addresses = ctypes.addressof(programs), ctypes.addressof(held)
+    request = ctypes.create_string_buffer(
+        struct.pack("=IIIIQIIQQQQ", index, place, 0, 0, addresses[0], _MOST, 0, 0, addresses[1], 0, 0)
+    )
+    try:
+        _call(_PROG_QUERY, request)
+    except OSError as error:
+        # no such place in this kernel, none on this link, or not a link for that
+        if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENXIO, errno.ENODEV):
+            return []
+        raise
+    count = struct.unpack_from("=I", request, 24)[0]
+    return [(programs[place], held[place]) for place in range(min(count, _MOST))]
+
+
+def _call(command: int, request: t.Any) -> int:
+    number = _NUMBERS.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, "the number of bpf(2) is not known for this processor")
+    buffer = ctypes.create_string_buffer(request, len(request)) if isinstance(request, bytes) else request
+    result = _libc.syscall(ctypes.c_long(number), command, buffer, ctypes.c_uint(len(buffer)))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(result)

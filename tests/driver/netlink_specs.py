@@ -1,0 +1,135 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Requests that change something, made from the kernel's own specifications of netlink (Documentation/netlink/specs in
+its source): for each attribute of a message the values that its type allows. Nothing is listed here by hand but what a
+type means."""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+from pathlib import Path
+
+import yaml
+from lanewise_driver import netlink
+
+Object = dict[str, t.Any]
+
+_WIDTH = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s8": 1, "s16": 2, "s32": 4, "s64": 8, "uint": 4, "sint": 4}
+_NUMBERS = (1, 2, 0, 3, 5, 1000, 4000, 60000, 2**31 - 1)
+#: Lengths of binary values that are tried: of addresses and of structures.
+_LENGTHS = (6, 4, 16, 20, 28, 32)
+_DEPTH = 3
+
+
+class Attribute(t.NamedTuple):
+    """An attribute by its path, as link-attrs.af-spec.inet6.token, and how to make a message of a value of it."""
+
+    path: str
+    values: t.Callable[[bytes], t.Iterator[bytes]]
+
+
+def load(folder: Path, name: str) -> Object:
+    """One specification, such as rt_link."""
+    loaded: Object = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def sets(spec: Object) -> dict[str, list[Object]]:
+    """The attribute sets with each attribute's number."""
+    found: dict[str, list[Object]] = {}
+    for one in spec["attribute-sets"]:
+        number = 0
+        entries = []
+        for entry in one.get("attributes", ()):
+            number = entry.get("value", number + 1)
+            entries.append({**entry, "number": number})
+        found[one["name"]] = entries
+    for one in spec["attribute-sets"]:
+        if "subset-of" in one:
+            whole = {entry["name"]: entry for entry in found[one["subset-of"]]}
+            found[one["name"]] = [whole[entry["name"]] for entry in one["attributes"]]
+    return found
+
+
+def attributes(spec: Object, set_name: str, only: t.Collection[str] | None = None) -> t.Iterator[Attribute]:
+    """All attributes of a set, and those in nests, whose values are whole messages: with the nests around them.
+    C(only) are those of the outermost set that a message takes."""
+    yield from _attributes(sets(spec), _enums(spec), set_name, only, set_name, 0)
+
+
+def _attributes(
+    known: dict[str, list[Object]],
+    enums: dict[str, list[int]],
+    set_name: str,
+    only: t.Collection[str] | None,
+    path: str,
+    depth: int,
+) -> t.Iterator[Attribute]:
+    for entry in known.get(set_name, ()):
+        if only is not None and entry["name"] not in only:
+            continue
+        where, number = f"{path}.{entry['name']}", entry["number"]
+        if entry["type"] in ("nest", "array-nest", "indexed-array"):
+            inner = entry.get("nested-attributes", "")
+            for one in _attributes(known, enums, inner, None, where, depth + 1) if depth < _DEPTH else ():
+                yield Attribute(one.path, _nested(number, one.values))
+        else:
+            yield Attribute(where, _plain(entry, number, enums.get(entry.get("enum", ""), [])))
+
+
+def _nested(number: int, inner: t.Callable[[bytes], t.Iterator[bytes]]) -> t.Callable[[bytes], t.Iterator[bytes]]:
+    return lambda now: (netlink.nest(number, value) for value in inner(b""))
+
+
+def _plain(entry: Object, number: int, enum: list[int]) -> t.Callable[[bytes], t.Iterator[bytes]]:
+    def values(now: bytes) -> t.Iterator[bytes]:
+        for value in _values(entry, now, enum):
+            if value != now:
+                yield netlink.attribute(number, value)
+
+    return values
+
+
+def _values(entry: Object, now: bytes, enum: list[int]) -> t.Iterator[bytes]:
+    kind = entry["type"]
+    if kind in _WIDTH:
+        width = _WIDTH[kind]
+        if now:
+            yield ((int.from_bytes(now, "little") + 1) % 2 ** (8 * width)).to_bytes(width, "little")
+        for number in [*enum, *_NUMBERS]:
+            if 0 <= number < 2 ** (8 * width - 1) or (number < 2 ** (8 * width) and kind[0] == "u"):
+                yield number.to_bytes(width, "big" if entry.get("byte-order") == "big-endian" else "little")
+    elif kind == "string":
+        yield b"x1\0"
+    elif kind == "flag":
+        yield b""
+    elif kind == "bitfield32":
+        for bit in range(8):
+            yield struct.pack("=II", 1 << bit, 1 << bit)
+            yield struct.pack("=II", 0, 1 << bit)
+    elif kind == "binary":
+        if now:
+            yield now[:-1] + bytes([now[-1] ^ 1])
+        for length in _LENGTHS:
+            yield b"\x02" + bytes(length - 2) + b"\x09"
+
+
+def _enums(spec: Object) -> dict[str, list[int]]:
+    found = {}
+    for one in spec.get("definitions", ()):
+        if one["type"] in ("enum", "flags"):
+            start = one.get("value-start", 0)
+            numbers = range(start, start + len(one["entries"]))
+            found[one["name"]] = [1 << number if one["type"] == "flags" else number for number in numbers]
+    return found
+
+
+def kinds(spec: Object, message: str) -> list[str]:
+    """What a sub-message has forms for: kinds of qdiscs, filters and the like."""
+    for one in spec.get("sub-messages", ()):
+        if one["name"] == message:
+            return [form["value"] for form in one["formats"]]
+    return []
