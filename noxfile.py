@@ -508,12 +508,20 @@ def install(session: nox.Session) -> None:
 @nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
 @check
 def site(session: nox.Session, controller: str) -> None:
-    """The whole way of C(make try) on each controller, in a folder whose name has a space."""
+    """The whole way of C(make try) on each controller, in a folder whose name has a space; roles' documentation."""
     place = room(session) / "a checkout" / COLLECTION
     stage(place)
-    run(session, ensure("core", python(controller)), python(controller), "tools/try.py", cwd=place)
+    venv = ensure("core", python(controller))
+    run(session, venv, python(controller), "tools/try.py", cwd=place)
     if not (place / ".cache/report/index.html").is_file():
         session.error("the report is not where 'make try' says")
+    roles = [f"lanewise.dra.{path.name}" for path in sorted((REPOSITORY / "roles").iterdir())]
+    command = [python(controller), "tools/environment.py", "core", "ansible-doc", "--type", "role", *roles]
+    warned = subprocess.run(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=True
+    )
+    if "DEPRECATION" in warned.stderr:
+        session.error(f"ansible-doc warns of the roles' argument specifications:\n{warned.stderr[:2000]}")
 
 
 @nox.session(allow_parallel=not SLOW, tags=[REST])
