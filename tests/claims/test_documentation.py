@@ -251,6 +251,7 @@ def test_the_reference_says_which_drivers_there_are_and_from_which_version():
         driver.name: [
             driver.title,
             driver.oldest,
+            driver.newest or "-",
             driver.kubernetes,
             ", ".join(f"`{vendor}`" for vendor in driver.vendors) or "-",
         ]
@@ -428,7 +429,7 @@ def _of(*words: str) -> list[t.Any]:
 
 def test_every_block_says_what_it_is():
     kinds = {("yaml",), ("yaml", "wrong"), ("yaml", "rendered"), ("yaml", "manifest"), ("yaml", "other"), ("text",)}
-    kinds |= {("console",), ("jinja",)}
+    kinds |= {("console",), ("console", "nodes"), ("console", "cluster"), ("jinja",)}
     assert [str(block) for block, _variables in BLOCKS if block.words not in kinds] == []
     assert all(page.exists() for page in PAGES)
 

@@ -198,6 +198,7 @@ class _Compiler:
         for name, options in self.inventory.drivers.items():
             try:
                 self.drivers[name] = knowledge(name, options)
+                self.warnings += filter(None, [self.drivers[name].beyond()])
             except Problems as error:
                 self.reader.problems += error.problems
 

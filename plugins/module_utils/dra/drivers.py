@@ -21,6 +21,7 @@ from functools import lru_cache
 
 from ..topology import cpuset
 from .problems import Problem, Problems
+from .reader import nearest
 
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 #: How the devices of a group can be tied together; every level but C(any) needs an attribute that all drivers publish.
@@ -123,6 +124,7 @@ class DriverKnowledge:
     version: str = ""
     epochs: tuple[str, ...] = ()
     oldest: str = ""  # the first version that these tables hold for
+    newest: str = ""  # the last release that they were compared with
     hints: t.Mapping[str, str] = field(default_factory=dict)
     by_interface: tuple[str, ...] = ()
     by_rdma: tuple[str, ...] = ()
@@ -140,6 +142,19 @@ class DriverKnowledge:
         elif since and mine < _order(since, self.epochs):
             return False
         return not until or mine < _order(until, self.epochs)
+
+    def beyond(self) -> str:
+        """What to say of a version after the last release that is known here; empty where there is nothing to say."""
+        if not self.newest or self.version in ("", *_NEWEST):
+            return ""
+        major, minor, _patch, _rest = parse_version(self.newest)
+        if _order(self.version, self.epochs) < _order(f"{major}.{minor + 1}.0-0", self.epochs):
+            return ""
+        return (
+            f"dra_claims_drivers.{self.name}.version: {self.title} is known here up to {self.newest}, oldest "
+            f"{self.oldest}; {self.version} is taken to publish the same as the newest. Correct it if there is no such "
+            "version"
+        )
 
     def filter(self, kind: str, name: str) -> Filter | None:
         """How this version answers a filter; C(None) where it cannot."""
@@ -226,6 +241,7 @@ _NVIDIA = DriverKnowledge(
     # 25.12.0 was followed by 0.4.0; what was called 0.1.0 came before the calendar versions.
     epochs=("0.1.0", "25.3.0", "0.4.0"),
     oldest="25.3.0",
+    newest="0.5.0",
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory"},
@@ -261,6 +277,7 @@ _AMD = DriverKnowledge(
     vendors=("1002",),
     kubernetes="1.34",
     oldest="1.0.0",
+    newest="1.0.0",
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory"},
@@ -295,14 +312,17 @@ _INTEL = DriverKnowledge(
     vendors=("8086",),
     kubernetes="1.34",
     oldest="0.9.0",
+    newest="0.11.0",
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory"},
+            # from 0.11.0 on VFs are published beside their GPU
+            terms=(Term("type", "vf", "not_equals"),),
             filters={
                 "model": (_text("model", "contains"),),
                 "architecture": (_text("family"),),
                 "min_memory": (_at_least("memory"),),
-                "pci_address": (_text(PCI_BUS_ID, since="0.11.0"), _text("pciAddress", until="0.11.0")),
+                "pci_address": (_text(PCI_BUS_ID, since="0.10.0"), _text("pciAddress", until="0.10.0")),
                 "pcie_root": (_text(PCIE_ROOT, since="0.10.0"),),
             },
         )
@@ -322,11 +342,12 @@ _GAUDI = DriverKnowledge(
     vendors=("1da3",),
     kubernetes="1.34",
     oldest="0.5.0",
+    newest="0.7.0",
     kinds={
         "gpu": Kind(
             filters={
                 "model": (_text("model", "contains"),),
-                "uuid": (_text("serial"),),
+                "uuid": (_text("serial", since="0.7.0"), _text("serial", until="0.6.0")),
                 "pcie_root": (_text(PCIE_ROOT, since="0.7.0"),),
             },
         )
@@ -337,6 +358,7 @@ _GAUDI = DriverKnowledge(
         "pcie_root": "gaudi.intel.com publishes the PCIe root from 0.7.0 on",
         "pci_address": "gaudi.intel.com publishes no PCI address; ask for uuid, which is the card's serial number",
         "min_memory": "ask for the model",
+        "uuid": "gaudi.intel.com 0.6.x publishes no serial number; ask for the model or the pcie_root",
     },
 )
 
@@ -345,6 +367,7 @@ _CPU = DriverKnowledge(
     title="CPU DRA driver",
     kubernetes="1.34",
     oldest="0.1.0",
+    newest="0.2.0",
     kinds={
         "cpu": Kind(
             capacities={"cpus": "dra.cpu/cpu"},
@@ -373,6 +396,7 @@ _DRANET = DriverKnowledge(
     vendors=(),
     kubernetes="1.34",
     oldest="1.0.1",
+    newest="1.4.0",
     kinds={
         kind: Kind(
             terms=terms,
@@ -450,6 +474,7 @@ _LANEWISE = DriverKnowledge(
     title="lanewise",
     kubernetes="1.34",
     oldest="1.0.0",
+    newest="1.0.0",  # the collection's own version
     kinds={
         kind: Kind(
             terms=terms,
@@ -522,12 +547,14 @@ def knowledge(name: str, options: t.Mapping[str, t.Any] | None = None) -> Driver
     driver = DRIVERS.get(name)
     own = options.get("knowledge")
     if driver is None and not own:
+        near = nearest(name, sorted(DRIVERS))
+        near = f"{near} Else " if near else ""
         problems.append(
             Problem(
                 path,
                 "no knowledge of this driver is built in",
                 "driver",
-                f"describe its devices in {path}.knowledge; built in are {', '.join(sorted(DRIVERS))}",
+                f"{near}describe its devices in {path}.knowledge; built in are {', '.join(sorted(DRIVERS))}",
             )
         )
         raise Problems(problems)
@@ -643,7 +670,7 @@ class _Site:
             return {}
         for key in value:
             if keys and key not in keys:
-                self._wrong(f"{path}.{key}", "unknown key", f"known are {', '.join(keys)}")
+                self._wrong(f"{path}.{key}", "unknown key", nearest(key, keys) or f"known are {', '.join(keys)}")
         return {str(key): item for key, item in value.items() if not keys or key in keys}
 
     def _list(self, value: t.Any, path: str) -> list[t.Any]:
@@ -661,7 +688,7 @@ class _Site:
     def _one_of(self, value: t.Any, choices: t.Sequence[str], path: str) -> str:
         if value in choices:
             return str(value)
-        self._wrong(path, f"must be one of {', '.join(c for c in choices if c)}")
+        self._wrong(path, f"must be one of {', '.join(c for c in choices if c)}", nearest(value, choices))
         return choices[0]
 
     def merge(self, driver: DriverKnowledge, given: t.Any) -> DriverKnowledge:

@@ -286,9 +286,11 @@ def _intel(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> l
         if known.publishes(PCIE_ROOT):
             # where the root is not found the driver publishes an empty one, which all such devices have in common
             maker.attributes[PCIE_ROOT] = {"string": function["kubernetes"].get("pcieRoot", "")}
-        if known.has("0.11.0"):
+        if known.has("0.10.0"):
             maker.standard(function["kubernetes"], PCI_BUS_ID)
-        unknown = maker.unknown("family", "health", "type", "memory", "millicores", *_unpublished(function, facts))
+        if known.has("0.11.0"):
+            maker.put("type", "gpu" if function["vf_number"] is None else "vf")
+        unknown = maker.unknown("family", "health", "memory", "millicores", *_unpublished(function, facts))
         name = f"{function['address']}-{maker.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")
         result.append(maker.offer(node, name, unknown, function["address"]))
@@ -302,7 +304,8 @@ def _gaudi(node: str, facts: Facts, known: DriverKnowledge, options: Facts) -> l
         maker.put("model", gpu["model"], sure=False)
         if known.publishes(PCIE_ROOT):
             maker.standard(function["kubernetes"], PCIE_ROOT)
-        unknown = maker.unknown("serial", "healthy", *_unpublished(function, facts))
+        serial = known.filter("gpu", "uuid")
+        unknown = maker.unknown(*(["serial"] if serial else []), "healthy", *_unpublished(function, facts))
         name = f"{publish.device_name(function['address'])[4:]}-0x{function['device_id']}"
         result.append(maker.offer(node, name, unknown, function["address"]))
     return result

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits, offers
@@ -113,6 +114,52 @@ def test_every_table_is_well_formed(name: str) -> None:
 def test_every_driver_has_offers() -> None:
     assert not offers.blind(DRIVERS)
     assert offers.blind(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "told"),
+    [
+        ("gpu.nvidia.com", "9.9.9", True),
+        ("gpu.nvidia.com", "0.6.0-rc.1", True),
+        ("gpu.nvidia.com", "0.5.3", False),
+        ("gpu.nvidia.com", "25.8.1", False),
+        ("gpu.nvidia.com", "main", False),
+        ("dra.net", "1.5.0", True),
+        ("dra.net", "v1.4.9", False),
+        ("lanewise.dev", "9.9.9", True),
+    ],
+)
+def test_versions_after_the_last_known_one_are_told(name: str, version: str, told: bool) -> None:
+    words = knowledge(name, {"version": version}).beyond()
+    assert bool(words) is told
+    if told:
+        assert version in words and DRIVERS[name].newest in words and f"dra_claims_drivers.{name}.version" in words
+
+
+def test_the_own_drivers_version_is_the_collections() -> None:
+    galaxy = Path(__file__).resolve().parents[5] / "galaxy.yml"
+    assert f"version: {DRIVERS['lanewise.dev'].newest}\n" in galaxy.read_text()
+
+
+def test_intel_has_vfs_beside_gpus_and_addresses_from_0_10_on() -> None:
+    intel = knowledge("gpu.intel.com", {"version": "0.11.0"})
+    assert [(term.name, term.value, term.compare) for term in intel.terms("gpu")] == [
+        ("gpu.intel.com/type", "vf", "not_equals")
+    ]
+    for version, name in (("0.9.0", "gpu.intel.com/pciAddress"), ("0.10.0", PCI_BUS_ID)):
+        way = knowledge("gpu.intel.com", {"version": version}).filter("gpu", "pci_address")
+        assert way and way.name == name
+
+
+@pytest.mark.parametrize(("version", "has"), [("0.5.0", True), ("0.6.0", False), ("0.6.1", False), ("0.7.0", True)])
+def test_gaudi_lost_its_serial_number_for_a_while(version: str, has: bool) -> None:
+    assert bool(knowledge("gaudi.intel.com", {"version": version}).filter("gpu", "uuid")) is has
+
+
+def test_a_misspelt_driver_is_told_the_nearest() -> None:
+    with pytest.raises(Problems) as caught:
+        knowledge("gpu.nvidia.co", {"version": "0.5.0"})
+    assert "did you mean 'gpu.nvidia.com'?" in caught.value.problems[0].fix
 
 
 def test_mistakes_name_their_place() -> None:
