@@ -11,9 +11,11 @@ import os
 import subprocess
 import sys
 import typing as t
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import Owner, _started, this_run
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
@@ -33,7 +35,7 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
     newest.expect("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
     kubeconfig = newest.write_kubeconfig_of_two(tmp_path / "kubeconfig")
 
-    def play(*parts: str, rc: int = 0, mark: str = MARK, **variables: str) -> str:
+    def play(*parts: str, rc: int = 0, mark: str = MARK, stub: str = "", **variables: t.Any) -> str:
         role = "lanewise.dra.fabric"
         tasks: list[dict[str, t.Any]] = [
             {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": {"__fabric_mark": mark}}
@@ -45,7 +47,7 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
         cluster = {"fabric_kubeconfig": str(kubeconfig), "fabric_context": "test"}
         host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         given = {**cluster, **host, **variables}
-        paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
+        paths = [stub, str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
             [str(PROGRAM), "-i", "worker,", str(place), "-e", json.dumps(given)],
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
@@ -104,3 +106,76 @@ def test_a_cordon_of_somebody_else_is_not_ours(newest: ControlPlane, play: Play)
     newest.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     assert "left=False" in play("cluster", "drain")
     assert state(newest) == (True, False)
+
+
+def owned(plane: ControlPlane, play: Play, owner: Owner) -> None:
+    """A node that another run has cordoned."""
+    note = {"metadata": {"annotations": {MARK: owner.text}}, "spec": {"unschedulable": True}}
+    plane.expect("PATCH", NODE, note)
+
+
+def test_a_run_that_goes_on_keeps_its_node(newest: ControlPlane, play: Play) -> None:
+    here = this_run()
+    with subprocess.Popen(["sleep", "600"]) as other:
+        running = replace(here, process=other.pid, started=_started(other.pid) or "")
+        owned(newest, play, running)
+        output = " ".join(play("cluster", rc=2, fabric_take_over="true").split())
+        assert running.name in output and "It goes on: wait until it has ended" in output
+        output = " ".join(play("uncordon", rc=2).split())
+        assert f"worker was not given back: another run ({running.name})" in output
+        assert state(newest) == (True, True)
+        other.kill()
+    play("cluster", "uncordon")  # it was cut off
+    assert state(newest) == (False, False)
+
+
+def test_a_run_of_another_controller_is_taken_over_when_told_so(newest: ControlPlane, play: Play) -> None:
+    owned(newest, play, replace(this_run(), controller="deploy-2"))
+    output = " ".join(play("cluster", rc=2).split())
+    assert "@deploy-2, process" in output and "fabric_take_over=true" in output
+    assert "left=False" in play("cluster", "drain", "uncordon", fabric_take_over="true")
+    assert state(newest) == (False, False)
+
+
+ANSWERS: dict[str, tuple[dict[str, t.Any], bool]] = {
+    "as wanted": ({"changed": True}, True),
+    "as it was": ({"failed": True, "msg": "no", "remaining": [], "rollback": None}, True),
+    "half way": ({"failed": True, "msg": "no", "remaining": [{"setting": "mtu"}], "rollback": None}, False),
+    "undoing itself": ({"failed": True, "msg": "no", "remaining": [], "rollback": {"id": "1", "seconds": 60}}, False),
+    "without a word": ({"failed": True, "msg": "MODULE FAILURE"}, False),
+    "not confirmed": ({"changed": True, "rollback": {"id": "1", "seconds": 60}}, False),
+}
+#: In place of the module: its answer, and at a confirmation that it was too late.
+MODULE = """#!/usr/bin/python
+import json, sys
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({"confirm": {"type": "str"}}, supports_check_mode=True)
+answer = json.loads(ANSWER)
+if module.params["confirm"]:
+    module.fail_json(msg="they were undone already")
+answer = {"drain_reasons": [], "reboot_required": False, "reboot_reasons": [], "changed": False, **answer}
+module.fail_json(**answer) if answer.get("failed") else module.exit_json(**answer)
+"""
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_only_a_node_that_is_whole_takes_pods_again(
+    newest: ControlPlane, play: Play, tmp_path: Path, kind: str
+) -> None:
+    answer, given_back = ANSWERS[kind]
+    stub = tmp_path / "stub" / "ansible_collections" / "lanewise" / "dra"
+    (stub / "plugins" / "modules").mkdir(parents=True)
+    own = COLLECTIONS / "ansible_collections" / "lanewise" / "dra"
+    for one in (*own.iterdir(), *(own / "plugins").iterdir(), *(own / "plugins" / "modules").iterdir()):
+        place = stub / one.relative_to(own)
+        if not place.exists() and not one.name.startswith("."):
+            place.symlink_to(one)
+    module = stub / "plugins" / "modules" / "fabric.py"
+    module.unlink()
+    module.write_text(MODULE.replace("ANSWER", repr(json.dumps(answer))))
+    plan = {"changes": [{}], "drain_reasons": ["its VFs go"], "reboot_required": False}
+    output = play(
+        "cluster", "change", rc=0 if kind == "as wanted" else 2, stub=str(tmp_path / "stub"), fabric_plan=plan
+    )
+    assert state(newest) == ((False, False) if given_back else (True, True)), output
+    assert ("worker stays cordoned" in " ".join(output.split())) is not given_back

@@ -1,0 +1,56 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import parse, state, this_run
+
+DOCUMENTATION = r"""
+name: rollout_owner
+short_description: Tell which run keeps a node's pods off
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Reads the annotation C(fabric.lanewise.dev/cordoned) of a Node, by which the role P(lanewise.dra.fabric#role) notes
+    which run has taken its pods away, and tells whether that run goes on.
+positional: _input
+options:
+  _input:
+    description: The annotation; none where the Node has none.
+    type: str
+seealso:
+  - module: lanewise.dra.rollout
+"""
+
+EXAMPLES = r"""
+- name: Say who keeps the node's pods off
+  ansible.builtin.debug:
+    msg: "{{ (node.metadata.annotations['fabric.lanewise.dev/cordoned'] | lanewise.dra.rollout_owner).name }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - C(state) is one of V(nobody), V(ours) (this run), V(ended) (a run that has ended or was cut off), V(runs) (one
+      that goes on beside this one) and V(unknown) (one of another controller, which this one cannot see).
+    - C(name) names that run, C(text) is the annotation that this run writes.
+  type: dict
+"""
+
+
+def rollout_owner(text: t.Any) -> dict[str, str]:
+    own = this_run()
+    told = None if text is None or not str(text) else str(text)
+    owner = parse(told) if told else None
+    return {"state": state(told, own), "name": owner.name if owner else "", "text": own.text}
+
+
+class FilterModule:
+    """Filters about rollouts."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        return {"rollout_owner": rollout_owner}

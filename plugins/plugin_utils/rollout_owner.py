@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which run keeps a node's pods off, as the annotation of the Node says, and whether that run still goes on."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import typing as t
+from dataclasses import asdict, dataclass, fields
+
+#: Whose the note is: nobody's, this run's, that of a run that has ended or was cut off, that of one that goes on, that
+#: of one of which this controller cannot tell.
+NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A run of ansible-playbook: who started it, on which controller, and its process.
+
+    C(started) tells a process from a later one with the same number. C(space) is the space of process numbers, as of a
+    container: from outside of it nobody can tell whether the process is there.
+    """
+
+    user: str
+    controller: str
+    process: int
+    started: str
+    space: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.user}@{self.controller}, process {self.process}"
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def this_run() -> Owner:
+    """The run that asks, also from one of Ansible's workers."""
+    parent = multiprocessing.parent_process()
+    process = parent.pid if parent is not None and parent.pid else os.getpid()
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in a container
+        user = str(os.getuid())
+    return Owner(user, socket.gethostname(), process, _started(process) or "", _space())
+
+
+def state(text: str | None, own: Owner) -> str:
+    """Whose note C(text) is. One that names no run is of an earlier release, and counts as ended."""
+    if text is None:
+        return NOBODY
+    owner = parse(text)
+    if owner is None:
+        return ENDED
+    if owner == own:
+        return OURS
+    if (owner.controller, owner.space) != (own.controller, own.space):
+        return UNKNOWN
+    return RUNS if _started(owner.process) == owner.started else ENDED
+
+
+def parse(text: str) -> Owner | None:
+    """The run that a note names; None for none. A node may write what it likes there."""
+    if len(text) > 5 * _LONGEST:
+        return None
+    try:
+        found = json.loads(text)
+        values = {field.name: found[field.name] for field in fields(Owner)}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    texts = [value for name, value in values.items() if name != "process"]
+    fit = all(isinstance(one, str) and len(one) <= _LONGEST and one.isprintable() for one in texts)
+    if not fit or type(values["process"]) is not int or not 0 < values["process"] < 2**31:
+        return None
+    return Owner(**values)
+
+
+def _space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux: processes have one space
+        return ""
+
+
+def _started(process: int) -> str | None:
+    """When a process was started, in the words of the machine; None where there is no such process."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        if os.path.exists("/proc/self/stat"):
+            return None
+    try:
+        argv = ["ps", "-o", "lstart=", "-p", str(process)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return t.cast("str | None", done.stdout.strip() or None)
