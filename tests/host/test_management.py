@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which SSH session a run came by. What a node is reached by is in tests/driver/test_uplinks.py."""
+"""Which SSH session a run came by, and what is done about changes of what the node is reached by.
+
+What that is: tests/driver/test_uplinks.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host import guard
+from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
+from ansible_collections.lanewise.dra.tests.driver.test_uplinks import CASES, ip, world
 
 
 def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
@@ -23,3 +33,22 @@ def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
     environment = {**os.environ, "SSH_CONNECTION": "192.0.2.9 1 192.0.2.1 22"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "192.0.2.9 1 192.0.2.1 22"
+
+
+@on_a_node
+def test_a_change_of_what_the_node_is_reached_by_is_refused_or_has_a_way_back() -> None:
+    """Where no default route tells: the node's address is on lo, and answers go by a group of nexthop objects."""
+    world()
+    for one in CASES["SSH to an address on lo, by a nexthop group"].made:
+        one() if callable(one) else ip(one)
+    rule = Rule("rails", selector({"interface": "nic*", "type": "virtual"}), {"mtu": 1400}, count=4)
+    system = System()
+    plan = Mtu(system).plan(Node(system, [rule]))
+    assert {one.device for one in plan.refusals} == {"nic0", "nic1"}
+    why = "nic0: it is on the route to the SSH client 198.51.100.1"
+    assert next(why in str(one) and "allow_management" in str(one) for one in plan.refusals if one.device == "nic0")
+    node = Node(system, [rule], allow_management=True)
+    changes = Mtu(system).plan(node).changes
+    assert {one.device for one in changes} == {"nic0", "nic1", "nic2", "nic3"}
+    assert guard.needed(node, changes)
+    assert not guard.needed(node, [one for one in changes if one.device in ("nic2", "nic3")])

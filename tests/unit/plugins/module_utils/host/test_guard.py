@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host import boot, guard, program
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 CHANGE = Change("mtu", "mgmt0", "mtu", "1500", "9000")
 
@@ -127,6 +128,19 @@ def test_nobody_changes_what_may_be_taken_back(node: Node) -> None:
         guard.none_waits(System())
     node.confirm()
     guard.none_waits(System())
+
+
+def test_a_pf_has_a_way_back_where_its_vf_is_what_the_node_is_reached_by(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node("sriov")
+    (pf, *_rest) = [one for one in node.devices.values() if one.vfs and node.devices[one.vfs[0]].interfaces]
+    (name,) = node.devices[pf.vfs[0]].interfaces
+    monkeypatch.setattr(type(node), "management", {name: "it carries the default route"})
+    assert guard.needed(node, [Change("mtu", pf.key, "mtu", 1500, 9000)])
+    assert node.reached_by(Change("mtu", pf.key, "mtu", 1500, 9000)) == f"{name}: it carries the default route"
+    assert not guard.needed(node, [Change("vf", f"{pf.key} vf 1", "trust", False, True)])
+    assert not guard.needed(node, [Change("sysctl", NODE, "kernel.pid_max", 1, 2)])
 
 
 def test_of_two_that_come_at_once_one_has_it(node: Node) -> None:
