@@ -13,10 +13,11 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Tells which interfaces the node itself is reached by, and which NICs and VFs pods, guests and programs have.
+  - Tells which interfaces carry the node's own traffic, and which NICs and VFs pods, guests and programs have.
   - It is the same reading that keeps M(lanewise.dra.fabric) from changing them.
 notes:
-  - Needs root (C(become)) and pyroute2 on the node.
+  - Needs root (C(become)). Without it, the sockets of SSH servers cannot be read, and every interface with an address
+    counts.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -49,7 +50,10 @@ management:
   description: Why the node must not lose them, by name of the interface.
   returned: success
   type: dict
-  sample: {bond0: it carries the default route, "eno1": "it is below bond0: it carries the default route"}
+  sample:
+    bond0: it carries the default route
+    eno1: "it is below bond0: it carries the default route"
+    ens2f0: it is on the route to the iSCSI server 192.0.2.9
 users:
   description: Who has a NIC or a VF, by its PCI address. What nobody has is left out.
   returned: success
