@@ -120,10 +120,13 @@ class Service:
         self.mounts = mounts
         self.boot = boot or boot_id()
         self.pace = Pace()
+        #: Called with a reason when devices were taken back for good: they are published again as they are now.
+        self.released: t.Callable[[str], None] = lambda reason: None
         # a renewed lease is written down where nobody works on its claim: waiting could wait for who waits for it
         self._quick = Locks(self.locks.folder, 0.0)
         #: By claim and device: what is wrong with those that pods have.
         self._ailing: dict[str, dict[str, Ailment]] = {}
+        self._names: tuple[int, set[str]] = 0, set()
         self._keeper: dhcp.Keeper | None = None
         self._keeper_lock = threading.Lock()
         self._next_pod = NextPod(self._hand_on)
@@ -227,6 +230,14 @@ class Service:
             log.error("%s", error.message)
         records = [record for record in records if record.boot == self.boot]
         return [Device.from_json(device.known) for record in records for device in record.held]
+
+    def holds(self, interface: str) -> bool:
+        """Whether an interface of this name is, or was on the node, that of a device that a claim has. Asked for each
+        event of an interface: records are read again when a file of theirs was written."""
+        stamp = self.store.stamp()
+        if stamp != self._names[0]:
+            self._names = stamp, {device.interface for device in self.held() if device.interface}
+        return interface in self._names[1]
 
     # after a start
 
@@ -490,6 +501,8 @@ class Service:
             self.store.hand_over(uid, self.untold)
         else:
             self.store.remove(uid)
+        if record and record.held:
+            self.released("a pod's devices are back")
 
     def _tell(self, record: Record, failure: str = "") -> None:
         said = claim_status.devices(record, failure, self._ailing.get(record.uid))

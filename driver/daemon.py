@@ -64,8 +64,9 @@ class Daemon:
         self.status = claim_status.Writer(self.cluster, reporter=self.reporter, metrics=self.metrics)
         self.inventory = Inventory(lambda: self.settings.current, self._held, root)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
-        busy = self.service.pace.busy
-        self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy)
+        busy, holds = self.service.pace.busy, self.service.holds
+        self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
+        self.service.released = self.publisher.wake
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
         self.web: Web | None = None

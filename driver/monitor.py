@@ -32,14 +32,21 @@ _POD_KINDS = ("veth", "macvlan", "ipvlan", "tun", "vxlan", "geneve", "ifb", "wir
 class Monitor:
     """Calls C(changed) with a reason for each event of interest, in a thread of its own; C(changed) must be quick.
 
-    C(virtual) gives the patterns of software interfaces that are of interest. It watches the network namespace of the
-    thread that makes it.
+    C(virtual) gives the patterns of software interfaces that are of interest, C(held) says whether an interface of this
+    name belongs to a claim: what it does on its way to a pod and back is no news. It watches the network namespace of
+    the thread that makes it.
     """
 
-    def __init__(self, changed: t.Callable[[str], None], virtual: t.Callable[[], t.Sequence[str]]) -> None:
+    def __init__(
+        self,
+        changed: t.Callable[[str], None],
+        virtual: t.Callable[[], t.Sequence[str]],
+        held: t.Callable[[str], bool] = lambda name: False,
+    ) -> None:
         """Raises KernelError."""
         self._changed = changed
         self._virtual = virtual
+        self._held = held
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC)
         self._sockets: list[socket.socket] = []
         try:
@@ -86,7 +93,7 @@ class Monitor:
                     self._changed("news of the kernel were lost")
                     continue
                 try:
-                    reason = _uevent(data) if opened is uevents else self._rtnetlink(data)
+                    reason = _uevent(data, self._held) if opened is uevents else self._rtnetlink(data)
                 except (struct.error, IndexError):  # others with rights on the node's network can write to us as well
                     reason = "news that cannot be read"
                 if reason:
@@ -105,15 +112,17 @@ class Monitor:
             if kind in _LINKS:
                 link = links.parse(body)
                 ours = any(fnmatch.fnmatchcase(link.name, pattern) for pattern in self._virtual())
-                if ours or link.kind not in _POD_KINDS:
+                if (ours or link.kind not in _POD_KINDS) and not self._held(link.name):
                     return f"interface {link.name} has changed"
         return ""
 
 
-def _uevent(data: bytes) -> str:
+def _uevent(data: bytes, held: t.Callable[[str], bool]) -> str:
     """A kernel uevent: a header and KEY=value strings with zero bytes between them."""
     header, *pairs = data.split(b"\0")
     values = dict(pair.partition(b"=")[::2] for pair in pairs)
-    if values.get(b"SUBSYSTEM") not in _SUBSYSTEMS or b"/virtual/net/" in header or b"/queues/" in header:
+    subsystem = values.get(b"SUBSYSTEM")
+    if subsystem not in _SUBSYSTEMS or b"/virtual/net/" in header or b"/queues/" in header:
         return ""
-    return f"device {header.decode(errors='replace').rpartition('@')[2].rpartition('/')[2]} has changed"
+    name = header.decode(errors="replace").rpartition("@")[2].rpartition("/")[2]
+    return "" if subsystem == b"net" and held(name) else f"device {name} has changed"

@@ -49,7 +49,8 @@ class Publisher:
 
     C(settings) is watched for changes of its file. C(published) is called after each time that the slices were found
     or made right, with the publication; it must be quick and may be called from another thread. C(busy) says whether
-    pods start or end: a probe would take the processor from them, and waits for BUSY_SECONDS at most. Start it once.
+    pods start or end: a probe would take the processor from them, and waits for BUSY_SECONDS at most. C(holds) says
+    whether an interface of this name is, or was on the node, that of a device that a claim has. Start it once.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class Publisher:
         settings: SettingsFile | None = None,
         published: t.Callable[[Publication], None] | None = None,
         busy: t.Callable[[], bool] = lambda: False,
+        holds: t.Callable[[str], bool] = lambda name: False,
     ) -> None:
-        self._busy = busy
+        self._busy, self._holds = busy, holds
         self._cluster = cluster
         self._inventory = inventory
         self._settings = settings
@@ -82,7 +84,7 @@ class Publisher:
 
     def start(self) -> None:
         """Begin to publish. Raises KernelError where the kernel's news cannot be had."""
-        self._monitor = Monitor(self.wake, lambda: self._settings.current.virtual_interfaces if self._settings else ())
+        self._monitor = Monitor(self.wake, self._virtual, self._holds)
         self._monitor.start()
         targets: list[tuple[str, t.Callable[[], None]]] = [("publisher", self._run), ("slices", self._watch)]
         if self._settings:
@@ -102,6 +104,9 @@ class Publisher:
         for thread in self._threads:
             if thread.name != "slices":
                 thread.join(max(0.0, end - time.monotonic()))
+
+    def _virtual(self) -> t.Sequence[str]:
+        return self._settings.current.virtual_interfaces if self._settings else ()
 
     def wake(self, reason: str) -> None:
         """Something has changed: look again soon. To be called when a record is made or dropped, too."""

@@ -255,6 +255,13 @@ class Store:
         self._seen = seen
         return [record for _content, record in seen.values()], unreadable
 
+    def stamp(self) -> int:
+        """Another number when any record was written or removed, but for changes within some milliseconds."""
+        try:
+            return os.stat(self.folder).st_mtime_ns
+        except OSError:
+            return 0
+
     def save(self, record: Record) -> None:
         """Write a record to disk; when this returns, it outlives the death of this process, and one of phase
         C(prepared) a power cut. Raises DriverError.

@@ -103,7 +103,8 @@ def test_secrets_are_not_shown() -> None:
 
 def test_uevents() -> None:
     def uevent(path: str, subsystem: str) -> str:
-        return _uevent(f"add@{path}\0ACTION=add\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=1\0".encode())
+        content = f"add@{path}\0ACTION=add\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=1\0".encode()
+        return _uevent(content, lambda name: name == "ofapod")
 
     assert uevent("/devices/pci0000:00/0000:00:03.0", "pci") == "device 0000:00:03.0 has changed"
     assert uevent("/devices/pci0000:00/0000:00:03.0/infiniband/mlx5_0", "infiniband")
@@ -111,7 +112,9 @@ def test_uevents() -> None:
     assert not uevent("/devices/virtual/net/cali12345", "net")  # netlink tells of those, with their kind
     assert not uevent("/devices/pci0000:00/0000:00:03.0/net/eth0/queues/rx-0", "queues")
     assert not uevent("/devices/pci0000:00/0000:00:03.0/block/sda", "block")
-    assert _uevent(b"libudev\0\xfe\xed") == ""
+    assert not uevent("/devices/pci0000:00/0000:00:03.0/net/ofapod", "net")
+    assert uevent("/devices/pci0000:00/0000:00:03.0/ofapod", "pci")
+    assert _uevent(b"libudev\0\xfe\xed", lambda name: False) == ""
 
 
 @needs_namespaces
@@ -121,7 +124,7 @@ def test_which_news_of_the_kernel_matter() -> None:
         from lanewise_driver.monitor import Monitor
 
         seen = []
-        monitor = Monitor(seen.append, lambda: ["nic*"])
+        monitor = Monitor(seen.append, lambda: ["nic*"], lambda name: name == "nicheld")
         monitor.start()
         found = {}
 
@@ -139,6 +142,7 @@ def test_which_news_of_the_kernel_matter() -> None:
         for name, commands in {
             "a pod's interface": ["link add veth1 type veth peer name veth2", "link set veth1 up"],
             "ours": ["link set nic0 up"],
+            "ours, on its way": ["link add nicheld type veth peer name far2", "link set nicheld up"],
             "a bridge": ["link add br0 type bridge"],
             "a port": ["link set veth1 master br0"],
             "a route": ["route add 198.51.100.0/24 dev nic0"],
@@ -185,7 +189,7 @@ def test_which_news_of_the_kernel_matter() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found.pop("a pod's interface") == [] and found.pop("a route") == []
+    assert found.pop("a pod's interface") == [] and found.pop("a route") == [] and found.pop("ours, on its way") == []
     assert found.pop("ours") == ["interface nic0 has changed"]
     assert found.pop("a bridge") == ["interface br0 has changed"]
     assert "interface br0 has changed" in found.pop("a port")

@@ -169,7 +169,15 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
                 if name.startswith("pci-"):  # its function is gone; an interface may just be in the pod
                     device["taints"] = [{"key": MISSING, "effect": "NoSchedule"}]
                 result.devices.append(device)
+        result.devices.sort(key=lambda device: _place(device["name"]))
     return result
+
+
+def _place(name: str) -> tuple[t.Any, ...]:
+    """Functions as the node lists them, then interfaces by their names: one that comes back from a pod stands where it
+    stood, as each change of a slice is news for every scheduler."""
+    numbers = [int(digits) for digits in re.findall("[0-9]+", name)]
+    return (0,) if name.startswith("pci-") else (1, re.split("[0-9]", name, maxsplit=1)[0], numbers, name)
 
 
 def _add_interfaces(result: Publication, own: list[Facts], facts: Facts, policy: Policy) -> None:

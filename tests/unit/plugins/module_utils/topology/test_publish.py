@@ -238,6 +238,23 @@ def test_a_held_interface_is_not_another_of_its_name() -> None:
     assert result.withheld["bond0.100"] == "a pod has a device of this name"
 
 
+def test_an_interface_that_a_pod_has_keeps_its_place() -> None:
+    """A slice whose devices only stand in another order is news for every scheduler."""
+    facts = probed.facts("sriov")
+    (like,) = [entry for entry in facts["interfaces"] if entry["name"] == "bond0.100"]
+    names = ["rail2", "rail", "rail10", "up", "rail1", "rail1b"]
+    facts["interfaces"] += [{**like, "name": name, "default_route": False, "lower": []} for name in names]
+    policy = Policy(virtual=("rail*", "up"))
+    before = publication(facts, policy=policy).devices
+    shown = [one["name"] for one in before if one["name"].startswith("net-")]
+    assert shown == ["net-rail", "net-rail1", "net-rail1b", "net-rail2", "net-rail10", "net-up"]
+    for away in names:
+        held = {one["name"]: one for one in before if one["name"] == f"net-{away}"}
+        left = {**facts, "interfaces": [entry for entry in facts["interfaces"] if entry["name"] != away]}
+        now = publication(left, policy=Policy(virtual=policy.virtual, held=held)).devices
+        assert [one["name"] for one in now] == [one["name"] for one in before]
+
+
 def test_selectors() -> None:
     nic = {"address": "0000:8a:00.0", "interface": ["eth0"], "driver": "mlx5_core", "rail": 0, "speed_mbps": None}
     assert Selector(address=("0000:8a:*",), interface=("eth[01]",), rail=(0, 1)).matches(nic)
