@@ -362,12 +362,22 @@ def _check_shared(results: list[_Result], configs: list[_Config]) -> None:
 
 
 def _merged(result: _Result) -> Object:
-    """The fields of all configurations of a device, a later one's in the place of an earlier one's. Raises Refused."""
+    """The fields of all configurations of a device, of classes or of claims a later one's in the place of an earlier
+    one's. What a class sets no claim can change. Raises Refused."""
     fields: Object = {}
+    of_class: Object = {}
     path = result.path
     for config in result.configs:
+        if not config.of_class:
+            for name in interface_config.changed_by_claim(of_class, config.fields):
+                raise Refused(
+                    f"{config.path}.{name}: the DeviceClass of request {result.request} sets {name}, which a claim "
+                    f"cannot change nor add to; leave {name} out of the claim, or use another class"
+                )
         fields.update({name: value for name, value in config.fields.items() if name not in _HEAD})
         path = config.path
+        if config.of_class:
+            of_class = dict(fields)
     if len(result.configs) > 1:
         # each is right by itself, and together they may contradict each other
         problems = interface_config.validate(fields, path, complete=False)

@@ -222,7 +222,7 @@ INVENTORY: Object = {
         {
             "name": "two",
             "namespace": NAMESPACE,
-            "devices": [_wire("left", WIRES[1]), _wire("right", WIRES[2], name="rail1", mtu=1300)],
+            "devices": [_wire("left", WIRES[1]), _wire("right", WIRES[2], name="rail1", mtu=1400)],
         },
         {
             "name": "child",

@@ -89,7 +89,7 @@ else:
             service.attach(clean.request(name, pod.path))
         found = sandbox.links()
         assert set(found) == {"lo", WIRES[1], "rail1"}
-        assert found["rail1"]["mtu"] == 1300 and found[WIRES[1]]["mtu"] == 1400
+        assert found["rail1"]["mtu"] == 1400 and found[WIRES[1]]["mtu"] == 1400
         # without configuration the pod has what the node had
         assert address_of(found[WIRES[1]]) == ["10.0.1.2/24", "2001:db8:1::2/64"]
         assert "192.0.2.16/28" in world_module.ip("route", "show", netns=sandbox.pid)

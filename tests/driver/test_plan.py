@@ -124,7 +124,7 @@ def test_a_record_says_all_that_attach_needs() -> None:
 def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
     configs = [
         config({"mtu": 1500, "routes": [{"destination": "10.0.0.0/8", "gateway": "192.0.2.1"}]}),
-        config({"mtu": 1400, "name": "class"}, source="FromClass"),
+        config({"gsoMaxSize": 1400, "name": "class"}, source="FromClass"),
         config({"routes": []}, "a"),
         config({"mtu": 9000}, "b"),
         config({"nothing": "of ours"}, driver="other.example.com"),
@@ -136,6 +136,40 @@ def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
     # the class is first wherever it stands in the list
     record = made(claim([result("b", PF)], configs))
     assert record.devices[0].config["mtu"] == 9000 and record.devices[0].config["name"] == "class"
+
+
+def test_what_a_class_sets_holds() -> None:
+    """Who a tenant is on the wire is the site's to say."""
+    safe = {"vlan": 100, "trust": False, "spoofchk": True, "mac": "02:00:00:00:00:01"}
+    of_class = config({"vf": safe, "mtu": 9000, "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 1}}, source="FromClass")
+    wrong: list[Object] = [{"vf": {**safe, "vlan": 200}}, {"vf": {}}, {"vf": {"maxTxRate": 1}}, {"mtu": 1500}]
+    wrong += [{"vf": {key: value for key, value in safe.items() if key != gone}} for gone in safe]
+    wrong += [{"vf": {**safe, "linkState": "enable"}}, {"sysctls": {}}, {"vf": {**safe, "trust": True}}]
+    for fields in wrong:
+        name = next(iter(fields))
+        for configs in (
+            [of_class, config(fields)],
+            [config(fields, "nic"), of_class],
+            [of_class, config({}), config(fields)],
+        ):
+            refused(
+                claim([result("nic", VF)], configs),
+                f"config[{len(configs) - 2}].opaque.parameters.{name}",
+                "DeviceClass",
+            )
+    same = [of_class, config({"vf": dict(reversed(safe.items())), "mtu": 9000, "name": "net1"})]
+    found = made(claim([result("nic", VF)], same)).devices[0].config
+    assert (found["vf"], found["mtu"], found["name"]) == (safe, 9000, "net1")
+    # another field for the same thing is no way around
+    refused(claim([result("nic", VF)], [of_class, config({"mac": "02:00:00:00:00:02"})]), "vf.mac must be the same")
+    # of two configurations of a class the later one holds, and a class that has nothing to say opens all
+    later = [
+        config({"mtu": 1400}, source="FromClass"),
+        config({"mtu": 1300}, source="FromClass"),
+        config({"mtu": 1300}),
+    ]
+    assert made(claim([result("nic", VF)], later)).devices[0].config["mtu"] == 1300
+    assert made(claim([result("nic", VF)], [config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
 
 
 def test_not_the_claim_that_is_meant() -> None:
@@ -464,7 +498,7 @@ def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields
 
 @settings(max_examples=TRIES // 5, deadline=None)
 @given(st.data())
-def test_merging_is_the_last_word_for_each_field(data: st.DataObject) -> None:
+def test_merging_is_the_last_word_for_each_field_but_for_what_a_class_sets(data: st.DataObject) -> None:
     """Against a slow and plain model: for each field, search the configurations from the end."""
     simple = st.fixed_dictionaries(
         {}, optional={"mtu": st.integers(1280, 9000), "gsoMaxSize": st.integers(1, 9), "routes": st.just([])}
@@ -485,15 +519,25 @@ def test_merging_is_the_last_word_for_each_field(data: st.DataObject) -> None:
         )
     )
     requests = data.draw(st.sampled_from([("a", "b"), ("a/x", "b/y"), ("a", "b/y")]))
-    record = made(claim([result(requests[0], PF), result(requests[1], OTHER)], entries))
-    for planned in record.devices:
-        for field in ("mtu", "gsoMaxSize", "routes"):
-            wanted = None
-            for source in ("FromClaim", "FromClass"):
-                for entry in reversed(entries):
-                    covers = entry.get("requests") or [planned.request]
-                    mine = planned.request in covers or planned.main_request in covers
-                    fields = entry["opaque"]["parameters"]
-                    if wanted is None and entry["source"] == source and mine and field in fields:
-                        wanted = fields[field] if entry["opaque"]["driver"] == "lanewise.dev" else None
-            assert planned.config.get(field) == wanted
+    of = claim([result(requests[0], PF), result(requests[1], OTHER)], entries)
+    wanted: dict[str, Object] = {}
+    changed = False
+    for request in requests:
+        said: dict[str, list[tuple[str, t.Any]]] = {"mtu": [], "gsoMaxSize": [], "routes": []}
+        for source in ("FromClass", "FromClaim"):
+            for entry in entries:
+                covers = entry.get("requests") or [request]
+                mine = request in covers or request.partition("/")[0] in covers
+                if entry["source"] == source and mine and entry["opaque"]["driver"] == "lanewise.dev":
+                    for field, value in entry["opaque"]["parameters"].items():
+                        if field in said:
+                            said[field].append((source, value))
+        wanted[request] = {field: values[-1][1] for field, values in said.items() if values}
+        for values in said.values():
+            held = [value for source, value in values if source == "FromClass"][-1:]
+            changed |= any(source == "FromClaim" and held not in ([], [value]) for source, value in values)
+    if changed:
+        refused(of, "cannot change")
+    else:
+        for planned in made(of).devices:
+            assert planned.config == wanted[planned.request]

@@ -43,6 +43,8 @@ class Resolved:
     driver: DriverKnowledge | None
     selectors: list[tuple[str, str]]
     capacity: dict[str, str]
+    #: The fields of an InterfaceConfig that its class sets.
+    settings: Object = field(default_factory=dict)
 
 
 @dataclass
@@ -277,6 +279,8 @@ class _Body:
                 )
             return
         if own:
+            if index == 0:
+                self._check_class(parameters, path, device)
             name = str(parameters.get("name", ""))
             many = max((_size(choice) for choice in device.choices()), default=1)
             for key in ("name", "addresses", "mac"):
@@ -296,6 +300,17 @@ class _Body:
         opaque = {"driver": config["driver"], "parameters": parameters}
         key = json.dumps([id(device), position, opaque], sort_keys=True)
         self.configs.setdefault(key, ({"opaque": opaque}, path, []))[2].extend(requests)
+
+    def _check_class(self, parameters: Object, path: str, device: Device) -> None:
+        for choice in device.choices():
+            known = self._driver_of(choice)
+            for key in interface_config.changed_by_claim(known.settings, parameters):
+                self.reader.problem(
+                    child(path, key),
+                    f"class {known.class_name!r} sets {key}, which a claim cannot change nor add to",
+                    "contradiction",
+                    "leave it out, or use a class of its own",
+                )
 
     def _driver_of(self, device: Device) -> Resolved:
         return self.known[id(device)]

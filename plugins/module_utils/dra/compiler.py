@@ -445,7 +445,13 @@ class _Compiler:
         if len(self.reader.problems) > before:
             return None
         texts = [(part.text, path) for part, path in parts]
-        return Resolved(device, class_name, kind, driver, texts, capacity)
+        return Resolved(device, class_name, kind, driver, texts, capacity, self._settings(class_name))
+
+    def _settings(self, class_name: str) -> Object:
+        """The fields of an InterfaceConfig that a class of the site sets."""
+        configs = self._named[class_name].configs if class_name in self._named else ()
+        own = [config["parameters"] for config in configs if config["driver"] == interface_config.DRIVER]
+        return {name: value for parameters in own for name, value in parameters.items()}
 
     def _checked_where(self, device: Device, kind: str) -> dict[str, t.Any] | None:
         """The filters of a device that names a class of the site, read now that the kind is known."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+import json
 import re
 import typing as t
 from dataclasses import dataclass, field, replace
@@ -424,6 +425,20 @@ class _Mistakes(list[Problem]):
         if len(self) == MISTAKES:
             raise _Enough
         super().append(problem)
+
+
+def changed_by_claim(of_class: t.Mapping[str, t.Any], of_claim: t.Mapping[str, t.Any]) -> list[str]:
+    """The fields of a class's configuration for which a claim's has something else.
+
+    What a class sets holds, each field as a whole: a claim that could add C(trust) to the C(vf) of its class could
+    leave the VLAN that the class is for.
+    """
+
+    def text(value: t.Any) -> str:
+        return json.dumps(value, sort_keys=True)  # true is no 1
+
+    both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]
+    return [name for name in both if text(of_claim[name]) != text(of_class[name])]
 
 
 def validate_scalar(form: Field, value: t.Any) -> bool:

@@ -74,6 +74,25 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Valu
     return facts
 
 
+def test_a_claim_cannot_change_what_its_class_sets() -> None:
+    """The driver refuses it when the pod starts; here it is a mistake of the inventory."""
+    interface = {"vf": {"vlan": 100, "trust": False}, "mtu": 9000}
+    classes = [{"name": "tenant", "kind": "vf", "interface": interface}, {"name": "free", "kind": "vf"}]
+
+    def asked(of: str, **interface: t.Any) -> Values:
+        return site({"devices": [{"name": "nic", "class": of, "interface": interface}]}, classes=classes)
+
+    path = "dra_claims_templates[0].devices[0].interface"
+    one(asked("tenant", vf={"vlan": 100, "trust": True}), f"{path}.vf", "contradiction", "'tenant' sets vf", "leave it")
+    one(asked("tenant", vf={"vlan": 200}, mtu=9000), f"{path}.vf", "contradiction")
+    one(asked("tenant", mtu=1500), f"{path}.mtu", "contradiction")
+    assert compile_site(asked("tenant", name="net1", mtu=9000))
+    assert compile_site(asked("free", vf={"vlan": 200, "trust": True}))
+    alternatives = [{"name": "a", "class": "free"}, {"name": "b", "class": "tenant"}]
+    either = {"name": "nic", "first_of": alternatives, "interface": {"mtu": 1400}}
+    one(site({"devices": [either]}, classes=classes), f"{path}.mtu", "contradiction", "tenant")
+
+
 def test_class_holds_the_kind_and_request_the_filters() -> None:
     made = compile_site(site({"devices": [{**GPU, "where": {"model": "H100"}}]}))
     assert [s["cel"]["expression"] for s in objects(made, "DeviceClass")["gpu"]["spec"]["selectors"]] == [
