@@ -332,15 +332,12 @@ def _numa(topology: Topology) -> list[Finding]:
     conflicts = []
     for function in functions:
         local = cpuset.from_list(function.local_cpus or "") or 0
-        node = sets.get(function.numa_node) if function.numa_node is not None else None
-        if function.numa_source == "kernel" and local and node and not local & node:
-            conflicts.append(
-                (
-                    function.address,
-                    f"{function.address}: NUMA node {function.numa_node}, but CPUs {function.local_cpus}",
-                )
-            )
         written = function.kubernetes.get("numaNode")
+        node = sets.get(written) if written is not None else None
+        if local and node and not local & node:
+            conflicts.append(
+                (function.address, f"{function.address}: NUMA node {written}, but CPUs {function.local_cpus}")
+            )
         if written is not None and sets and written not in sets:
             conflicts.append((function.address, f"{function.address}: NUMA node {written} does not exist"))
     by_root: dict[str, dict[int, str]] = {}

@@ -187,6 +187,7 @@ class PciReader:
             function.root_complex, function.bridges = above[0], above[1][:]
         if not self._identify(function, folder) and not reader.names(folder):
             reader.report(f"{DEVICES}/{address}", "an empty or missing device directory")
+            function.root_complex, function.bridges = None, []  # the path of what is not there
             function.kubernetes = standard_attributes(address, target, None)
             return function
         if function.root_complex is None:
@@ -297,7 +298,11 @@ class PciReader:
                     node = cpu.numa_node_of(bits & self._online, self._node_cpus)
                     known = self._cpu_sets[bits] = (cpuset.to_list(bits), node)
                 function.local_cpus, numa_from_cpus = known
-        if stated:
+        if stated and numa_from_cpus not in (None, kernel_numa):  # never so on a running kernel: one of them is damaged
+            self._reader.report(
+                f"{folder}/numa_node", f"{kernel_numa}, but the local CPUs are of node {numa_from_cpus}"
+            )
+        elif stated:
             function.numa_node, function.numa_source = kernel_numa, "kernel"
         elif numa_from_cpus is not None:
             function.numa_node, function.numa_source = numa_from_cpus, "local_cpus"

@@ -208,17 +208,21 @@ def _data_direct(functions: dict[str, PciFunction]) -> dict[str, str]:
     """NIC function -> its data-direct DMA function: the one whose VPD holds the same V3 UUID.
 
     On such boards the NIC hangs on another root complex than the GPU, and GPU traffic goes through the DMA function
-    (rdma-core, kernel-boot/rdma_topo). A UUID that two DMA functions claim proves nothing and is left out.
+    (rdma-core, kernel-boot/rdma_topo). A UUID that two DMA functions or two cards claim proves nothing and is left out.
     """
     by_uuid: dict[str, list[str]] = {}
     for function in functions.values():
         if function.kind == "data_direct" and function.vpd and function.vpd.uuid:
             by_uuid.setdefault(function.vpd.uuid, []).append(function.address)
+    cards: dict[str, set[str]] = {}
+    for function in functions.values():
+        if function.kind == "nic" and function.vpd and function.vpd.uuid:
+            cards.setdefault(function.vpd.uuid, set()).add(pci.slot_of(function.address))
     return {
         function.address: by_uuid[function.vpd.uuid][0]
         for function in functions.values()
         if function.kind == "nic"
         and function.vpd
         and function.vpd.uuid
-        and len(by_uuid.get(function.vpd.uuid, ())) == 1
+        and len(by_uuid.get(function.vpd.uuid, ())) == len(cards[function.vpd.uuid]) == 1
     }

@@ -403,3 +403,18 @@ def test_nearest_of_several_far_nodes_is_the_one_at_the_smallest_distance(tree):
     tree.pci("pci0000:60/0000:60:01.0/0000:61:00.0", NIC, 2)
     nearest = tree.probe().gpus[0].nearest_nics
     assert (nearest.level, nearest.devices) == ("SYS", [near])
+
+
+def test_uuid_that_two_cards_claim_pairs_neither(tree):
+    """One of two cards has the other's VPD: a recording that was mixed up."""
+    field = b"\x90\x06\x00V3\x03one\x78"
+    gpu = tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0", GPU, 0)
+    tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:01.0/0000:1b:00.0", DATA_DIRECT, 0, vpd=field)
+    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=field)
+    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.1", NIC, 1, vpd=field)
+    node = tree.probe()
+    assert [(one.address, one.nearest_nics.level) for one in node.gpus] == [(gpu, "PIX")], "two functions of one card"
+    tree.pci("pci0002:00/0002:00:00.0/0002:01:00.0", NIC, 1, vpd=field)
+    node = tree.probe()
+    assert [nic.data_direct for nic in node.nics] == [None] * 3
+    assert [one.nearest_nics.level for one in node.gpus] == ["UNKNOWN"]

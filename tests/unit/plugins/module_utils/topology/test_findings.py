@@ -201,15 +201,16 @@ def test_numa_unknown_is_a_warning_where_there_are_several_nodes(machine):
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "words"),
+    ("values", "words"),
     [
-        ("local_cpulist", "4-7", f"{NIC0}: NUMA node 0, but CPUs 4-7"),
-        ("numa_node", "5", f"{NIC0}: NUMA node 5 does not exist"),
-        ("numa_node", "1", f"pci0000:17: {GPU0} on node 0, {NIC0} on node 1"),
+        ({"local_cpulist": "4-7"}, f"{NIC0}: NUMA node 0, but CPUs 4-7"),
+        ({"numa_node": "5"}, f"{NIC0}: NUMA node 5 does not exist"),
+        ({"numa_node": "1", "local_cpulist": "4-7"}, f"pci0000:17: {GPU0} on node 0, {NIC0} on node 1"),
     ],
 )
-def test_numa_conflicts(machine, attribute, value, words):
-    machine.write(f"{machine.folder(NIC0)}/{attribute}", value)
+def test_numa_conflicts(machine, values, words):
+    for attribute, value in values.items():
+        machine.write(f"{machine.folder(NIC0)}/{attribute}", value)
     finding = one(machine, "numa-conflict")
     assert words in finding.evidence and NIC0 in finding.devices
 

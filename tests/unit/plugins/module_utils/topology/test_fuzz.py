@@ -7,14 +7,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.reader import Reader
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.damage import Damage, entries_below
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     DATA_DIRECT,
     GPU,
@@ -54,77 +53,6 @@ def machine(tmp_path_factory):
     tree.write("sys/class/dmi/id/product_name", "Machine")
     tree.write("proc/net/bonding/bond0", "Slave Interface: eno1\nPermanent HW addr: 02:00:00:00:00:99")
     return tree
-
-
-def entries_below(root):
-    found = []
-    for folder, folders, files in os.walk(root):
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in folders + files]
-    return sorted(found)
-
-
-class Damage:
-    """Changes below a root that are undone at the end, the last one first."""
-
-    def __init__(self, root):
-        self._root = root
-        self._aside = root.parent / "aside"
-        self._undo = []
-
-    def __enter__(self):
-        self._aside.mkdir()
-        (self._aside / "outside/node0").mkdir(parents=True)
-        for name, text in (("numa_node", "1\n"), ("cpulist", "0-99\n"), ("node0/cpulist", "0-99\n")):
-            (self._aside / "outside" / name).write_text(text, encoding="utf-8")
-        return self
-
-    def __exit__(self, *error):
-        for undo, arguments in reversed(self._undo):
-            undo(*arguments)
-        shutil.rmtree(self._aside)
-
-    def apply(self, kind, entry, junk=b""):
-        path = self._root / entry
-        if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
-            return  # an earlier change took it away
-        if kind == "renamed":
-            other = path.with_name(f"{path.name}~{len(self._undo)}")
-            path.rename(other)
-            self._undo.append((other.rename, (path,)))
-            return
-        if kind == "not-utf-8":
-            name = os.fsencode(path.parent) + b"/\xff%d" % len(self._undo)
-            os.mkdir(name)
-            self._undo.append((os.rmdir, (name,)))
-            return
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        kept = self._aside / str(len(self._undo))
-        path.rename(kept)
-        self._undo.append((self._restore, (path, kept)))
-        if kind == "cut":
-            path.write_bytes(content[: len(junk) % max(len(content), 1)])
-        elif kind == "empty":
-            path.write_bytes(b"")
-        elif kind == "junk":
-            path.write_bytes(junk)
-        elif kind == "folder":
-            path.mkdir()
-        elif kind == "fifo":
-            os.mkfifo(path)
-        elif kind == "loop":
-            path.symlink_to(path.name)
-        elif kind == "dangling":
-            path.symlink_to("../gone/away")
-        elif kind == "outside":
-            path.symlink_to(self._aside / "outside" / ("numa_node" if kept.is_file() else ""))
-
-    @staticmethod
-    def _restore(path, kept):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif os.path.lexists(path):
-            path.unlink()
-        kept.rename(path)
 
 
 KINDS = ("gone", "cut", "empty", "junk", "folder", "fifo", "loop", "dangling", "outside", "renamed", "not-utf-8")
@@ -238,4 +166,5 @@ def test_very_deep_trees(tmp_path, levels_deep, believed):
     tree = healthy(tmp_path / "m")
     path = "pci0000:20/" + "/".join(f"0000:{number:02x}:00.0" for number in range(0x30, 0x30 + levels_deep))
     tree.link("sys/bus/pci/devices/0000:20:00.0", f"sys/devices/{path}/0000:20:00.0")
+    tree.write(f"sys/devices/{path}/0000:20:00.0/class", "0x030200")
     assert len(tree.probe().functions["0000:20:00.0"].bridges) == believed

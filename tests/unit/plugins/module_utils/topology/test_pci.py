@@ -204,6 +204,15 @@ def test_local_cpus_answer_for_a_numa_node_that_is_not_there(tree):
     assert (function.numa_node, function.numa_source) == (1, "local_cpus")
 
 
+@pytest.mark.parametrize(("number", "cpus", "node"), [("1", "0-3", None), ("1", "0-7", 1), ("0", "0-1", 0)])
+def test_numa_node_that_the_local_cpus_contradict_is_unknown(tree, number, cpus, node):
+    tree.nodes("0-3", "4-7")
+    tree.pci(PATH, {**GPU, "numa_node": number, "local_cpulist": cpus})
+    topology = tree.probe()
+    assert topology.functions["0000:18:00.0"].numa_node == node
+    assert topology.source.unreadable_count == (node is None)
+
+
 @pytest.mark.parametrize(("number", "node"), [("0", 0), ("1023", 1023), ("1024", None)])
 def test_numa_node_of_a_tree_without_nodes(tree, number, node):
     tree.pci(PATH, {**GPU, "numa_node": number})

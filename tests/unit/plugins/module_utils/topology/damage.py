@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Ways in which the files of a recorded tree can be broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+
+def entries_below(root):
+    found = []
+    for folder, folders, files in os.walk(root):
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in folders + files]
+    return sorted(found)
+
+
+class Damage:
+    """Changes below a root that are undone at the end, the last one first."""
+
+    def __init__(self, root):
+        self._root = root
+        self._aside = root.parent / "aside"
+        self._undo = []
+
+    def __enter__(self):
+        self._aside.mkdir()
+        (self._aside / "outside/node0").mkdir(parents=True)
+        for name, text in (("numa_node", "1\n"), ("cpulist", "0-99\n"), ("node0/cpulist", "0-99\n")):
+            (self._aside / "outside" / name).write_text(text, encoding="utf-8")
+        return self
+
+    def __exit__(self, *error):
+        for undo, arguments in reversed(self._undo):
+            undo(*arguments)
+        shutil.rmtree(self._aside)
+
+    def apply(self, kind, entry, junk=b"", other=None):
+        """Damage C(entry). C(junk) gives bytes, and by its length a place; C(other) is what takes its place."""
+        path = self._root / entry
+        if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
+            return  # an earlier change took it away
+        if kind == "renamed":
+            other = path.with_name(f"{path.name}~{len(self._undo)}")
+            path.rename(other)
+            self._undo.append((other.rename, (path,)))
+            return
+        if kind == "not-utf-8":
+            name = os.fsencode(path.parent) + b"/\xff%d" % len(self._undo)
+            os.mkdir(name)
+            self._undo.append((os.rmdir, (name,)))
+            return
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        kept = self._aside / str(len(self._undo))
+        path.rename(kept)
+        self._undo.append((self._restore, (path, kept)))
+        if kind == "cut":
+            path.write_bytes(content[: len(junk) % max(len(content), 1)])
+        elif kind == "empty":
+            path.write_bytes(b"")
+        elif kind == "junk":
+            path.write_bytes(junk)
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "loop":
+            path.symlink_to(path.name)
+        elif kind == "dangling":
+            path.symlink_to("../gone/away")
+        elif kind == "flip":
+            at = len(junk) % max(len(content), 1)
+            flipped = bytes(one ^ 1 << len(junk) % 7 for one in content[at : at + 1])
+            path.write_bytes(content[:at] + flipped + content[at + 1 :])
+        elif kind == "zeroes":
+            path.write_bytes(content[: len(junk) % max(len(content), 1)].ljust(len(content), b"\0"))
+        elif kind == "odd":
+            path.write_bytes(junk + b"\n")
+        elif kind == "another":
+            source = kept if other == entry else self._root / other
+            if source.is_symlink():
+                home = os.path.realpath(source) if other != entry else os.readlink(source)
+                path.symlink_to(os.path.relpath(home, os.path.realpath(path.parent)))
+            else:
+                path.write_bytes(source.read_bytes() if source.is_file() else b"")
+        elif kind == "outside":
+            path.symlink_to(self._aside / "outside" / ("numa_node" if kept.is_file() else ""))
+
+    @staticmethod
+    def _restore(path, kept):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            path.unlink()
+        kept.rename(path)
