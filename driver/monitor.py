@@ -20,9 +20,11 @@ import typing as t
 
 from . import links
 from .errors import KernelError
+from .uplinks.routes import SHORT
 
-_GROUPS = 0x1 | 0x40 | 0x400  # RTMGRP_LINK, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE
+_GROUPS = 0x1 | 0x40 | 0x400 | 1 << 31  # RTMGRP_LINK, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE, RTNLGRP_NEXTHOP
 _LINKS, _ROUTES = (16, 17), (24, 25)  # RTM_NEWLINK, RTM_DELLINK, RTM_NEWROUTE, RTM_DELROUTE
+_NEXTHOPS = (104, 105)  # RTM_NEWNEXTHOP, RTM_DELNEXTHOP: a default route may go by it, and is not told of
 _UEVENTS = 1  # the kernel's own group; udev's is 2
 _SUBSYSTEMS = (b"net", b"pci", b"infiniband")
 _BUFFER = 4 << 20
@@ -107,7 +109,7 @@ class Monitor:
                 break
             body = data[at + 16 : at + length]
             at += (length + 3) & ~3
-            if kind in _ROUTES and body[1] == 0:  # rtm_dst_len
+            if (kind in _ROUTES and body[1] <= SHORT) or kind in _NEXTHOPS:  # rtm_dst_len
                 return "a default route has changed"
             if kind in _LINKS:
                 link = links.parse(body)

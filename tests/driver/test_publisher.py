@@ -148,6 +148,8 @@ def test_which_news_of_the_kernel_matter() -> None:
             "a route": ["route add 198.51.100.0/24 dev nic0"],
             "a default route": ["route add default dev nic0 table 7"],
             "an IPv6 default route": ["-6 route add default dev nic0"],
+            "half of all addresses": ["route add 128.0.0.0/1 dev nic0"],
+            "a nexthop": ["nexthop add id 7 dev nic0"],
             "gone": ["link del nic0"],
         }.items():
             seen.clear()
@@ -193,6 +195,7 @@ def test_which_news_of_the_kernel_matter() -> None:
     assert found.pop("ours") == ["interface nic0 has changed"]
     assert found.pop("a bridge") == ["interface br0 has changed"]
     assert "interface br0 has changed" in found.pop("a port")
-    assert found.pop("a default route") == found.pop("an IPv6 default route") == ["a default route has changed"]
+    for name in ("a default route", "an IPv6 default route", "half of all addresses", "a nexthop"):
+        assert found.pop(name) == ["a default route has changed"], name
     assert "interface nic0 has changed" in found.pop("gone")
     assert found == {"flood": ["a default route has changed"], "after": True, "after others": True, "stopped": True}

@@ -138,7 +138,7 @@ class Rule:
         needed = _by_default(tables.defaults, default_routes)
         unread: list[str] = []
         for path in (*self._sessions(tables, known, ssh_ports, unread), *paths, *self._storage(aged, unread)):
-            for index, why in _on(path, tables.owners, known):
+            for index, why in _on(path, tables, known):
                 needed.setdefault(index, why)
         for interface, why in self._bound_storage():
             needed.setdefault(tables.stack.index(interface), why)
@@ -260,20 +260,21 @@ def _by_default(known: t.Sequence[Default], tables: str) -> dict[int, str]:
     return found
 
 
-def _on(path: Path, owners: t.Mapping[Address, tuple[int, ...]], known: Routes) -> t.Iterator[tuple[int, str]]:
+def _on(path: Path, tables: _Tables, known: Routes) -> t.Iterator[tuple[int, str]]:
     """The links on a path, with the reason of each."""
-    if path.far in owners:  # the node itself
+    if path.far in tables.owners:  # the node itself
         return
-    holders = owners.get(path.own, ()) if path.own else ()
     if path.far:
         query = Query(path.far, path.own, path.bound, path.mark, path.own_port, path.far_port)
         for index in sorted(known.way(query)):
             yield index, path.leads
+    holders: set[int] = set()
     if path.own:
-        for index in sorted({*holders, *known.holders(path.own, path.bound)}):
-            yield index, path.holds
-    if path.bound:
-        yield path.bound, path.holds
+        holders = {*tables.owners.get(path.own, ()), *known.holders(path.own, path.bound)}
+    if path.bound:  # of several with one address, as of link-local ones, it is this one
+        holders = {path.bound} if path.bound in holders else {path.bound, *holders}
+    # a VRF is where look-ups begin, and as little on the way as lo is
+    yield from ((index, path.holds) for index in sorted(holders) if tables.stack.kind(index) != "vrf")
 
 
 class _Spread:

@@ -112,6 +112,10 @@ class Stack:
         found += [self._names[name] for name in self._parents(link.name) if name in self._names]
         return [self.links[index] for index in dict.fromkeys(found) if index in self.links and index != link.index]
 
+    def kind(self, index: int) -> str:
+        """The kind of a link; empty for hardware, and where there is no such link."""
+        return self.links[index].kind if index in self.links else ""
+
     def index(self, name: str) -> int:
         """The index of the link of this name; 0 where there is none."""
         return self._names.get(name, 0)

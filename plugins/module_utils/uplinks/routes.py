@@ -37,7 +37,7 @@ _TCP = 6
 MAIN = (254, 253)  # RT_TABLE_MAIN, RT_TABLE_DEFAULT
 #: Routes this short are halves, quarters and eighths of all addresses, by which VPNs and routers write a default route
 #: (0.0.0.0/1 and 128.0.0.0/1; 2000::/3): no fabric is as large.
-_SHORT = 3
+SHORT = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Routes:
         """The default routes of all tables, and the shortest prefixes in place of one. Raises OSError."""
         found = []
         for kind in (socket.AF_INET, socket.AF_INET6):
-            for body in self._dumped(kind, lambda one: one[1] <= _SHORT):  # rtm_dst_len
+            for body in self._dumped(kind, lambda one: one[1] <= SHORT):  # rtm_dst_len
                 _unused, bits, _unused, _unused, table, protocol, _unused, _unused, _unused = _RT.unpack_from(body)
                 raw = netlink.attributes(body, _RT.size)
                 six = kind == socket.AF_INET6

@@ -11,11 +11,12 @@ import errno
 import socket
 import struct
 
+from .routes import SHORT
+
 #: RTMGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE, and those without such a name:
 #: RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP (linux/rtnetlink.h)
 _GROUPS = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31
 _ROUTES = (24, 25)  # RTM_NEWROUTE, RTM_DELROUTE
-_SHORT = 3  # as of routes.py: longer prefixes are looked up each time
 _HEADER = struct.Struct("=IH")
 _ROOM = 1 << 20
 
@@ -57,11 +58,11 @@ class Watch:
 
 
 def _matters(data: bytes) -> bool:
-    """Routes to some network are many on a node that speaks BGP, and come and go."""
+    """Routes to networks are many on a node that speaks BGP, and come and go; they are looked up each time."""
     at = 0
     while at + 18 <= len(data):
         length, kind = _HEADER.unpack_from(data, at)
-        if length < 18 or kind not in _ROUTES or data[at + 17] <= _SHORT:  # rtm_dst_len
+        if length < 18 or kind not in _ROUTES or data[at + 17] <= SHORT:  # rtm_dst_len
             return True
         at += (length + 3) & ~3
     return False
