@@ -11,7 +11,7 @@ import os
 import typing as t
 from pathlib import Path
 
-from . import links, netlink
+from . import links, netlink, stacked
 from .identity import Identity, find
 from .links import step
 from .netlink import Netlink
@@ -73,8 +73,9 @@ def get(netns: Path, config: Config, name: str, parent: links.Link | None = None
     return link if parent is None or link.number(links.IFLA_LINK) == parent.index else None
 
 
-def remove(identity: Identity, host: Object, netns: Path | None, config: Config) -> list[str]:
-    """Removes it from the pod, if it is there; returns what could not be restored on the node: nothing."""
+def remove(identity: Identity, host: Object, netns: Path | None, config: Config) -> None:
+    """Removes it from the pod, and all else that the pod made of its parent and still has. What is made of the parent
+    in other namespaces stays: the node, other claims and other programs may have made it."""
     name = str(config.get("name") or host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
@@ -82,18 +83,12 @@ def remove(identity: Identity, host: Object, netns: Path | None, config: Config)
         if netns is not None:
             with step(f"remove {name} from the pod"):
                 link = get(netns, config, name, parent)
-                if link is not None:
-                    with Netlink(netns) as inside:
+                with Netlink(netns) as inside:
+                    if link is not None:
                         links.delete(inside, link.index)
-        if parent is not None and parent.up and not host["up"] and not _has_children(parent.name):
+                    if parent is not None:
+                        stacked.end_inside(inside, parent, from_node=True)
+        if parent is not None and parent.up and not host["up"]:
             with step(f"set {parent.name} down, as it was"):
-                links.set_up(outside, parent.index, False)
-    return []
-
-
-def _has_children(name: str) -> bool:
-    """Whether other interfaces are made of this one, in whatever namespace."""
-    try:
-        return any(entry.startswith("upper_") for entry in os.listdir(f"/sys/class/net/{name}"))
-    except OSError:
-        return False
+                if not stacked.evidence(outside, parent):
+                    links.set_up(outside, parent.index, False)

@@ -20,7 +20,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import claim_status, events, health, interfaces, logs, netns, rdma, trace
+from . import claim_status, events, health, interfaces, logs, netns, rdma, take_back, trace
 from .calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
 from .claim_files import ClaimFiles
 from .claim_status import Ailment
@@ -49,6 +49,7 @@ from .records import (
 )
 from .settings import Settings
 from .topology import publish
+from .unclean import Unclean
 
 if t.TYPE_CHECKING:
     from . import dhcp
@@ -116,6 +117,7 @@ class Service:
         self.store = Store(paths.state_dir)
         self.untold = Store(paths.untold_dir)
         self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management)
+        self.unclean = Unclean(paths.unclean_dir, boot or boot_id())
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.mounts = mounts
         self.boot = boot or boot_id()
@@ -214,6 +216,20 @@ class Service:
                             self._ailing[again.uid] = news
                             self._tell(again)
                             changed = True
+        return changed
+
+    def retry_unclean(self) -> bool:
+        """Try to have devices as they were that are not; whether any is now."""
+        changed = False
+        held = {device.device for record in self.store.all()[0] for device in record.held}
+        for name, entry in self.unclean.all().items():
+            if name not in held:
+                with contextlib.suppress(Busy):
+                    try:
+                        with self._quick.hold(f"device-{entry.lock}"):
+                            changed |= self.unclean.retry(entry)
+                    except KernelError as error:
+                        log.error("%s is still not as it was: %s", name, error.message)
         return changed
 
     def _news(self, record: Record) -> dict[str, Ailment] | None:
@@ -460,7 +476,10 @@ class Service:
             needed = self.inventory.needed([device.device for device in record.held])
         for name, reason in needed.items():
             raise Busy(f"{name} is not given to pods now: {reason}")
+        unclean = self.unclean.all()
         for device in record.held:
+            if device.device in unclean:
+                raise Busy(f"{device.device} is given to nobody until it is as it was: {unclean[device.device].text}")
             if device.interface:
                 identity = Device.from_json(device.known).identity
                 where = f"configuration of request {device.request} ({device.device})"
@@ -662,7 +681,8 @@ class Service:
             for device in reversed(record.held):
                 try:
                     with trace.step("take back", device.device):
-                        self._take(device, pin)
+                        if kept := self._take(device, pin):
+                            self._report(events.claim(_reference(record)), events.UNCLEAN, DriverError(kept))
                 except DriverError as error:
                     log.error("%s cannot be taken back: %s", device.device, error.message)
                     failures.append(error)
@@ -678,7 +698,8 @@ class Service:
                 self.files.write_metadata(record)
                 self._save(record, PREPARED)
 
-    def _take(self, device: DeviceRecord, pin: Path) -> None:
+    def _take(self, device: DeviceRecord, pin: Path) -> str:
+        """Take one device back; why it is kept from everybody now, or nothing."""
         for link in device.rdma["moves"] if device.rdma else ():
             try:
                 rdma.move(link, pin, back=True)
@@ -690,8 +711,16 @@ class Service:
         if device.host is not None:
             identity = Device.from_json(device.known).identity
             inside = pin if netns.alive(pin) else None
-            for lost in interfaces.detach(identity, device.host, inside, device.config):
+            policy = self.inventory.settings.reset
+            outcome = take_back.take_back(identity, device.host, inside, device.config, policy)
+            for lost in outcome.notes:
                 log.warning("%s", lost, extra={"device": device.device})
+            kept = self.unclean.settle(device.device, device.known, device.host, outcome)
+            if kept:
+                says = f"{device.device} is given to nobody until it is as it was: {kept}"
+                log.error("%s", says, extra={"device": device.device})
+                return says
+        return ""
 
 
 def _lease_key(record: Record, device: DeviceRecord, lease: Object) -> str:

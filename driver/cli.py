@@ -31,11 +31,12 @@ from . import netns
 from .dra.problems import Problems
 from .errors import DriverError
 from .paths import Paths
-from .records import ATTACHED, PREPARED, Record, Store
+from .records import ATTACHED, PREPARED, Record, Store, boot_id
 from .settings import Settings, load
 
 if t.TYPE_CHECKING:
     from .inventory import Inventory
+    from .unclean import Entry
 
 _OWN_PYTHON = Paths().hook_python
 _SECONDS = 5
@@ -148,7 +149,14 @@ def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
 
     records, _broken = _records(paths)
     held = [Device.from_json(device.known) for record in records for device in record.held]
-    return Inventory(lambda: settings, lambda: held, root)
+    return Inventory(lambda: settings, lambda: held, root, lambda: {name: one.word for name, one in _unclean(paths)})
+
+
+def _unclean(paths: Paths) -> list[tuple[str, Entry]]:
+    """The devices that are not as they were before a pod had them."""
+    from .unclean import Unclean
+
+    return sorted(Unclean(paths.unclean_dir, boot_id()).all().items())
 
 
 def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
@@ -261,6 +269,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
     yield "pods have their network namespaces", lost
+    yield "devices are as they were before pods had them", [f"{name}: {one.text}" for name, one in _unclean(paths)]
 
 
 def _failed_units() -> list[str]:

@@ -62,7 +62,7 @@ class Daemon:
         self.cluster = cluster.Cluster(lambda: access(self.settings.current), DRIVER, node or settings.node)
         self.reporter = events.Reporter(self.cluster)
         self.status = claim_status.Writer(self.cluster, reporter=self.reporter, metrics=self.metrics)
-        self.inventory = Inventory(lambda: self.settings.current, self._held, root)
+        self.inventory = Inventory(lambda: self.settings.current, self._held, root, self._unclean)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         busy, holds = self.service.pace.busy, self.service.holds
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
@@ -133,12 +133,17 @@ class Daemon:
             try:
                 if self.service.look_after():
                     self.plugin.health_changed()
+                if self.service.retry_unclean():
+                    self.publisher.wake("a device is as it was again")
             except Exception:
                 log.exception("devices in pods cannot be looked at")
                 self.metrics.error("health")
 
     def _held(self) -> list[Device]:
         return self.service.held()
+
+    def _unclean(self) -> dict[str, str]:
+        return {name: entry.word for name, entry in self.service.unclean.all().items()}
 
     def _reload(self) -> None:
         # not in the signal's handler: what it interrupts may hold a lock

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 PREPARE = "DevicesNotPrepared"
 ATTACH = "DevicesNotAttached"
 DETACH = "DevicesNotTakenBack"
+UNCLEAN = "DevicesUnclean"
 STATUS = "StatusRefused"
 
 #: Seconds for which the same words are not said again about the same object.
@@ -158,4 +159,4 @@ class Reporter:
                 log.exception("an event cannot be told")
 
 
-_ACTIONS = {PREPARE: "Prepare", ATTACH: "Attach", DETACH: "Detach", STATUS: "WriteStatus"}
+_ACTIONS = {PREPARE: "Prepare", ATTACH: "Attach", DETACH: "Detach", UNCLEAN: "Detach", STATUS: "WriteStatus"}

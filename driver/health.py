@@ -30,8 +30,11 @@ def devices(
     now = time.time()
     found = {}
     for device in publication.devices:
-        down = any(taint["key"] in (publish.LINK_DOWN, publish.MISSING) for taint in device.get("taints", ()))
-        found[device["name"]] = _health(node, device["name"], now, "its link is down" if down else "")
+        taints = {taint["key"] for taint in device.get("taints", ())}
+        message = "its link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
+        if publish.UNCLEAN in taints:
+            message = "it is not as it was before a pod had it, and is given to nobody"
+        found[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
         for one in record.held:
             if record.phase == PREPARED and one.device in found:

@@ -160,9 +160,14 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
 
 
 def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str]:
-    """What of a host state is not so now, one sentence each; without what the kernel learns again of itself, or makes
-    when there is C(carrier)."""
-    said = []
+    """What of a host state is not so now, one sentence each (:func:`unlike`)."""
+    return [text for _unused, text in unlike(wanted, found, carrier)]
+
+
+def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[str, str]]:
+    """What of a host state is not so now: its key and a sentence; without what the kernel learns again of itself, or
+    makes when there is C(carrier)."""
+    said: list[tuple[str, str]] = []
 
     def later(item: t.Any) -> bool:
         if not isinstance(item, dict):
@@ -178,13 +183,13 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
         if isinstance(value, list) and isinstance(now, list):
             lacking = [item for item in value if item not in now and not later(item)]
             extra = [item for item in now if item not in value and not later(item) and not _follows(item)]
-            said += [f"{key}: {_key(item)} is missing" for item in lacking]
-            said += [f"{key}: {_key(item)} is there in addition" for item in extra]
+            said += [(key, f"{key}: {_key(item)} is missing") for item in lacking]
+            said += [(key, f"{key}: {_key(item)} is there in addition") for item in extra]
         elif isinstance(value, dict) and isinstance(now, dict):
-            unlike = [one for one in sorted({*value, *now}) if value.get(one) != now.get(one)]
-            said += [f"{key}: {one} is {now.get(one)}, was {value.get(one)}" for one in unlike]
+            unlike_ = [one for one in sorted({*value, *now}) if value.get(one) != now.get(one)]
+            said += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in unlike_]
         else:
-            said.append(f"{key} is {now}, was {value}")
+            said.append((key, f"{key} is {now}, was {value}"))
     return said
 
 

@@ -72,12 +72,18 @@ class Inventory:
 
     C(settings) gives the settings of the moment, C(held) the devices that records hold, as they were in here at
     allocation: they stay published as they were, whatever has become of their interfaces meanwhile. C(root) is that of
-    the tree to probe; of another than the running node nothing is asked of the kernel.
+    the tree to probe; of another than the running node nothing is asked of the kernel. C(unclean) gives those devices
+    that are not as they were before a pod had them, with a word on why.
     """
 
     def __init__(
-        self, settings: t.Callable[[], Settings], held: t.Callable[[], t.Iterable[Device]], root: str = "/"
+        self,
+        settings: t.Callable[[], Settings],
+        held: t.Callable[[], t.Iterable[Device]],
+        root: str = "/",
+        unclean: t.Callable[[], t.Mapping[str, str]] = dict,
     ) -> None:
+        self._unclean = unclean
         self._settings = settings
         self._held = held
         self._root = root
@@ -120,6 +126,11 @@ class Inventory:
             held={name: device.device for name, device in held.items()},
         )
         publication = publish.publication(facts, counters, policy)
+        unclean = self._unclean()
+        for device in publication.devices:
+            if device["name"] in unclean:
+                taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
+                device["taints"] = [*device.get("taints", ()), taint]
         found = _devices(publication, facts)
         self._devices = {**found, **held}
         self._publication = publication

@@ -46,6 +46,11 @@ class Paths:
         return self.plugin_dir / "untold"
 
     @property
+    def unclean_dir(self) -> Path:
+        """A note of each device that is not as it was before a pod had it (unclean.py)."""
+        return self.plugin_dir / "unclean"
+
+    @property
     def metadata_dir(self) -> Path:
         """The files that containers see as device metadata (metadata.py), one folder a claim."""
         return self.plugin_dir / "metadata"
@@ -114,6 +119,7 @@ class Paths:
             self.plugin_dir,
             self.state_dir,
             self.untold_dir,
+            self.unclean_dir,
             self.run_dir,
             self.netns_dir,
             self.attached_dir,

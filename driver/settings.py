@@ -15,6 +15,7 @@
     management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are the node's own
     default_routes: all             # those that make an interface the node's own: all (tables), main, best
     virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function that are published too
+    reset: when_changed             # unbind and bind a function after a claim: never, when_changed, always
     rdma_management: false          # give pods umad and issm devices too, for management datagrams
     rails: {"0000:8a:00.0": 3}
     aliases: {"0000:8a:00.0": storage, eth5: backup}
@@ -60,6 +61,7 @@ class Settings:
     management: tuple[str, ...] = ()
     default_routes: str = "all"
     virtual_interfaces: tuple[str, ...] = ()
+    reset: str = "when_changed"
     rdma_management: bool = False
     rails: tuple[tuple[str, int], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -298,6 +300,7 @@ _READERS: dict[str, t.Callable[[Reader, t.Any, str], t.Any]] = {
     "management": _patterns,
     "default_routes": _choice("all", "main", "best"),
     "virtual_interfaces": _patterns,
+    "reset": _choice("never", "when_changed", "always"),
     "rdma_management": _boolean,
     "rails": _rails,
     "aliases": _aliases,

@@ -197,9 +197,20 @@ def namespace_number(connection: Netlink, descriptor: int, target: int | None = 
     return None
 
 
-def end_inside(connection: Netlink, link: links.Link) -> None:
-    """Removes what is made of an interface in the same namespace. Raises OSError."""
-    for one in uppers(link, links.listed(connection), None):
+def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -> None:
+    """Removes what the connection's namespace has of what is made of an interface, which is in the same one, or on the
+    node (C(from_node)). Raises OSError."""
+    inside = links.listed(connection)
+    own = None
+    if from_node:
+        descriptor = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            own = namespace_number(connection, descriptor)
+        finally:
+            os.close(descriptor)
+        if own is None:
+            return
+    for one in uppers(link, inside, own):
         links.delete(connection, one.index)
 
 

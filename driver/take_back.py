@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import children, host_state, identity, links, netlink, node_namespaces, stacked
+from . import children, host_state, identity, links, netlink, node_namespaces, reset, stacked
 from . import netns as namespaces
 from .errors import KernelError
 from .identity import PCI, Identity
@@ -30,6 +31,12 @@ Config = t.Mapping[str, t.Any]
 
 #: How often an interface is restored that others rename meanwhile.
 _RESTORES = 5
+#: How long the interface of a function that was reset is waited for, and how often it is looked for, in seconds.
+_RESET_TIME, _RESET_STEP = 30.0, 0.02
+#: What of a host state is the node's own configuration: where that is not as it was, no pod sees it.
+_NODES_OWN = ("name", "altnames", "alias", "addresses", "routes", "rules", "neighbors", "master", "up", "permanentMac")
+_NODES_OWN += ("qdiscs",)  # the kernel takes all of them off when an interface leaves its namespace
+_VF_STATE = ("vf", "vfs")
 
 
 class Reason(t.NamedTuple):
@@ -52,17 +59,21 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
-def take_back(identity_: Identity, host: Object, netns: Path | None, config: Config) -> Outcome:
+def take_back(
+    identity_: Identity, host: Object, netns: Path | None, config: Config, policy: str = reset.NEVER
+) -> Outcome:
     """Converges to the host state wherever the interface is; from any state that attach or detach left when killed.
 
     C(netns) may be None or no longer alive. The kernel has then put hardware back on the node, under the name it had in
     the pod or C(devN), and destroyed virtual interfaces, which is told. One that the pod moved on is looked for in all
-    namespaces of the node. KernelError only where the interface did not come back to the node.
+    namespaces of the node. C(policy) says when a PCI function is reset (reset.POLICIES). KernelError only where the
+    interface did not come back to the node.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
     if "child" in config:
-        return Outcome(notes=children.remove(identity_, host, netns, config))
+        children.remove(identity_, host, netns, config)
+        return Outcome()
     known = host.get(host_state.MARK)
     if netns is not None:
         with step(f"take {identity_.name} back from the pod"), Netlink(netns) as connection:
@@ -74,16 +85,59 @@ def take_back(identity_: Identity, host: Object, netns: Path | None, config: Con
             link = identity.find(connection, identity_, None, tagged=True)
             if link is None and _fetch(connection, identity_, host):
                 link = identity.find(connection, identity_, None, tagged=True)
-            if link is None and known is not None and identity.at_home(connection, identity_, known):
-                link = identity.find(connection, identity_, None)  # as a call before this one left it
+            if link is None and known is not None and identity_.address is None:
+                if identity.at_home(connection, identity_, known):
+                    link = identity.find(connection, identity_, None)  # as a call before this one left it
+        fresh = False
+        if (link is None or policy == reset.ALWAYS) and policy != reset.NEVER:
+            if not reset.impossible(identity_.address):
+                link, fresh = _anew(connection, identity_), True
         if link is None:
             return Outcome(notes=_gone(connection, identity_, known))
-        outcome = Outcome(reasons=_end_stacked(connection, link, host))
-        with step(f"restore {host['name']} on the node"):
-            outcome.notes += _restore(connection, link, host, identity_.address)
-            if identity_.address is None:
+        outcome = _make_as_it_was(connection, link, identity_, host)
+        if outcome.reasons and policy == reset.WHEN_CHANGED and not fresh:
+            why = reset.impossible(identity_.address)
+            if why:
+                outcome.reasons[-1] = outcome.reasons[-1]._replace(
+                    text=f"{outcome.reasons[-1].text}; it is not reset, as {why}"
+                )
+            else:
+                outcome = _make_as_it_was(connection, _anew(connection, identity_), identity_, host)
+        if identity_.address is None:
+            with step(f"take the mark off {host['name']}"):
                 links.altnames(connection, link.index, [identity.tag(identity_)], add=False)
         return outcome
+
+
+def _make_as_it_was(connection: Netlink, link: links.Link, identity_: Identity, host: Object) -> Outcome:
+    """Ends what is made of an interface of the node, restores it, and compares."""
+    outcome = Outcome(reasons=_end_stacked(connection, link, host))
+    with step(f"restore {host['name']} on the node"):
+        notes, unlike = _restore(connection, link, host, identity_.address)
+    outcome.notes = notes
+    for key, text in unlike:
+        if key in _NODES_OWN:
+            outcome.notes.append(text)
+        else:
+            word = VF if key in _VF_STATE else CHANGED
+            outcome.reasons.append(Reason(word, f"{host['name']}: {text}"))
+    return outcome
+
+
+def _anew(connection: Netlink, identity_: Identity) -> links.Link:
+    """Resets a function; its new interface. Raises KernelError."""
+    assert identity_.address is not None
+    reset.function(identity_.address)
+    says = f"wait for the interface of {identity_.address} after it was reset"
+    end = time.monotonic() + _RESET_TIME
+    while True:
+        with step(says):
+            link = identity.find(connection, identity_, None)
+        if link is not None:
+            return link
+        if time.monotonic() > end:
+            raise KernelError(says, errno.ETIMEDOUT)
+        time.sleep(_RESET_STEP)
 
 
 def _leave(connection: Netlink, link: links.Link, identity_: Identity, host: Object) -> None:
@@ -164,15 +218,18 @@ def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:
         os.close(descriptor)
 
 
-def _restore(connection: Netlink, link: links.Link, host: Object, address: str | None) -> list[str]:
+def _restore(
+    connection: Netlink, link: links.Link, host: Object, address: str | None
+) -> tuple[list[str], list[tuple[str, str]]]:
     """Restores the host state, once more where somebody renamed the interface meanwhile: udev does so when it comes,
-    and sysctls and ethtool go by names. Returns what is not as it was."""
+    and sysctls and ethtool go by names. Returns what could not be done for the node, and what is not as it was
+    (host_state.unlike)."""
     for left in reversed(range(_RESTORES)):
         try:
             notes = host_state.restore(connection, link, host, address)
             now = links.get(connection, index=link.index) or link
             told = {note.split(":")[0] for note in notes}
-            differing = host_state.differences(host, host_state.read(connection, now, address), now.carrier)
+            unlike = host_state.unlike(host, host_state.read(connection, now, address), now.carrier)
         except (OSError, KernelError) as error:
             renamed = links.get(connection, index=link.index)
             if not left or renamed is None or error.errno not in (errno.ENODEV, errno.ENOENT):
@@ -181,6 +238,6 @@ def _restore(connection: Netlink, link: links.Link, host: Object, address: str |
             continue
         taken = now.name == link.name and links.get(connection, name=host["name"]) is not None
         if not left or now.name == host["name"] or taken:
-            return notes + [one for one in differing if one.split(":")[0] not in told]
+            return notes, [one for one in unlike if one[0] not in _NODES_OWN or one[1].split(":")[0] not in told]
         link = now
     raise AssertionError("the last turn returns or raises")

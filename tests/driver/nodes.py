@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -119,6 +120,42 @@ class Pod:
 
     def __exit__(self, *_unused: object) -> None:
         self.end()
+
+
+class Hidden:
+    """A namespace that only a descriptor of another process keeps, or where C(passed) of no process at all: it is on
+    its way through a Unix socket."""
+
+    def __init__(self, passed: bool = False) -> None:
+        self.descriptor = netns.new()
+        self.passed = passed
+        self.ends = socket.socketpair()
+
+    def hide(self) -> None:
+        """From here on the namespace has no name in /proc."""
+        if self.passed:
+            socket.send_fds(self.ends[0], [b"x"], [self.descriptor])
+            os.close(self.descriptor)
+
+    def show(self) -> None:
+        if self.passed:
+            _data, (self.descriptor,), _flags, _address = socket.recv_fds(self.ends[1], 1, 1)
+            self.passed = False
+
+    def run(self, command: str, check: bool = True) -> str:
+        path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
+        done = subprocess.run(
+            ["nsenter", f"--net={path}", "sh", "-c", command], capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
+
+    def end(self) -> None:
+        self.show()
+        os.close(self.descriptor)
 
 
 def pair(name: str, peer: str = "", up: bool = True) -> None:

@@ -34,6 +34,7 @@ exclude:
 management: [eno1, "0000:01:*"]
 default_routes: main
 virtual_interfaces: [eth*]
+reset: always
 rdma_management: true
 rails: {"0000:8a:00.0": 3}
 aliases: {"0000:8a:00.0": storage, eth5: backup}
@@ -79,6 +80,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         management=("eno1", "0000:01:*"),
         default_routes="main",
         virtual_interfaces=("eth*",),
+        reset="always",
         rdma_management=True,
         rails=(("0000:8a:00.0", 3),),
         aliases=(("0000:8a:00.0", "storage"), ("eth5", "backup")),

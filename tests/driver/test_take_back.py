@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import subprocess
 import time
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import tenant
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
-from lanewise_driver import interfaces, netns, programs, stacked, take_back
+from ansible_collections.lanewise.dra.tests.driver.nodes import (
+    Hidden,
+    Pod,
+    on_a_node,
+    pair,
+    run,
+    shown,
+    wait_for_ipv6,
+)
+from lanewise_driver import interfaces, programs, stacked, take_back
 from lanewise_driver.errors import KernelError
 from lanewise_driver.interfaces import Identity
 
@@ -29,42 +36,6 @@ def supported(kind: str) -> bool:
     done = subprocess.run(["ip", "link", "add", "link", "one", "name", "try0", "type", kind], check=False)
     run("ip link del try0", check=False)
     return done.returncode == 0
-
-
-class Hidden:
-    """A namespace that only a descriptor of another process keeps, or where C(passed) of no process at all: it is on
-    its way through a Unix socket."""
-
-    def __init__(self, passed: bool = False) -> None:
-        self.descriptor = netns.new()
-        self.passed = passed
-        self.ends = socket.socketpair()
-
-    def hide(self) -> None:
-        """From here on the namespace has no name in /proc."""
-        if self.passed:
-            socket.send_fds(self.ends[0], [b"x"], [self.descriptor])
-            os.close(self.descriptor)
-
-    def show(self) -> None:
-        if self.passed:
-            _data, (self.descriptor,), _flags, _address = socket.recv_fds(self.ends[1], 1, 1)
-            self.passed = False
-
-    def run(self, command: str, check: bool = True) -> str:
-        path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
-        done = subprocess.run(
-            ["nsenter", f"--net={path}", "sh", "-c", command], capture_output=True, text=True, check=False
-        )
-        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
-
-    def path(self) -> str:
-        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
-
-    def end(self) -> None:
-        self.show()
-        os.close(self.descriptor)
 
 
 MADE = {

@@ -30,6 +30,8 @@ USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub")
 LINK_DOWN = f"{DRIVER}/link-down"
 #: The taint of a device that a pod has and the node no longer shows: nobody else shall get it.
 MISSING = f"{DRIVER}/missing"
+#: The taint of a device that came back from a pod in another state than it left. Its value is the kind of reason.
+UNCLEAN = f"{DRIVER}/unclean"
 COUNTER = "functions"
 #: The annotation of a slice that tells the version of the driver that wrote it.
 VERSION_ANNOTATION = f"{DRIVER}/version"

@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A device that came back in another state than it left is given to nobody, says why, and is given again when it is as
+it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
+from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World
+from ansible_collections.lanewise.dra.tests.driver.nodes import Hidden
+from lanewise_driver import health, unclean
+from lanewise_driver.calls import UNHEALTHY
+from lanewise_driver.errors import Busy, DriverError
+from lanewise_driver.inventory import Inventory
+from lanewise_driver.take_back import Outcome, Reason
+from lanewise_driver.unclean import Unclean
+
+DEVICE = "net-wire0"
+
+
+def test_a_note_holds_for_its_boot_and_its_device_alone(tmp_path: Path) -> None:
+    notes = Unclean(tmp_path, "boot 1")
+    wrong = Outcome(reasons=[Reason("changed", f"reason {number}") for number in range(100)])
+    assert notes.settle(DEVICE, {"name": DEVICE}, {}, wrong) == "reason 0; reason 1; reason 2 (and 17 more)"
+    assert {name: entry.word for name, entry in notes.all().items()} == {DEVICE: "changed"}
+    assert Unclean(tmp_path, "boot 2").all() == {} and list(tmp_path.iterdir()) == []
+    notes.settle(DEVICE, {}, {}, wrong)
+    assert notes.settle(DEVICE, {}, {}, Outcome(notes=["of the node"])) == "" and notes.all() == {}
+    with pytest.raises(DriverError, match="no name of a device"):
+        notes.settle("../../etc/passwd", {}, {}, wrong)
+
+
+def test_a_note_that_cannot_be_read_keeps_its_device(tmp_path: Path) -> None:
+    notes = Unclean(tmp_path, "boot 1")
+    (tmp_path / f"{DEVICE}.json").write_text("[[[")
+    assert "cannot be read" in notes.all()[DEVICE].text
+    assert not notes.retry(notes.all()[DEVICE])
+
+
+if not world_module.inside():
+
+    def test_everything_in_namespaces_of_its_own() -> None:
+        world_module.pass_inside(__file__)
+
+else:
+
+    def test_a_tapped_device_is_given_to_nobody(
+        clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
+        service, claim = clean.service(), clean.claims["one"]
+        service.prepare(claim)
+        service.attach(clean.request("one", sandbox.path))
+        hidden = Hidden(passed=True)
+        world_module.ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=sandbox.pid)
+        world_module.ip("link", "set", "tap0", "netns", hidden.path(), netns=sandbox.pid)
+        hidden.hide()
+        service.unprepare(claim)
+        assert (
+            WIRES[0] in json.loads(world_module.ip("-j", "link"))[-1]["ifname"]
+            or Path(f"/sys/class/net/{WIRES[0]}").exists()
+        )
+        (entry,) = service.unclean.all().values()
+        assert entry.device == DEVICE and entry.word == "stacked" and "it is no PCI function" in entry.text
+        words = {name: one.word for name, one in service.unclean.all().items()}
+        publication = Inventory(lambda: clean.settings, lambda: [], "/", lambda: words).refresh()
+        (device,) = [one for one in publication.devices if one["name"] == DEVICE]
+        assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
+        told = {one.device: one for one in health.devices("node", publication, [], {})}
+        assert told[DEVICE].health == UNHEALTHY and "given to nobody" in told[DEVICE].message
+        with pytest.raises(Busy, match=f"{DEVICE} is given to nobody until it is as it was: .*macvlan"):
+            service.prepare(claim)
+        assert not service.retry_unclean()
+        hidden.show()
+        assert service.retry_unclean()
+        assert "tap0" not in hidden.run("ip -o link")
+        assert service.unclean.all() == {}
+        service.prepare(claim)
+        service.unprepare(claim)
+        os.close(hidden.descriptor)
