@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
-from ansible_collections.lanewise.dra.tests.driver.test_uplinks import (
+from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     DEFAULT,
     LEADS,
     connection,
@@ -26,7 +26,7 @@ from ansible_collections.lanewise.dra.tests.driver.test_uplinks import (
     server_named,
     world,
 )
-from ansible_collections.lanewise.dra.tests.driver.test_uplinks import session as session_to
+from ansible_collections.lanewise.dra.tests.driver.uplink_cases import session as session_to
 from lanewise_driver import netns
 from lanewise_driver.uplinks import carried, netlink, routes, sockets, ssh
 from lanewise_driver.uplinks.carried import Path as Way

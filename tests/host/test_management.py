@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
 from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
-from ansible_collections.lanewise.dra.tests.driver.test_uplinks import CASES, ip, world
+from ansible_collections.lanewise.dra.tests.driver.test_uplinks import made
 
 
 def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
@@ -38,9 +38,7 @@ def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
 @on_a_node
 def test_a_change_of_what_the_node_is_reached_by_is_refused_or_has_a_way_back() -> None:
     """Where no default route tells: the node's address is on lo, and answers go by a group of nexthop objects."""
-    world()
-    for one in CASES["SSH to an address on lo, by a nexthop group"].made:
-        one() if callable(one) else ip(one)
+    made("SSH to an address on lo, by a nexthop group")
     rule = Rule("rails", selector({"interface": "nic*", "type": "virtual"}), {"mtu": 1400}, count=4)
     system = System()
     plan = Mtu(system).plan(Node(system, [rule]))

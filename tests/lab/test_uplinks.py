@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What carries a node's own traffic, on a distribution's kernel: bonds, VLANs, VRFs and tunnels too."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.driver.uplink_cases import CASES
+from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+COLLECTION = Path(model.__file__).absolute().parents[3]
+#: Modules that Debian's kernel loads by themselves, but for these.
+MODULES = "bonding 8021q vrf veth macvlan tun vxlan ip_gre ipip wireguard bridge tcp_diag"
+PROGRAM = """
+import json, sys
+from ansible_collections.lanewise.dra.tests.driver.uplink_cases import Cannot, make
+from lanewise_driver.uplinks.carried import Rule
+try:
+    make(sys.argv[1])
+    print(json.dumps(dict(Rule().now().by_name)))
+except Cannot as reason:
+    print(json.dumps(str(reason)))
+"""
+
+
+@pytest.fixture(scope="module", name="one")
+def _one() -> t.Iterator[Node]:
+    try:
+        lab = Lab()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with lab:
+        [node] = lab.start(1)
+        for source, name in (
+            ("driver", "lanewise_driver"),
+            ("plugins/module_utils/uplinks", "lanewise_driver/uplinks"),
+            ("tests/driver", "ansible_collections/lanewise/dra/tests/driver"),
+        ):
+            node.copy(COLLECTION / source, f"/opt/{name}")
+        node.ssh(f"modprobe -a {MODULES}", check=False)
+        yield node
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_carries_the_nodes_traffic(one: Node, name: str) -> None:
+    """Each in namespaces of its own."""
+    inside = 'mount --make-rprivate /; mount -t sysfs sys /sys; mount -t tmpfs run /run; exec python3 - "$0"'
+    said = one.ssh(
+        f"PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1 unshare --net --mount sh -c '{inside}' '{name}'", stdin=PROGRAM
+    )
+    found = json.loads(said.splitlines()[-1])
+    if isinstance(found, str):
+        pytest.skip(found)
+    assert found == dict(CASES[name].carried)
