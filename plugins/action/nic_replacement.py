@@ -123,8 +123,9 @@ class _Telling:
         cluster, users = self.options["cluster"], self.options["users"]
         reasons = replacement.needed(card, users.get("management") or {}) if facts is self.facts else []
         problems += [
-            f"the node is reached by this card, so nothing can be done here without it: {reason} (give the node "
-            "another way first, and move the default route there; or swap it by hand and play lanewise.dra.site)"
+            f"this card carries the node's own traffic, so nothing can be done here without it: {reason} (give the "
+            "node another way first, and move routes, sessions and storage there; or swap it by hand and play "
+            "lanewise.dra.site)"
             for reason in reasons
         ]
         devices = replacement.published(card, self.options["node"], cluster) if cluster else []

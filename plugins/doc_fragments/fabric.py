@@ -11,8 +11,8 @@ class ModuleDocFragment:
 options:
   allow_management:
     description:
-      - Whether NICs that the node is reached by may be changed. They are those with a default route, those of this SSH
-        connection, and what these stand on.
+      - Whether NICs that carry the node's own traffic may be changed. They are those of default routes, of SSH sessions
+        and of storage that the node uses, and what these stand on.
       - Without it, a change of such a NIC is refused before anything is changed.
     type: bool
     default: false

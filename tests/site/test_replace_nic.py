@@ -184,8 +184,8 @@ def test_a_machine_without_slots_says_so(tmp_path):
 
 def test_the_card_that_the_node_is_reached_by_is_refused(site):
     output = site.before(slot="address=0000:0b:00.1", rc=2)
-    assert "the node is reached by this card" in output and "enp11s0f1" in output
-    assert "give the node another way first" in output
+    assert "this card carries the node's own traffic" in output and "enp11s0f1" in output
+    assert "node another way first" in output
     assert not (site.folder / "report").exists()
 
 
