@@ -66,13 +66,11 @@ class ActionModule(ClusterAction, ControllerAction):
         if options["kubeconfig"]:
             kubernetes, served = self._cluster(options, variables)
         nodes = self._nodes(options, variables)
+        render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"], variables))
         try:
-            site = _site(options["variables"], nodes, kubernetes, gates)
+            site = self._site(render, options["variables"], nodes, kubernetes, gates)
             # a site without claims needs no engine
             engine = engine_for(kubernetes, gates) if site.objects else None
-            render = _Templates(
-                self._templar, self._loader, variables, self._folder(options["template_dir"], variables)
-            )
             made = _served(site.objects, served, kubernetes)
             files, objects = self._render(render, made)
             # the compiler has checked what it made; a template of the site can make anything of it
@@ -85,9 +83,9 @@ class ActionModule(ClusterAction, ControllerAction):
                 if item not in known[_name(item)]
                 for problem in _verdict(item, kubernetes, gates, engine)
             ]
-            if wrong:
-                raise Problems(wrong)
-            workloads = self._workloads(render, options["variables"], [item for _path, item in objects])
+            workloads, mistakes = self._workloads(render, options["variables"], [item for _path, item in objects])
+            if wrong + mistakes:
+                raise Problems(wrong + mistakes)
         except EngineMissing as error:
             raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
         except Problems as problems:
@@ -187,14 +185,30 @@ class ActionModule(ClusterAction, ControllerAction):
                 found.append((path, document))
         return {path: "---\n" + "\n---\n".join(parts) + "\n" for path, parts in texts.items()}, found
 
+    def _site(
+        self,
+        render: _Templates,
+        variables: dict[str, t.Any],
+        nodes: dict[str, t.Any] | None,
+        kubernetes: str,
+        gates: dict[str, t.Any],
+    ) -> Site:
+        """The compiled site. Raises Problems with all mistakes, those of the workloads among them."""
+        try:
+            return _site(variables, nodes, kubernetes, gates)
+        except Problems as error:
+            _files, mistakes = self._workloads(render, variables, None)
+            raise Problems([*error.problems, *mistakes]) from None
+
     def _workloads(
-        self, render: _Templates, variables: dict[str, t.Any], objects: list[dict[str, t.Any]]
-    ) -> dict[str, str]:
+        self, render: _Templates, variables: dict[str, t.Any], objects: list[dict[str, t.Any]] | None
+    ) -> tuple[dict[str, str], list[Problem]]:
+        """The files of the workloads by name, and what is wrong with them; no files where there are no objects."""
         files: dict[str, str] = {}
         wrong: list[Problem] = []
         given = variables.get("dra_claims_workloads") or []
         if not isinstance(given, (list, tuple)):
-            raise Problems([Problem("dra_claims_workloads", f"must be a list, not {given!r}", "wrong-type")])
+            return {}, [Problem("dra_claims_workloads", f"must be a list, not {given!r}", "wrong-type")]
         for index, workload in enumerate(given):
             path = f"dra_claims_workloads[{index}]"
             mistakes = check_workload(workload, path, objects, render.workload_names())
@@ -202,14 +216,14 @@ class ActionModule(ClusterAction, ControllerAction):
                 name = f"{workload['namespace']}/{workload['name']}.yaml"
                 if name in files:
                     mistakes = [Problem(f"{path}.name", f"{name} is already taken", "duplicate-name")]
+                elif objects is None:
+                    files[name] = ""
                 else:
                     source, text = render.workload(_plain(workload))
                     _load(source, text, path, named=False)
                     files[name] = "---\n" + text.strip("\n") + "\n"
             wrong += mistakes
-        if wrong:
-            raise Problems(wrong)
-        return files
+        return files, wrong
 
     def _write(
         self, result: dict[str, t.Any], dest: str, site: str, folders: dict[str, dict[str, str]], prune: bool
@@ -242,8 +256,8 @@ class _Templates:
         return self._text((f"workloads/{workload['template']}.yaml.j2",), workload=workload)
 
     def workload_names(self) -> list[str]:
-        found = {path.name[: -len(".yaml.j2")] for folder in self._folders for path in folder.glob("workloads/*.j2")}
-        return sorted(name for name in found if not name.startswith("_"))
+        files = [path.name for folder in self._folders for path in folder.glob("workloads/*.yaml.j2")]
+        return sorted({name.removesuffix(".yaml.j2") for name in files if not name.startswith("_")})
 
     def _text(self, names: tuple[str, ...], **values: t.Any) -> tuple[str, str]:
         source = next(path for name in names for folder in self._folders if (path := folder / name).is_file())

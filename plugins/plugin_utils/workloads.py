@@ -17,11 +17,12 @@ _KINDS = {"template": "ResourceClaimTemplate", "claim": "ResourceClaim"}
 
 
 def check_workload(
-    workload: t.Any, path: str, objects: Sequence[dict[str, t.Any]], templates: Sequence[str]
+    workload: t.Any, path: str, objects: Sequence[dict[str, t.Any]] | None, templates: Sequence[str]
 ) -> list[Problem]:
     """What is wrong with one entry: names, the template of the workload, and claims that the site does not render.
 
-    C(objects) are the rendered ones, C(templates) the names of the workload templates at hand.
+    C(objects) are the rendered ones, or None where none could be rendered, C(templates) the names of the workload
+    templates at hand.
     """
     if not isinstance(workload, dict):
         return [Problem(path, "is not a dictionary", "wrong-type")]
@@ -33,8 +34,11 @@ def check_workload(
         elif key in ("name", "namespace") and dns_label(value):
             found.append(Problem(f"{path}.{key}", dns_label(value), "bad-name"))
         elif key == "template" and value not in templates:
+            near = difflib.get_close_matches(value, templates, 1)
+            fix = f"did you mean {near[0]!r}?" if near else ""
             known = ", ".join(templates)
-            found.append(Problem(f"{path}.template", f"there is no template {value!r}; there are {known}", "unknown"))
+            message = f"there is no template {value!r}; there are {known}"
+            found.append(Problem(f"{path}.template", message, "unknown", fix))
     claims = workload.get("claims")
     if not isinstance(claims, list) or not claims:
         return [*found, Problem(f"{path}.claims", "is required: a list of at least one claim", "required")]
@@ -46,7 +50,9 @@ def check_workload(
     return found
 
 
-def _check_claim(claim: t.Any, path: str, namespace: t.Any, objects: Sequence[dict[str, t.Any]]) -> list[Problem]:
+def _check_claim(
+    claim: t.Any, path: str, namespace: t.Any, objects: Sequence[dict[str, t.Any]] | None
+) -> list[Problem]:
     if not isinstance(claim, dict):
         return [Problem(path, "is not a dictionary", "wrong-type")]
     found = []
@@ -55,6 +61,8 @@ def _check_claim(claim: t.Any, path: str, namespace: t.Any, objects: Sequence[di
     given = [key for key in _KINDS if claim.get(key)]
     if len(given) != 1:
         return [*found, Problem(path, "needs either template or claim", "contradiction")]
+    if objects is None:
+        return found
     wanted = str(claim[given[0]])
     known = [
         item["metadata"]["name"]

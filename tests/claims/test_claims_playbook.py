@@ -137,6 +137,7 @@ def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
         ({"dra_claims_apply": True}, "dra_claims_apply is true and dra_claims_kubeconfig is not set"),
         ({"dra_claims_templates": "pair"}, "dra_claims_templates: must be a list, not the string 'pair'"),
         ({"dra_claims_workloads": "pod"}, "dra_claims_workloads: must be a list, not 'pod'"),
+        ({"dra_claims_kubernetes_version": 1.40}, "where 1.40 is meant, put it in quotes"),
         (
             {"dra_claims_feature_gates": {"DRAPrioritisedList": False, "DRAAdminAccess": "off"}},
             "(did you mean 'DRAPrioritizedList'?)\n"
@@ -149,6 +150,22 @@ def test_mistakes_are_told(folder: Folder, variables: dict[str, t.Any], message:
     output = folder.run(rc=2, **variables)
     assert message in output and not (folder.path / "kubernetes").exists()
     assert "argument_spec_data" not in output
+
+
+def test_mistakes_of_claims_and_workloads_are_told_at_once(folder: Folder) -> None:
+    workload = {"name": "x", "namespace": "training", "template": "infrence", "image": "i", "claims": [{"name": "A"}]}
+    broken = [{**SITE["dra_claims_templates"][0], "align": "pcie"}]
+    gates = {"DRAPrioritisedList": False}
+    told = {"dra_claims_templates": broken, "dra_claims_workloads": [workload], "dra_claims_feature_gates": gates}
+    output = folder.run(rc=2, **told)
+    for words in (
+        "dra_claims_templates[0].align: 'pcie' is not one of",
+        "dra_claims_feature_gates.DRAPrioritisedList: is no feature gate",
+        "dra_claims_workloads[0].template: there is no template 'infrence'; there are database, ",
+        "dra_claims_workloads[0].claims[0].name: ",
+    ):
+        assert words in output, (words, output)
+    assert "did you mean 'inference'?" in output
 
 
 _WITH = "{{{{ {{'kind': 'DeviceClass', 'apiVersion': '{}', 'metadata': object.metadata}} | to_yaml }}}}spec: {}"

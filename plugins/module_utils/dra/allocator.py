@@ -63,7 +63,8 @@ def allocate(
                     reason = f"nothing tells what {driver} publishes on a node that it does not run on yet"
                     return Refusal(reason, path, "unknown", answer.steps)
     hopeful = Search(basis, optimist=True)
-    if hopeful.doubtful():
+    doubtful = hopeful.doubtful()
+    if doubtful:
         other = hopeful.run()
         if isinstance(other, Allocation):
             path, reason = hopeful.doubts(other)
@@ -72,7 +73,7 @@ def allocate(
             return other
     if answer.kind == "error":
         return answer
-    return Diagnosis(basis, answer.steps).run()
+    return Diagnosis(basis, answer.steps, doubtful).run()
 
 
 def _long(found: Allocation) -> Refusal:

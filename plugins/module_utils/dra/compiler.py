@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from . import cel, interface_config, interface_policy, limits, quantity, selectors, validate, versions
+from . import advice, cel, interface_config, interface_policy, limits, quantity, selectors, validate, versions
 from .claim_compiler import ClaimCompiler, Compiled, Resolved
 from .drivers import DRIVERS, DriverKnowledge, Filter, Term, knowledge
 from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory, Quota
@@ -55,18 +55,21 @@ def compile_site(
     """
     reader = Reader()
     inventory = parse(variables, reader)
+    # what is wrong with the release does not hide what is wrong elsewhere
     try:
         versions.minor_of(kubernetes)
     except ValueError as error:
-        raise Problems([*reader.problems, Problem(f"{PREFIX}kubernetes_version", str(error), "version")]) from error
+        reader.problem(f"{PREFIX}kubernetes_version", str(error), "version")
+        kubernetes = "1.37"
     try:
         versions.check_gates(gates)
     except ValueError as error:
-        raise Problems([*reader.problems, Problem(f"{PREFIX}feature_gates", str(error), "wrong-type")]) from error
+        reader.problem(f"{PREFIX}feature_gates", str(error), "wrong-type")
+        gates = {}
     compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}))
     compiler.compile()
     found: list[Reach] = []
-    if nodes and compiler.engine and not reader.problems:
+    if nodes and compiler.engine:
         found = compiler.reach(nodes)
     if reader.problems:
         raise Problems(_once(reader.problems))
@@ -126,6 +129,7 @@ class _Compiler:
         made: list[_Made] = []
         for claim in inventory.claims:
             if claim.broken:
+                self._glance(claim)
                 continue
             compiled = compiler.compile(claim)
             self._admin(claim, admin)
@@ -161,12 +165,15 @@ class _Compiler:
         """Where the claims can run. What only the site's own taint rules keep from everywhere is worth a warning: they
         are meant to keep claims away, and must not be held up by that."""
         site = self.inventory
-        rules = [made.object for made in self.made if made.object["kind"] == "DeviceTaintRule"]
+        taints = [made for made in self.made if made.object["kind"] == "DeviceTaintRule"]
+        rules = [made.object for made in taints if self._sound(made.origins[""])]
+        drivers = {name: options for name, options in site.drivers.items() if name in self.drivers}
+        claims = [(claim, compiled) for claim, compiled in self.claims if self._sound(claim.path)]
 
         def tried(rules: list[Object]) -> tuple[list[Reach], list[Problem]]:
             server = Server(self.kubernetes, self.gates, rules)
             engine = t.cast("cel.Engine", self.engine)
-            return reach(site.drivers, self.claims, self.classes, nodes, engine, site.allow_unreachable, server)
+            return reach(drivers, claims, self.classes, nodes, engine, site.allow_unreachable, server)
 
         found, unreachable = tried(rules)
         lasting = tried([])[1] if unreachable and rules else unreachable
@@ -174,6 +181,18 @@ class _Compiler:
         self.warnings += [str(problem) for problem in unreachable if problem.path not in paths]
         self.reader.problems += lasting
         return found
+
+    def _sound(self, path: str) -> bool:
+        """Whether nothing is known to be wrong with what stands at a path."""
+        inside = (path, f"{path}.", f"{path}[")
+        return not any(problem.path == path or problem.path.startswith(inside[1:]) for problem in self.reader.problems)
+
+    def _glance(self, claim: Claim) -> None:
+        """Look at those devices of a claim with mistakes that have none themselves, for all to be told at once."""
+        devices = [device for group in claim.groups for device in group.devices]
+        for choice in [choice for device in devices for choice in device.choices()]:
+            if self._sound(choice.path):
+                self._resolve(choice)
 
     # what everything is made with
 
@@ -444,6 +463,7 @@ class _Compiler:
                 capacity[key] = device.bandwidth
         if len(self.reader.problems) > before:
             return None
+        self.warnings += advice.of_capacity(device, driver, capacity)
         texts = [(part.text, path) for part, path in parts]
         return Resolved(device, class_name, kind, driver, texts, capacity, self._settings(class_name))
 

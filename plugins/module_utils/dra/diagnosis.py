@@ -12,34 +12,46 @@ import typing as t
 from dataclasses import replace
 
 from . import quantity
-from .search import Allocation, Basis, Refusal, Search
+from .search import Abort, Allocation, Basis, Refusal, Search
 from .search_bounds import too_few
 from .search_devices import Spec, attribute, identify, tolerated
 from .search_requests import Constraint, Request, alike_groups
-from .search_selection import FAILS, YES
+from .search_selection import FAILS, MAYBE, YES
 
 _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-9.-]+)["']\s*==\s*device\.driver""")
 
 
 class Diagnosis:
-    """Tells why a search failed, in the order in which a person would look."""
+    """Tells why a search failed, in the order in which a person would look.
 
-    def __init__(self, basis: Basis, steps: int) -> None:
+    Where an optimist's search failed too (C(doubtful)), only what keeps the optimist from an allocation is a reason: a
+    request whose devices may be there is not.
+    """
+
+    def __init__(self, basis: Basis, steps: int, doubtful: bool) -> None:
         self.basis = replace(basis, budget=max(basis.budget // 8, 1000))
         self.claims = basis.claims
-        self.search = Search(basis)
-        self.search.prepare()  # it went well before
+        self.plain = Search(basis)
+        self.plain.prepare()  # it went well before
+        self.search = self._optimist() if doubtful else self.plain
         self.steps = steps
+
+    def _optimist(self) -> Search:
+        search = Search(self.basis, optimist=True)
+        try:
+            search.prepare()
+        except Abort:
+            return self.plain
+        return search
 
     def run(self) -> Refusal:
         return replace(self._find(), steps=self.steps)
 
     def _find(self) -> Refusal:
-        for rows in self.search.requests:
-            for row in rows:
-                reasons = [self._alone(request) for request in row]
-                known = [reason for reason in reasons if reason]
-                if len(known) == len(row):
+        for rows, hopeful in zip(self.plain.requests, self.search.requests):
+            for row, other in zip(rows, hopeful):
+                known = [reason for reason in (self._alone(self.plain, request) for request in row) if reason]
+                if len(known) == len(row) and all(self._alone(self.search, request) for request in other):
                     return known[0] if len(row) == 1 else self._no_alternative(row, known)
         short = too_few(self.search)
         if short:
@@ -74,7 +86,7 @@ class Diagnosis:
         return Refusal(f"no alternative is left: {told}", path, reasons[0].kind)
 
     def _search(self, claims: t.Sequence[Spec]) -> Allocation | Refusal:
-        return Search(replace(self.basis, claims=claims)).run()
+        return Search(replace(self.basis, claims=claims), self.search.optimist).run()
 
     def _none(self, claims: t.Sequence[Spec]) -> bool:
         """Whether it is certain that there are no devices for the claims, and no error that hides them."""
@@ -142,9 +154,9 @@ class Diagnosis:
                             values.setdefault(text, set()).add(position)
         return found
 
-    def _alone(self, request: Request) -> Refusal | None:
+    def _alone(self, search: Search, request: Request) -> Refusal | None:
         """Why a request has too few devices even if it were the only one; None where it has enough."""
-        search = self.search
+        yes = (YES, MAYBE) if search.optimist else (YES,)
         need = request.count if request.all is None else max(request.count, 1)
         wanted = f"request {request.name} needs {need} device{'s' if need != 1 else ''}"
         every = range(len(search.offers))
@@ -161,7 +173,7 @@ class Diagnosis:
         left = of_driver
         for where, expression in request.texts:
             verdicts = {p: search.judge(expression, p) for p in left}
-            kept = [p for p in left if verdicts[p] == YES]
+            kept = [p for p in left if verdicts[p] in yes]
             if len(kept) < need:
                 which = f"class {name} selects {len(kept)} of {len(left)}"
                 if where.startswith("claims"):
@@ -173,7 +185,7 @@ class Diagnosis:
             left = kept
         kept = [p for p in left if search.has_room(request, p, fresh=True)]
         if len(kept) < need:
-            asked = ", ".join(self._amount(key, value, left) for key, value in request.amounts.items())
+            asked = ", ".join(self._amount(search, key, value, left) for key, value in request.amounts.items())
             reason = f"{wanted}: {len(left)} match, and {len(kept)} of them have the capacity ({asked})"
             return Refusal(reason, f"{request.path}.capacity", "capacity")
         left = kept
@@ -191,14 +203,14 @@ class Diagnosis:
             return Refusal(reason, f"{request.path}.tolerations", "taint")
         left = kept
         if not request.admin:
-            kept = [p for p in left if self._free(request, p)]
+            kept = [p for p in left if self._free(search, request, p)]
             if len(kept) < need:
                 reason = f"{wanted}: {len(left)} match, {len(left) - len(kept)} of them are in use"
                 return Refusal(reason, request.path, "used")
         return None
 
-    def _free(self, request: Request, position: int) -> bool:
-        search = self.search
+    @staticmethod
+    def _free(search: Search, request: Request, position: int) -> bool:
         offer = search.offers[position]
         if identify(offer) in search.held or not search.has_room(request, position):
             return False
@@ -206,8 +218,9 @@ class Diagnosis:
             return True
         return all(search.available.get(key, value) >= value for key, value in search.consumption[position])
 
-    def _amount(self, name: str, wanted: t.Any, positions: list[int]) -> str:
-        found = [(self.search.offers[p].device.get("capacity") or {}).get(name) for p in positions]
+    @staticmethod
+    def _amount(search: Search, name: str, wanted: t.Any, positions: list[int]) -> str:
+        found = [(search.offers[p].device.get("capacity") or {}).get(name) for p in positions]
         values = [entry["value"] for entry in found if entry]
         most = max(values, key=quantity.parse, default=None)
         return f"{name} {wanted}, where " + (f"the most is {most}" if most else "none has this capacity")

@@ -18,6 +18,7 @@ from functools import cache
 
 from . import limits, quantity, schema
 from .problems import Problem
+from .reader import nearest
 
 Object = dict[str, t.Any]
 Gates = t.Optional[t.Mapping[str, bool]]
@@ -179,7 +180,9 @@ def minor_of(kubernetes: str) -> int:
         raise ValueError(f"{kubernetes!r} is no Kubernetes release such as 1.37")
     minor = int(match.group(1))
     if minor < schema.OLDEST:
-        raise ValueError(f"Kubernetes {kubernetes} is older than 1.{schema.OLDEST}")
+        hint = f" (where 1.{minor}0 is meant, put it in quotes: YAML takes it for the number 1.{minor})"
+        hint = hint if 0 < minor < 10 else ""
+        raise ValueError(f"Kubernetes {kubernetes} is older than 1.{schema.OLDEST}{hint}")
     return min(minor, schema.NEWEST)
 
 
@@ -387,7 +390,8 @@ def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None
     kind, version = obj.get("kind"), obj.get("apiVersion")
     since = schema.SERVED.get((str(version), str(kind)))
     if since is None or minor < since:
-        return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved")]
+        fix = "" if kind in schema.PLURALS else nearest(kind, schema.PLURALS)
+        return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved", fix)]
     decoder = schema.Decoder(str(version), minor)
     read = decoder.struct(dict(obj), str(kind), "")
     found = [problem for problem, value in decoder.unknown if carries(value)]

@@ -355,6 +355,19 @@ def test_partitions_are_possible(engine: cel.Engine) -> None:
     assert refused(allocate([spec(one("x", "mig"))], classes, node, engine)).kind == "unknown"
 
 
+def test_what_may_be_there_is_not_blamed(engine: cel.Engine) -> None:
+    """A GPU may be partitioned; that there is no VF is certain."""
+    node = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
+    gpu, own = 'device.attributes["gpu.nvidia.com"]', 'device.attributes["lanewise.dev"]'
+    classes = {
+        "mig": {"spec": {"selectors": selectors('device.driver == "gpu.nvidia.com"', f'{gpu}.type == "mig"')}},
+        "vf": {"spec": {"selectors": selectors('device.driver == "lanewise.dev"', f'{own}.type == "vf"')}},
+    }
+    answer = refused(allocate([spec(one("part", "mig"), one("net", "vf"))], classes, node, engine))
+    assert (answer.kind, answer.path) == ("selector", "claims[0].spec.devices.requests[1].exactly")
+    assert answer.reason.startswith("request net needs 1 device: lanewise.dev publishes")
+
+
 def test_drivers_that_nothing_is_known_of(engine: cel.Engine) -> None:
     answer = refused(allocate([spec(one("x", "b"))], CLASSES, [device("d0")], engine, blind=["b.example.com"]))
     assert answer.kind == "unknown" and "b.example.com" in answer.reason

@@ -461,6 +461,32 @@ def test_a_node_whose_pods_have_the_cards_may_do(machines: t.Callable[[str], Val
     assert refused(site(pairs), nodes={"busy": busy})[0].rule == "unreachable"
 
 
+def test_a_nic_that_is_given_whole_for_a_part_of_its_rate_is_told() -> None:
+    part = {"name": "nic", "kind": "rdma", "bandwidth": "200G"}
+    (told,) = compile_site(site({"devices": [part]})).warnings
+    assert told.startswith("dra_claims_templates[0].devices[0].bandwidth: lanewise.dev gives a NIC away whole")
+    assert "where: {min_speed: 200G}" in told
+    (told,) = compile_site(site({"devices": [{**NIC, "capacity": {"bandwidth": "200G"}}]})).warnings
+    assert told.startswith("dra_claims_templates[0].devices[0].capacity: ")
+    assert not compile_site(site({"devices": [{**NIC, "where": {"min_speed": "200G"}}]})).warnings
+
+
+def test_mistakes_of_all_kinds_are_told_at_once(machines: t.Callable[[str], Values]) -> None:
+    """A wrong form, a filter that nothing answers, a release that is none and a claim that no node can satisfy."""
+    broken = {"count": "two", "devices": [{**NIC, "where": {"numa_nod": 1}}, {**GPU, "driver": "gpu.amd.co"}]}
+    values = site({"groups": [broken]}, {"devices": [{**GPU, "count": 9}]}, {"devices": [GPU, {"kind": "cpu"}]})
+    found = {(problem.path, problem.rule) for problem in refused(values, "1.4", {"n": machines("hgx-h100")})}
+    group = "dra_claims_templates[0].groups[0]"
+    assert found == {
+        (f"{group}.count", "wrong-type"),
+        (f"{group}.devices[0].where.numa_nod", "unknown-key"),
+        (f"{group}.devices[1].driver", "unknown-driver"),
+        ("dra_claims_kubernetes_version", "version"),
+        ("dra_claims_templates[1].devices[0]", "unreachable"),
+        ("dra_claims_templates[2].devices[1].kind", "unserved-kind"),
+    }
+
+
 def manifest(**devices: t.Any) -> Values:
     claim = {"name": "n", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}
     spec = {"devices": {"requests": [claim], **devices}}

@@ -222,6 +222,20 @@ def test_kinds_that_are_not_served():
     assert told({"apiVersion": "v1", "kind": "Pod"}, "1.37") == {("apiVersion", "unserved")}
 
 
+def test_a_misspelt_kind_is_told_the_nearest():
+    (problem,) = versions.unsupported({"apiVersion": schema.V1, "kind": "ResourceClam"}, "1.37")
+    assert problem.fix == "did you mean 'ResourceClaim'?"
+    (problem,) = versions.unsupported({"apiVersion": schema.V1BETA1, "kind": "DeviceTaintRule"}, "1.37")
+    assert problem.fix == ""
+
+
+def test_a_release_that_yaml_took_for_a_number():
+    with pytest.raises(ValueError, match="where 1.40 is meant, put it in quotes"):
+        versions.minor_of("1.4")
+    with pytest.raises(ValueError, match=r"older than 1.34$"):
+        versions.minor_of("1.30")
+
+
 def test_status_and_namespace():
     rule = {"apiVersion": schema.V1, "kind": "DeviceTaintRule", "metadata": {"namespace": "a"}}
     rule["status"] = {"conditions": [{"type": "x"}]}
