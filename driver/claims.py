@@ -128,7 +128,8 @@ class Service:
         self._quick = Locks(self.locks.folder, 0.0)
         #: By claim and device: what is wrong with those that pods have.
         self._ailing: dict[str, dict[str, Ailment]] = {}
-        self._names: tuple[int, set[str]] = 0, set()
+        #: By claim: the interfaces of its devices, as they are called on the node.
+        self._interfaces: dict[str, set[str]] = {}
         self._keeper: dhcp.Keeper | None = None
         self._keeper_lock = threading.Lock()
         self._next_pod = NextPod(self._hand_on)
@@ -248,12 +249,9 @@ class Service:
         return [Device.from_json(device.known) for record in records for device in record.held]
 
     def holds(self, interface: str) -> bool:
-        """Whether an interface of this name is, or was on the node, that of a device that a claim has. Asked for each
-        event of an interface: records are read again when a file of theirs was written."""
-        stamp = self.store.stamp()
-        if stamp != self._names[0]:
-            self._names = stamp, {device.interface for device in self.held() if device.interface}
-        return interface in self._names[1]
+        """Whether an interface of this name is, or was on the node, that of a device that a claim has, as far as this
+        process works on the claim. Asked for each event of an interface."""
+        return any(interface in names for names in list(self._interfaces.values()))
 
     # after a start
 
@@ -405,6 +403,7 @@ class Service:
         except BaseException:
             record.phase, record.since = before
             raise
+        self._interfaces[record.uid] = {str(device.known.get("interface")) for device in record.held}
 
     @staticmethod
     def _at_home(record: Record) -> None:
@@ -520,6 +519,7 @@ class Service:
             self.store.hand_over(uid, self.untold)
         else:
             self.store.remove(uid)
+        self._interfaces.pop(uid, None)
         if record and record.held:
             self.released("a pod's devices are back")
 

@@ -123,7 +123,14 @@ class Unreadable(DriverError):
 
 
 def encode(record: Record) -> bytes:
-    return (json.dumps(dataclasses.asdict(record), sort_keys=True, indent=1) + "\n").encode()
+    # without indentation: json then does it in C, in a tenth of the time
+    return (json.dumps(record, sort_keys=True, default=_fields_of) + "\n").encode()
+
+
+def _fields_of(value: t.Any) -> Object:
+    if dataclasses.is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    raise TypeError(f"{value!r} is nothing that a record holds")
 
 
 def decode(content: bytes) -> Record:
@@ -254,13 +261,6 @@ class Store:
                 unreadable.append(error)
         self._seen = seen
         return [record for _content, record in seen.values()], unreadable
-
-    def stamp(self) -> int:
-        """Another number when any record was written or removed, but for changes within some milliseconds."""
-        try:
-            return os.stat(self.folder).st_mtime_ns
-        except OSError:
-            return 0
 
     def save(self, record: Record) -> None:
         """Write a record to disk; when this returns, it outlives the death of this process, and one of phase
