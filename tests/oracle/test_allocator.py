@@ -233,10 +233,12 @@ def told(answer: Allocation) -> list[tuple[t.Any, ...]]:
 
 def difference(ours: Allocation | Refusal, theirs: Object) -> str:
     """Where the two do not agree; empty if they do."""
+    if theirs.get("late"):
+        return ""
     if isinstance(ours, Allocation):
         same = bool(theirs.get("results")) and told(ours) == picked(theirs)
         return "" if same else f"told {told(ours)}, allocated {theirs}"
-    if ours.kind == "budget" or theirs.get("late"):
+    if ours.kind == "budget":
         return ""
     if theirs.get("error"):
         return "" if ours.kind in FATAL else f"told {ours}, ended with {theirs['error']}"
