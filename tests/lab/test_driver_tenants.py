@@ -1,0 +1,229 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a pod leaves on a PCI function does not reach the next pod: VLANs and ipvlans in other namespaces, settings of a
+driver, settings of a virtual function that a card refuses. On the lab's igb and igbvf."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as kernel
+from ansible_collections.lanewise.dra.tests.lab.node import Node
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, _pod, nics, virtual
+
+__all__ = ["_one", "_pod"]
+
+BEGIN = """
+import ctypes, os, socket, time
+from lanewise_driver import links, netns, reset, stacked, take_back
+def sh(command): return subprocess.run(["sh", "-c", command], check=True, stdout=-1, text=True).stdout
+def hidden():
+    made = netns.new()
+    return made
+def passed(descriptor):
+    ends = socket.socketpair()
+    socket.send_fds(ends[0], [b"x"], [descriptor])
+    os.close(descriptor)
+    return ends
+def outcome(found): return dict(reasons=[list(one) for one in found.reasons], notes=found.notes)
+"""
+
+
+def python(node: Node, program: str) -> t.Any:
+    return kernel.python(node, BEGIN + program)
+
+
+MADE = ["type vlan id 77", "type vlan protocol 802.1ad id 4000", "type ipvlan mode l2", "type macvlan mode bridge"]
+
+
+@pytest.mark.usefixtures("pod")
+@pytest.mark.parametrize("made", MADE)
+def test_what_is_made_of_a_vf_is_ended_wherever_it_is(one: Node, made: str) -> None:
+    _pf, address, name = virtual(one)
+    found, left = python(
+        one,
+        f"""
+identity = Identity({address!r}, None, {name!r})
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+other = netns.new()
+sh("ip -n pod link add link {name} name tap0 {made}")
+sh(f"ip -n pod link set tap0 netns /proc/{{os.getpid()}}/fd/{{other}}")
+found = take_back.take_back(identity, host, POD, dict())
+tell([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip -o link")])
+""",
+    )
+    assert found == {"reasons": [], "notes": []}
+    assert "tap0" not in left
+
+
+@pytest.mark.usefixtures("pod")
+@pytest.mark.parametrize("made", MADE[:1] + MADE[3:])
+def test_a_vf_is_reset_where_what_is_made_of_it_cannot_be_found(one: Node, made: str) -> None:
+    _pf, address, name = virtual(one)
+    never, changed, same, seconds = python(
+        one,
+        f"""
+identity = Identity({address!r}, None, {name!r})
+host = interfaces.snapshot(identity)
+index = int(Path("/sys/class/net/{name}/ifindex").read_text())
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+other = netns.new()
+sh("ip -n pod link add link {name} name tap0 {made}")
+sh(f"ip -n pod link set tap0 netns /proc/{{os.getpid()}}/fd/{{other}}")
+ends = passed(other)
+never = take_back.take_back(identity, host, POD, dict())
+start = time.monotonic()
+changed = take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED)
+seconds = time.monotonic() - start
+now = int(Path("/sys/class/net/{name}/ifindex").read_text())
+tell([outcome(never), outcome(changed), now == index, seconds])
+""",
+    )
+    assert [reason[0] for reason in never["reasons"]] == ["stacked"], never
+    assert changed == {"reasons": [], "notes": []}
+    assert not same, "the function was not reset"
+    print(f"reset of {made} took {seconds:.2f} s")
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_vf_in_a_namespace_that_cannot_be_found_comes_back(one: Node) -> None:
+    _pf, address, name = virtual(one)
+    refused, found = python(
+        one,
+        f"""
+identity = Identity({address!r}, None, {name!r})
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+other = netns.new()
+sh(f"ip -n pod link set {name} netns /proc/{{os.getpid()}}/fd/{{other}}")
+ends = passed(other)
+try:
+    take_back.take_back(identity, host, POD, dict())
+    refused = ""
+except DriverError as error:
+    refused = error.message
+tell([refused, outcome(take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED))])
+""",
+    )
+    assert "in no network namespace that a process or a mount shows" in refused
+    assert found == {"reasons": [], "notes": []}
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_vf_in_another_pod_comes_back(one: Node) -> None:
+    _pf, address, name = virtual(one)
+    found = python(
+        one,
+        f"""
+identity = Identity({address!r}, None, {name!r})
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+other = netns.new()
+sh(f"ip -n pod link set {name} netns /proc/{{os.getpid()}}/fd/{{other}} name mine")
+tell(outcome(take_back.take_back(identity, host, POD, dict())))
+""",
+    )
+    assert found == {"reasons": [], "notes": []}
+
+
+@pytest.mark.usefixtures("pod")
+def test_all_settings_of_a_vf_are_written_where_one_is_refused(one: Node) -> None:
+    _pf, address, name = virtual(one)
+    message, now, found = python(
+        one,
+        f"""
+function = vf.function({address!r})
+identity = Identity({address!r}, None, {name!r})
+with Netlink() as connection:
+    vf.write(connection, function, dict(mac="02:00:00:00:00:77", vlan=42, spoofchk=False, trust=True))
+    host = interfaces.snapshot(identity)
+    vf.write(connection, function, dict(vlan=7, spoofchk=True, trust=False))
+    host["vf"]["mac"] = "01:00:00:00:00:01"
+    try:
+        vf.write(connection, function, host["vf"])
+        message = ""
+    except OSError as error:
+        message = str(error)
+    now = vf.read(connection, function)
+tell([message, now, outcome(take_back.take_back(identity, host, None, dict()))])
+""",
+    )
+    assert "vf.mac" in message
+    assert (now["vlan"], now["spoofchk"], now["trust"]) == (42, False, True)
+    assert ["vf-settings"] == [reason[0] for reason in found["reasons"]], found
+    assert "vf: mac is" in found["reasons"][0][1]
+
+
+@pytest.mark.usefixtures("pod")
+def test_settings_of_a_card_come_back(one: Node) -> None:
+    """Of a physical function, by ethtool and /sys, as a pod would change them."""
+    device = nics(one)[0]
+    name = one.interface(device)
+    one.ssh(f"ip link set {name} up; ethtool -s {name} msglvl 7", check=False)
+    settings = [
+        f"ethtool -C {name} rx-usecs 11",
+        f"ethtool -G {name} rx 512 tx 512",
+        f"ethtool -A {name} autoneg off rx off tx off",
+        f"ethtool -s {name} wol g",
+        f"ethtool -s {name} msglvl 0xffff",
+        f"ethtool -L {name} combined 1",
+        f"ethtool -X {name} equal 1",
+        f"ethtool -K {name} gro off rxvlan off",
+        f"ethtool -s {name} advertise 0x008",
+    ]
+    found, taken = python(
+        one,
+        f"""
+identity = Identity({device.address!r}, None, {name!r})
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+taken = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", one]).returncode for one in {settings!r}]
+tell([outcome(take_back.take_back(identity, host, POD, dict())), taken])
+""",
+    )
+    assert taken.count(0) >= 5, taken
+    assert found == {"reasons": [], "notes": []}
+
+
+@pytest.mark.usefixtures("pod")
+def test_the_settings_of_vfs_come_back_with_their_physical_function(one: Node) -> None:
+    pf, _address, _name = virtual(one)
+    found, first, last = python(
+        one,
+        f"""
+identity = Identity({nics(one)[0].address!r}, None, {pf!r})
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+sh("ip -n pod link set {pf} vf 0 mac 02:00:00:00:00:66 vlan 9; ip -n pod link set {pf} vf 1 spoofchk off trust on")
+found = take_back.take_back(identity, host, POD, dict())
+tell([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
+""",
+    )
+    assert found == {"reasons": [], "notes": []}
+    assert first == last and set(first) == {"0", "1"}
+
+
+@pytest.mark.usefixtures("pod")
+def test_what_asking_for_vlans_costs(one: Node) -> None:
+    """Where the kernel has VLANs each detach asks for all 8,192; on emulated processors here."""
+    _pf, _address, name = virtual(one)
+    numbers, milliseconds, evidence = python(
+        one,
+        f"""
+sh("modprobe 8021q; ip link add link {name} name v5 type vlan id 5")
+with Netlink() as connection:
+    link = links.get(connection, name={name!r})
+    start = time.monotonic()
+    numbers = stacked.vlans(connection, link)
+    middle = time.monotonic()
+    stacked.evidence(connection, link)
+    tell([numbers, (middle - start) * 1000, (time.monotonic() - middle) * 1000])
+sh("ip link del v5")
+""",
+    )
+    assert numbers == [5]
+    print(f"VLANs: {milliseconds:.0f} ms, macvlan and its like: {evidence:.1f} ms")
