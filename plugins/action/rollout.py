@@ -18,6 +18,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     FAILED,
     LOST,
     NOT_COMPARED,
+    NOTHING,
     UNKNOWN,
     WAITING,
     Node,
@@ -63,6 +64,7 @@ class ActionModule(ControllerAction):
             ordered = batches([node.name for node in nodes if node.to_do], serial)
         except (TypeError, ValueError) as error:
             raise AnsibleActionFail(f"serial: {serial!r} has neither numbers nor percentages: {error}") from error
+        lines = lines or ([] if nodes else [NOTHING])
         return {"summary": lines, "batches": ordered, "serial": serial, "problems": problem_lines(nodes)}
 
     def _drift(self, variables: dict[str, t.Any], nodes: list[Node]) -> dict[str, t.Any]:

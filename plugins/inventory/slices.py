@@ -70,6 +70,7 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 import typing as t
 
 from ansible.errors import AnsibleParserError
@@ -137,7 +138,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             import urllib3
             from kubernetes import client, config
         except ImportError as error:
-            raise AnsibleParserError(f"the controller needs the Python package kubernetes: {error}") from None
+            raise AnsibleParserError(
+                f"the controller's Python has not all of the package kubernetes ({error}), so no node was read. "
+                f"Install it: {sys.executable} -m pip install kubernetes"
+            ) from None
         try:
             api = config.new_client_from_config(self.get_option("kubeconfig"), self.get_option("context"))
         except (config.ConfigException, OSError) as error:

@@ -19,6 +19,11 @@ FAILED, LOST, DONE, WAITING = "failed", "lost", "done", "waiting"
 AS_WANTED, DRIFTED, UNKNOWN = "as wanted", "drifted", "unknown"
 #: Of claims that this collection does not apply.
 NOT_COMPARED = "not compared"
+#: The plan of a site that asks nothing of its nodes.
+NOTHING = (
+    "Nothing is asked of these nodes: the inventory sets neither fabric_board, fabric_nics or fabric_node, nor "
+    "dra_driver_kubeconfig (or kubeconfig in dra_driver_settings)."
+)
 #: How many names or reasons a line has before it says how many more there are.
 _SHOWN = 8
 #: How long a value may be that is told.

@@ -177,6 +177,33 @@ def test_what_was_allocated_is_aligned(site: Site) -> None:
     assert "alignment.html" in dry and not (site.report / "alignment.html").exists()
 
 
+def test_a_cluster_without_claims_is_told_in_words(site: Site) -> None:
+    answer, output = site.verify(alignment_namespaces=["nobody", "here"])
+    assert answer["claims"] == [] and "msg: []" not in output
+    assert "No allocated claim was found in nobody, here, so there is nothing to verify." in " ".join(output.split())
+
+
+def test_what_is_applied_is_told(site: Site) -> None:
+    kubeconfig = site.plane.write_kubeconfig_of_two(site.folder / "kubeconfig")
+    given = {
+        "dra_claims_kubeconfig": str(kubeconfig),
+        "dra_claims_context": "test",
+        "dra_claims_site": "told",
+        "dra_claims_drivers": yaml.safe_load(EXAMPLE.read_text())["dra_claims_drivers"],
+        "dra_claims_classes": [{"name": "told", "kind": "nic"}],
+        "dra_claims_prune": True,
+        "dra_claims_applyset": "told",
+    }
+    assert "would be applied: DeviceClass told" in site.play("claims", given, "--check")
+    assert "applied: DeviceClass told" in site.play("claims", given)
+    assert "nothing: the cluster has all of it already" in site.play("claims", given)
+    given["dra_claims_classes"] = [{"name": "other", "kind": "nic"}]
+    output = site.play("claims", given)
+    assert "applied: DeviceClass other" in output and "removed: DeviceClass told" in output
+    given["dra_claims_apply"] = False
+    assert "nothing, as dra_claims_apply is false" in site.play("claims", given)
+
+
 def test_near_and_far_are_planned_allocated_and_told(site: Site) -> None:
     """The claims that the plan renders get just the devices that it names, and the check says how near they are."""
     variables = yaml.safe_load(EXAMPLE.read_text())

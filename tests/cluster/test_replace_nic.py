@@ -139,6 +139,7 @@ class Site:
             "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths)),
             "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # a line is a line
             "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         }
         return subprocess.Popen(
             [str(PROGRAM), "-i", str(self.inventory), f"lanewise.dra.{playbook}", *options],

@@ -77,6 +77,7 @@ def ansible(program: str, *arguments: str, fails: bool = False) -> str:
             **os.environ,
             "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(paths),
             "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
             "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
         },
         capture_output=True,

@@ -64,7 +64,12 @@ class Site:
         return [node.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split() for node in self.nodes]
 
 
-ENVIRONMENT = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+    "ANSIBLE_NOCOLOR": "1",
+    "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+}
 NONE, TWO = ["0", "0"], ["2", "2"]
 
 

@@ -34,7 +34,12 @@ def played(
     }
     inventory = folder / "inventory.json"
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
-    own = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1", **environment}
+    own = {
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # every task and host
+        **environment,
+    }
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     done = subprocess.run(
         [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *options],

@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: quiet
+type: stdout
+short_description: Show what changes and fails, and what tasks have to say
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Like Ansible's own output, without a line for each host that a task finds as it should be or leaves out. Warnings,
+    changes, diffs and failures are shown as there.
+  - What C(ansible.builtin.debug) says stands in plain lines below the name of its task.
+  - At the end, hosts on which nothing changed and nothing failed are only counted.
+  - With C(-v) the output is Ansible's own.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+requirements:
+  - Set as C(stdout_callback) in C(ansible.cfg), or by E(ANSIBLE_STDOUT_CALLBACK).
+"""
+
+import typing as t
+
+from ansible import constants
+from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.utils.color import colorize, hostcolor
+
+_DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
+_COLORS = {
+    "ok": constants.COLOR_OK,
+    "changed": constants.COLOR_CHANGED,
+    "unreachable": constants.COLOR_UNREACHABLE,
+    "failed": constants.COLOR_ERROR,
+    "skipped": constants.COLOR_SKIP,
+    "rescued": constants.COLOR_OK,
+    "ignored": constants.COLOR_WARN,
+}
+#: What makes a host worth a line at the end.
+_NOTABLE = ("changed", "unreachable", "failures", "rescued", "ignored")
+
+
+class CallbackModule(Default):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "lanewise.dra.quiet"
+
+    def get_option(self, option: str, hostvars: t.Any = None) -> t.Any:
+        if option in ("display_ok_hosts", "display_skipped_hosts") and not self._display.verbosity:
+            return False  # then Ansible's own shows the name of a task only where something follows
+        return super().get_option(option, hostvars)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun: t.Any = None
+
+    def v2_playbook_on_play_start(self, play: t.Any) -> None:
+        if self._display.verbosity:
+            super().v2_playbook_on_play_start(play)
+        else:
+            self._begun = play  # one without hosts has nothing to say
+
+    def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
+        if self._begun is not None:
+            super().v2_playbook_on_play_start(self._begun)
+            self._begun = None
+        super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_runner_on_ok(self, result: t.Any) -> None:
+        if self._display.verbosity or result.result.get("changed"):
+            super().v2_runner_on_ok(result)
+            return
+        self._handle_warnings_and_exception(result)
+        if result.task.action in _DEBUG and "msg" in result.result:
+            self._say(result)
+
+    def v2_playbook_on_include(self, included_file: t.Any) -> None:
+        if self._display.verbosity:
+            super().v2_playbook_on_include(included_file)
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        if self._display.verbosity:
+            super().v2_playbook_on_no_hosts_matched()
+
+    def v2_playbook_on_stats(self, stats: t.Any) -> None:
+        if self._display.verbosity:
+            super().v2_playbook_on_stats(stats)
+            return
+        self._display.banner("PLAY RECAP")
+        hosts = {host: stats.summarize(host) for host in sorted(stats.processed)}
+        told = {host: one for host, one in hosts.items() if any(one[key] for key in _NOTABLE)}
+        for host, one in told.items():
+            shown = {("failed" if key == "failures" else key): value for key, value in one.items()}
+            line = " ".join(colorize(key, shown[key], color) for key, color in _COLORS.items())
+            self._display.display(f"{hostcolor(host, one)} : {line}")
+        rest = len(hosts) - len(told)
+        if rest:
+            self._display.display(f"{rest} host{'s' * (rest > 1)}: nothing changed, nothing failed")
+        self._display.display("")
+
+    def _say(self, result: t.Any) -> None:
+        """What a task says: of one task for all hosts without the host's name, which means nothing there."""
+        if self._last_task_banner != result.task._uuid:
+            self._print_task_banner(result.task)
+        said = result.result["msg"]
+        lines = [str(line) for line in said] if isinstance(said, list) else str(said).splitlines()
+        host = "" if result.task.run_once else f"{result.host.get_name()}: "
+        for line in lines:
+            self._display.display(f"{host}{line}")

@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: needs
+short_description: Say how to install a collection that is missing
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - As a condition of a task that includes tasks of another collection, this fails where the controller does not have
+    it, with the command that installs it. Ansible itself takes its modules for misspelt ones.
+options:
+  _terms:
+    description: The collections, such as V(kubernetes.core).
+    type: list
+    elements: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Ask the cluster
+  ansible.builtin.include_tasks: cluster.yml
+  when: lookup('lanewise.dra.needs', 'kubernetes.core')
+"""
+
+RETURN = r"""
+_raw:
+  description: Always V(true). The lookup fails where a collection is missing.
+  type: list
+  elements: bool
+"""
+
+import importlib.util
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.plugins.lookup import LookupBase
+
+
+class LookupModule(LookupBase):
+    def run(self, terms: list[str], variables: dict[str, t.Any] | None = None, **kwargs: t.Any) -> list[bool]:
+        missing = [name for name in terms if not _there(name)]
+        if missing:
+            raise AnsibleError(
+                f"The collection {' and '.join(missing)} is not installed on the controller. Install it: "
+                f"ansible-galaxy collection install {' '.join(missing)}"
+            )
+        return [True]
+
+
+def _there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(f"ansible_collections.{name}") is not None
+    except ModuleNotFoundError:  # not even its namespace
+        return False

@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a person sees of a run: little where all is well, and in words."""
+
+from __future__ import annotations
+
+import configparser
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+
+QUIET = {"ANSIBLE_STDOUT_CALLBACK": "lanewise.dra.quiet"}
+
+
+@pytest.fixture(name="tree", scope="module")
+def _tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
+    folder = tmp_path_factory.mktemp("machines") / "cpu-rdma"
+    build("cpu-rdma", folder)
+    return {"topology_root": str(folder)}
+
+
+def test_a_checkout_is_quiet_and_stops_for_a_source_that_cannot_be_read():
+    settings = configparser.ConfigParser()
+    settings.read(COLLECTION / "ansible.cfg")
+    assert settings["defaults"]["stdout_callback"] == "lanewise.dra.quiet"
+    assert settings["inventory"]["any_unparsed_is_failed"] == "true"
+
+
+def test_a_site_on_which_all_is_well_says_a_few_lines(tree, tmp_path):
+    hosts = {f"node-{number}": tree for number in range(6)}
+    place = ("-e", f"site_claims_dest={tmp_path}/kubernetes")
+    first = played(tmp_path, hosts, "site", *place, **QUIET)
+    lines = [line for line in first.splitlines() if line]
+    assert len(lines) < 40 and "ok: [" not in first and "skipping: " not in first and "included: " not in first
+    assert "TASK [Show the summary]" in first and "\n6 nodes, " in first  # in plain lines
+    assert "Nothing is asked of these nodes: the inventory sets neither fabric_board" in first
+    assert "nothing, as no kubeconfig is given (dra_claims_kubeconfig)" in first
+    assert "changed: [node-0]" in first and "5 hosts: nothing changed, nothing failed" in first
+    assert "PLAY [Roll out]" not in first
+    again = played(tmp_path, hosts, "site", *place, **QUIET)
+    assert "\n6 hosts: nothing changed, nothing failed" in again and "changed: [" not in again
+
+
+def test_what_fails_and_what_warns_is_shown(tree, tmp_path):
+    hosts = {"good": tree, "bad": {"topology_root": "/nonexistent"}}
+    said = played(tmp_path, hosts, "probe", "-e", '{"topology_subset": ["system"]}', rc=2, **QUIET)
+    assert "fatal: [bad]: FAILED!" in said and "holds no folder 'sys'" in said
+    assert "good: its facts lack" in " ".join(said.split())  # a warning of a task that is well
+    recap = said[said.index("PLAY RECAP") :]
+    assert "bad" in recap and "failed=1" in recap
+
+
+def test_all_of_it_is_shown_on_demand(tree, tmp_path):
+    said = played(tmp_path, {"one": tree}, "probe", "-v", **QUIET)
+    assert "ok: [one]" in said and "skipping: " in said and "TASK [lanewise.dra.topology : Read" in said
+
+
+def test_a_rollback_without_nodes_says_so(tree, tmp_path):
+    said = played(tmp_path, {"one": tree}, "rollback", **QUIET)
+    assert "None of these nodes has the driver by this inventory: dra_driver_kubeconfig" in said
+
+
+def test_an_inventory_without_hosts_fails(tmp_path):
+    said = played(tmp_path, {}, "probe", rc=2, **QUIET)
+    assert "The inventory has no host" in " ".join(said.split())
+
+
+def test_a_collection_that_is_missing_is_named_with_its_fix(tree, tmp_path):
+    """Where only this collection is, kubernetes.core is none."""
+    alone = tmp_path / "alone" / "ansible_collections" / "lanewise"
+    alone.mkdir(parents=True)
+    (alone / "dra").symlink_to(COLLECTION)
+    place = {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "alone"), "PYTHONPATH": str(tmp_path / "alone")}
+    (tmp_path / "kubeconfig").write_text("{}", encoding="utf-8")
+    options = ("-e", f"alignment_kubeconfig={tmp_path}/kubeconfig")
+    said = " ".join(played(tmp_path, {"one": tree}, "verify", *options, rc=2, **QUIET, **place).split())
+    assert "The collection kubernetes.core is not installed on the controller. Install it: ansible-galaxy" in said
+    assert "misspelling" not in said
+
+
+def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "urllib3.py").write_text("raise ModuleNotFoundError(\"No module named 'urllib3'\")\n", encoding="utf-8")
+    source = tmp_path / "slices.yml"
+    source.write_text("plugin: lanewise.dra.slices\n", encoding="utf-8")
+    path = f"{hidden}:{COLLECTION.parents[2]}"
+    said = played(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
+    told = " ".join(said.split())
+    assert (
+        "the controller's Python has not all of the package kubernetes" in told and "-m pip install kubernetes" in told
+    )
+
+
+def test_the_example_of_the_readme_is_the_callback():
+    assert "ANSIBLE_STDOUT_CALLBACK=lanewise.dra.quiet" in Path(COLLECTION / "README.md").read_text(encoding="utf-8")
