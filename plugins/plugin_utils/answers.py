@@ -42,6 +42,7 @@ class Change(t.TypedDict, total=False):
 
 
 class Remaining(Change, total=False):
+    now: t.Any
     reason: str
 
 
@@ -61,7 +62,9 @@ class Fabric(t.TypedDict, total=False):
     left_alone: list[str]
     settings: dict[str, t.Any]
     problems: list[str]
-    failed_change: Change
+    idle_rules: list[str]
+    not_recorded: list[str]
+    failed_change: Change | None
     undone: list[Change]
     remaining: list[Remaining]
 

@@ -36,6 +36,7 @@ AT_HOME = {
     "dra_manifests",
     "dra_render",
     "nic_replacement",
+    "known_variables",
     "rollout",
     "site_report",
 }

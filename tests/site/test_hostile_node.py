@@ -19,7 +19,15 @@ from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
 from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
 
 #: Action plugins of our own that look at the facts themselves.
-LOOKING = {"site_report", "dra_render", "dra_apply", "rollout", "alignment_report", "nic_replacement"}
+LOOKING = {
+    "known_variables",
+    "site_report",
+    "dra_render",
+    "dra_apply",
+    "rollout",
+    "alignment_report",
+    "nic_replacement",
+}
 #: Files whose plays meet a node; a wheelhouse is made without any.
 MET = [path for path in FILES if path.name not in ("driver_wheelhouse.yml", "wheelhouse.yml")]
 #: Actions that only show something.

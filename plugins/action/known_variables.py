@@ -1,0 +1,68 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Refuse variables that nothing reads. The documentation is in plugins/modules/known_variables.py."""
+
+from __future__ import annotations
+
+import contextlib
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import OWN, boards, hint, unknown
+
+_SHOWN = 4
+
+
+class ActionModule(ControllerAction):
+    """Looks at the variables of all hosts of the play. Never connects to a target."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        self.validate_argument_spec(argument_spec={})
+        found: dict[str, list[str]] = {}
+        for host in variables.get("ansible_play_hosts_all") or []:
+            for problem in _problems(variables["hostvars"], host):
+                found.setdefault(problem, []).append(host)
+        result.update(changed=False, problems=[f"{_some(hosts)}: {problem}" for problem, hosts in found.items()])
+        if found:
+            lines = "\n".join(result["problems"])
+            result.update(
+                failed=True,
+                msg=f"Nothing was done, as no one reads what these variables say:\n{lines}\n"
+                f"A variable of your own with such a name: list it, or a pattern such as fabric_my_*, in {OWN}.",
+            )
+        return result
+
+
+def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
+    own = hostvars.raw_get(host)
+    if not isinstance(own, dict):
+        return
+    given = own.get(OWN)
+    patterns = [given] if isinstance(given, str) else [str(one) for one in given or ()]
+    # what a task has registered or set, or a node has answered, is no wish of the inventory
+    left = _left(hostvars, host)
+    for name, meant in unknown((str(one) for one in own if one not in left), patterns).items():
+        yield f"{name} is not known" + (f": {meant}" if meant else "")
+    if own.get("fabric_board"):
+        board = str(hostvars[host]["fabric_board"])
+        if board and board not in boards():
+            known = hint(board, boards()) or f"known are {', '.join(boards())}"
+            yield f"fabric_board: there is no board {board!r}: {known}"
+
+
+def _left(hostvars: t.Any, host: str) -> t.Container[str]:
+    """What tasks of this run have left with a host, and its facts."""
+    found: set[str] = set()
+    for cache in ("_nonpersistent_fact_cache", "_fact_cache"):
+        with contextlib.suppress(AttributeError, KeyError):  # another Ansible than those that were tried; no facts
+            found.update(getattr(hostvars._variable_manager, cache).get(host) or ())
+    return found
+
+
+def _some(hosts: list[str]) -> str:
+    more = len(hosts) - _SHOWN
+    return ", ".join(hosts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

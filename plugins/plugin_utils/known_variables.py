@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which variables this collection reads, so that a misspelt one is an error and not a wish that nobody hears.
+
+Those of the roles are what their argument specifications list; those of the playbooks stand here and, for people, in
+docs/rollout.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import functools
+import pathlib
+import typing as t
+
+import yaml
+
+_ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
+#: Every variable with one of these prefixes is a role's, or not known.
+PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "topology_")
+#: A site may have variables of its own with these, so that only one that is nearly a playbook's is taken for a mistake.
+NEAR_PREFIXES = ("claims_", "driver_", "probe_", "remove_", "replace_nic_", "site_", "support_", "verify_")
+#: Where a site names its own variables that have such a prefix.
+OWN = "site_own_variables"
+#: What playbooks read and no role does.
+OF_PLAYBOOKS = (
+    OWN,
+    *("claims_hosts", "driver_hosts", "fabric_hosts", "probe_hosts", "site_hosts", "verify_hosts"),
+    *("driver_become", "fabric_become", "site_become", "verify_become"),
+    *("driver_serial", "fabric_serial", "site_serial"),
+    *("driver_max_fail_percentage", "fabric_max_fail_percentage", "site_max_fail_percentage"),
+    *("site_confirm", "site_verbs", "site_report_dest", "site_claims_dest", "support_dest", "remove_confirm"),
+    *("replace_nic_slot", "replace_nic_address", "replace_nic_serial", "replace_nic_phase", "replace_nic_timeout"),
+    *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
+)
+#: What plays leave with the hosts. Names of the sites of earlier plays are no mistakes.
+OF_PLAYS = (
+    *("site_asked", "site_begun", "site_claims_problem", "site_drift", "site_looked", "site_plan", "site_problems"),
+    *("site_stands", "site_state", "replace_nic_told"),
+)
+#: How alike two names must be for one to be taken for the other.
+_ALIKE = 0.8
+
+
+def _load(path: pathlib.Path) -> t.Any:
+    return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@functools.cache
+def of_roles() -> frozenset[str]:
+    """The options of all entry points of all roles."""
+    return frozenset(
+        option
+        for path in _ROLES.glob("*/meta/argument_specs.yml")
+        for entry in _load(path)["argument_specs"].values()
+        for option in entry.get("options") or {}
+    )
+
+
+@functools.cache
+def boards() -> tuple[str, ...]:
+    return tuple(_load(_ROLES / "fabric" / "vars" / "main.yml")["__fabric_boards"])
+
+
+def hint(name: str, known: t.Iterable[str], least: float = 0.6) -> str:
+    """`did you mean x?` for the nearest known name; empty where none is near."""
+    near = difflib.get_close_matches(name, sorted(known), 1, least)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def unknown(names: t.Iterable[str], own: t.Iterable[str] = ()) -> dict[str, str]:
+    """The names that are a mistake, each with what may be meant. `own` are a site's own: names or shell patterns."""
+    known = of_roles() | {*OF_PLAYBOOKS, *OF_PLAYS}
+    patterns = list(own)
+    found = {}
+    for name in names:
+        strict = name.startswith(PREFIXES)
+        if name in known or not (strict or name.startswith(NEAR_PREFIXES)):
+            continue
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            continue
+        meant = hint(name, known, 0.6 if strict else _ALIKE)
+        if strict or meant:
+            found[name] = meant
+    return found

@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A misspelt variable is an error, whichever playbook reads it."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import language
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.inventory import PREFIX
+from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import (
+    NEAR_PREFIXES,
+    OF_PLAYBOOKS,
+    OF_PLAYS,
+    PREFIXES,
+    boards,
+    of_roles,
+    unknown,
+)
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+
+
+@pytest.fixture(name="tree", scope="module")
+def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build("cpu-rdma", tmp_path_factory.mktemp("machines") / "cpu-rdma"))
+
+
+def test_names_that_are_near_are_told() -> None:
+    assert unknown(["fabric_nic", "dra_driver_kubeconfg", "site_confrim", "topology_zzz"]) == {
+        "fabric_nic": "did you mean fabric_nics?",
+        "dra_driver_kubeconfg": "did you mean dra_driver_kubeconfig?",
+        "site_confrim": "did you mean site_confirm?",
+        "topology_zzz": "",
+    }
+    assert not unknown(["site_name", "driver_version_of_mine", "fabric", "kubeconfig", "ansible_host"])
+    assert not unknown(["fabric_switch_a", "topology_rack"], ["fabric_switch_*", "topology_rack"])
+
+
+def test_every_variable_of_roles_playbooks_and_pages_is_known() -> None:
+    known = of_roles() | {*OF_PLAYBOOKS, *OF_PLAYS}
+    assert not unknown(known)
+    for role in COLLECTION.glob("roles/*/defaults/main.yml"):
+        assert set(yaml.safe_load(role.read_text()) or {}) <= of_roles(), role
+    text = "\n".join(path.read_text() for path in sorted((COLLECTION / "playbooks").rglob("*.yml")))
+    for name in OF_PLAYBOOKS:
+        assert re.search(rf"\b{name}\b", text) or name == "site_own_variables", f"{name} is read by no playbook"
+    page = (COLLECTION / "docs/rollout.md").read_text()
+    rows = re.findall(r"^\|((?: `[a-z_*]+`,?)+) \|", page, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert named and not {name for name in named if name.startswith((*PREFIXES, *NEAR_PREFIXES))} - known
+
+
+def test_the_claims_language_knows_what_the_role_does() -> None:
+    own = {PREFIX + name for name in (*language._VARIABLES, *language._ROLE)}
+    left = {PREFIX + name for name in ("applied", "rendered")}
+    assert own - left == {name for name in of_roles() if name.startswith(PREFIX)}
+
+
+@pytest.mark.parametrize("playbook", ["rollout", "drift", "fabric", "driver", "probe", "verify", "rollback", "upgrade"])
+def test_every_playbook_stops_before_it_does_anything(tmp_path: Path, tree: str, playbook: str) -> None:
+    hosts: dict[str, dict[str, t.Any]] = {
+        "one": {"topology_root": tree},
+        "two": {"topology_root": tree, "fabric_nic": [], "fabric_mine": 1, "site_own_variables": ["fabric_mi*"]},
+    }
+    output = played(tmp_path, hosts, playbook, rc=2)
+    assert "two: fabric_nic is not known: did you mean fabric_nics?" in output
+    assert "fabric_mine is" not in output and "one: " not in output
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_board_that_is_none_is_told(tmp_path: Path, tree: str) -> None:
+    assert "hgx-roce" in boards()
+    hosts = {"one": {"topology_root": tree, "fabric_board": "{{ 'hgx' ~ '-rocee' }}"}}
+    output = played(tmp_path, hosts, "drift", rc=2)
+    assert "one: fabric_board: there is no board 'hgx-rocee': did you mean hgx-roce?" in output
