@@ -137,6 +137,8 @@ def _node(variables: dict[str, t.Any], host: str, looked: bool) -> Node | None:
         node.changes = plan["changes"]
         node.drain = plan.get("drain_reasons") or []
         node.reboot = plan.get("reboot_reasons") or []
+        node.idle = plan.get("idle_rules") or []
+        node.not_recorded = plan.get("not_recorded") or []
         node.left_alone = plan.get("left_alone") or []
         node.reboot_ok = boolean(variables["hostvars"][host].get("fabric_reboot_ok") or False)
     own = variables["hostvars"][host]

@@ -14,12 +14,12 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from .fabric_options import SAFETY, SELECT
+from .fabric_options import SAFETY, SELECT, nulls
 from .host import guard, origin
 from .host.catalogue import named, resources
 from .host.converge import Outcome, alone, converge
 from .host.management import ssh_connection
-from .host.node import Node, Rule, Unfit, merged, selector
+from .host.node import Node, Rule, Unfit, merged, overlaid, selector
 from .host.program import Boot
 from .host.resource import Change, State
 from .host.system import HostError, System
@@ -29,7 +29,7 @@ from .topology.selector import like
 Settings = dict[str, t.Any]
 
 #: Options of a rule that are no settings.
-_OF_A_RULE = ("name", "select", "count", "at_least", "profile")
+_OF_A_RULE = ("name", "select", "count", "at_least", "profile", "unset")
 
 
 def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> list[Rule]:
@@ -42,7 +42,8 @@ def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> lis
             problems.append(f"{name}: the profile {profile!r} is not known; known are {', '.join(sorted(profiles))}")
             continue
         own = {key: value for key, value in nic.items() if key not in _OF_A_RULE}
-        settings = merged(merged({}, profiles[profile] if profile else {}), own)
+        settings = overlaid(profiles[profile] if profile else {}, merged({}, own))
+        settings = overlaid(settings, nulls(nic.get("unset") or ()))
         try:
             chosen = selector(nic.get("select") or {})
         except Unfit as error:
@@ -173,7 +174,11 @@ def _trace(error: BaseException) -> dict[str, str]:
 
 def of_nics(node: Node) -> dict[str, t.Any]:
     """What a module returns of the NICs that rules choose."""
-    return {"settings": node.settings, "left_alone": [f"{key}: {why}" for key, why in node.left_alone.items()]}
+    return {
+        "settings": node.settings,
+        "left_alone": [f"{key}: {why}" for key, why in node.left_alone.items()],
+        "idle_rules": [f"{name}{f' ({hint})' if hint else ''}" for name, hint in node.idle.items()],
+    }
 
 
 def result(outcome: Outcome) -> dict[str, t.Any]:
@@ -182,6 +187,7 @@ def result(outcome: Outcome) -> dict[str, t.Any]:
         "changed": bool(outcome.changes),
         "changes": [dataclasses.asdict(change) for change in outcome.changes],
         "drain_reasons": outcome.drain,
+        "not_recorded": outcome.not_recorded,
         "reboot_required": bool(outcome.reboot),
         "reboot_reasons": outcome.reboot,
         "diff": {"before": _text(outcome.before), "after": _text(outcome.after)},

@@ -173,7 +173,51 @@ RDMA: Spec = {"rdma_netns_mode": {"type": "str", "choices": ["shared", "exclusiv
 NIC: Spec = {**SRIOV, **TUNING, **PCI_OF_NICS, **ROCE, **FIRMWARE}
 NODE: Spec = {**KERNEL_ARGS, **KERNEL_MODULES, **SYSTEM, **PCI_OF_NODE, **RDMA}
 
+#: A rule of the module fabric.
+RULE: Spec = {
+    "name": {"type": "str"},
+    "select": {"type": "dict", "required": True, "options": SELECT},
+    "count": {"type": "int"},
+    "at_least": {"type": "int"},
+    "profile": {"type": "str"},
+    "unset": {"type": "list", "elements": "str"},
+    **NIC,
+}
+
 SAFETY: Spec = {
     "allow_management": {"type": "bool", "default": False},
     "rollback_after": {"type": "int", "default": 60},
 }
+
+
+def without_nulls(settings: t.Mapping[str, t.Any], place: str = "") -> tuple[dict[str, t.Any], list[str]]:
+    """Settings without those that are null, and these by name, as C(ethtool.pause).
+
+    Ansible refuses null for an option with choices, and fills it in for every option that was left out.
+    """
+    found: dict[str, t.Any] = {}
+    unset: list[str] = []
+    for name, value in settings.items():
+        if value is None:
+            unset.append(f"{place}{name}")
+        elif isinstance(value, dict):
+            found[name], more = without_nulls(value, f"{place}{name}.")
+            unset += more
+        else:
+            found[name] = value
+    return found, unset
+
+
+def nulls(unset: t.Iterable[str]) -> dict[str, t.Any]:
+    """Names such as C(ethtool.pause) as settings that are null."""
+    found: dict[str, t.Any] = {}
+    for name in unset:
+        *way, last = name.split(".")
+        inner = found
+        for one in way:
+            inner = inner.setdefault(one, {})
+            if inner is None:
+                break
+        else:
+            inner[last] = None
+    return found

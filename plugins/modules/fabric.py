@@ -51,6 +51,13 @@ options:
       profile:
         description: A profile of O(profiles), whose settings come before the rule's own.
         type: str
+      unset:
+        description:
+          - Settings that the rule takes away from what its profile or an earlier rule says, such as V(mtu) or
+            V(ethtool.pause).
+          - A setting that is V(null) is the same, and the usual way to write it.
+        type: list
+        elements: str
       select:
         description:
           - Which NICs, by what they are. All that is given must hold, and of several values of one field any does.
@@ -541,6 +548,23 @@ rollback:
       description: How long the timer runs.
       type: int
       returned: always
+not_recorded:
+  description: Of a recorded machine, what could not be planned, each with what the recording lacks.
+  returned: success
+  type: list
+  elements: str
+idle_rules:
+  description: The rules that choose no NIC of this node, each with what may be meant.
+  returned: success
+  type: list
+  elements: str
+remaining:
+  description:
+    - After a step that failed, all that is not as it was before the run, each with C(resource), C(device), C(setting),
+      its value C(before) and C(now), and the C(reason) why it was not put back. Empty where the node is as it was.
+  returned: failure
+  type: list
+  elements: dict
 left_alone:
   description: The NICs that were chosen and have no settings, as a pod has them, each with who that is.
   returned: success
@@ -560,26 +584,25 @@ problems:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import confirm, fail, rules, run
-from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, SAFETY, SELECT
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Unfit
-
-RULE = {
-    "name": {"type": "str"},
-    "select": {"type": "dict", "required": True, "options": SELECT},
-    "count": {"type": "int"},
-    "at_least": {"type": "int"},
-    "profile": {"type": "str"},
-    **NIC,
-}
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import (
+    NIC,
+    NODE,
+    RULE,
+    SAFETY,
+    nulls,
+    without_nulls,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Unfit, merged, overlaid
 
 
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
     """The profiles, checked as a rule's settings are."""
     found, problems = {}, []
     for name, settings in module.params["profiles"].items():
-        checked = ArgumentSpecValidator(NIC).validate(settings or {})
+        own, unset = without_nulls(settings or {})
+        checked = ArgumentSpecValidator(NIC).validate(own)
         problems += [f"profiles.{name}: {message}" for message in checked.error_messages]
-        found[name] = checked.validated_parameters
+        found[name] = overlaid(merged({}, checked.validated_parameters), nulls(unset))
     if problems:
         fail(module, Unfit(problems))
     return found

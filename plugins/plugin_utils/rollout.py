@@ -36,7 +36,8 @@ class Node:
 
     C(changes) are of the role fabric, as the module of that name returns them; C(driver) are what the role dra_driver
     will do, in words. A node that is C(recorded) is a folder, and never changed; one that is C(cordoned) was left so by
-    a run that was cut off. C(left_alone) are cards that pods have, of which nobody can tell whether they are as wanted.
+    a run that was cut off. C(idle) are rules that choose no NIC of it, C(not_recorded) settings of which a recorded
+    machine says nothing. C(left_alone) are cards that pods have, of which nobody can tell whether they are as wanted.
     C(problems) keep the rollout from starting.
     """
 
@@ -47,6 +48,8 @@ class Node:
     reboot: list[str] = field(default_factory=list)
     reboot_ok: bool = False
     left_alone: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+    not_recorded: list[str] = field(default_factory=list)
     recorded: bool = False
     cordoned: bool = False
     problems: list[str] = field(default_factory=list)
@@ -55,6 +58,12 @@ class Node:
     def to_do(self) -> bool:
         wanted = self.changes or self.driver or self.cordoned or (self.reboot and self.reboot_ok)
         return bool(wanted) and not self.recorded and not self.problems
+
+    @property
+    def notes(self) -> list[str]:
+        """What nobody should take for wanted and done."""
+        found = [f"its rule chooses no NIC: {one}" for one in self.idle]
+        return found + ([f"not recorded, so not planned: {_some(self.not_recorded)}"] if self.not_recorded else [])
 
     def lines(self) -> list[str]:
         found = []
@@ -97,7 +106,7 @@ def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[s
     for number, batch in enumerate(batches(list(to_do), serial), 1):
         found.append(f"batch {number}: {_count(len(batch), 'node')}{', the canary' if number == 1 else ''}")
         found += _alike([to_do[name] for name in batch])
-    recorded = [node for node in nodes if node.recorded and node.lines() and not node.problems]
+    recorded = [node for node in nodes if node.recorded and (node.lines() or node.notes) and not node.problems]
     if recorded:
         found.append(f"planned only, as they are recorded: {_count(len(recorded), 'node')}")
         found += _alike(recorded)
@@ -106,8 +115,12 @@ def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[s
     if waiting:
         found.append(f"as wanted after a reboot only: {_count(len(waiting), 'node')}")
         found += _alike(waiting)
-    if len(others) > len(waiting):
-        found.append(f"as wanted, nothing to do: {_count(len(others) - len(waiting), 'node')}")
+    idle = [node for node in others if node.notes and not node.reboot]
+    if idle:
+        found.append(f"nothing to do, as far as rules choose NICs there: {_count(len(idle), 'node')}")
+        found += _alike(idle)
+    if len(others) > len(waiting) + len(idle):
+        found.append(f"as wanted, nothing to do: {_count(len(others) - len(waiting) - len(idle), 'node')}")
     return found + _left_alone({node.name: node.left_alone for node in nodes})
 
 
@@ -124,7 +137,9 @@ def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t
     found = {
         node.name: {
             "state": UNKNOWN if node.problems else DRIFTED if node.lines() else AS_WANTED,
-            "lines": node.lines() + [_shown(change) for change in node.changes],
+            "lines": node.lines() + [_shown(change) for change in node.changes] + node.notes,
+            "idle_rules": node.idle,
+            "not_recorded": node.not_recorded,
             "changes": node.changes,
             "driver": node.driver,
             "reboot": node.reboot,
@@ -142,14 +157,17 @@ def drift_lines(told: t.Mapping[str, t.Any]) -> list[str]:
     """The same for a person; nodes that are as wanted are only counted."""
     found: list[str] = []
     for name, node in told["nodes"].items():
-        if node["state"] != AS_WANTED:
-            found.append(f"{name}: {node['state']}")
+        if node["state"] != AS_WANTED or node["lines"]:
+            state = (
+                node["state"] if node["state"] != AS_WANTED else "nothing differs, as far as rules choose NICs there"
+            )
+            found.append(f"{name}: {state}")
             found += [f"    {line}" for line in node["problems"] + node["lines"]]
     if told["claims"]["state"] in (DRIFTED, UNKNOWN) or told["claims"]["lines"]:
         found.append(f"claims: {told['claims']['state']}")
         found += [f"    {line}" for line in told["claims"]["lines"]]
     found += _left_alone({name: node["left_alone"] for name, node in told["nodes"].items()})
-    same = sum(node["state"] == AS_WANTED for node in told["nodes"].values())
+    same = sum(node["state"] == AS_WANTED and not node["lines"] for node in told["nodes"].values())
     return [*found, f"{_count(same, 'node')} as wanted"]
 
 
@@ -178,7 +196,7 @@ def _alike(nodes: t.Sequence[Node]) -> list[str]:
     """Nodes with the same plan together."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in nodes:
-        alike.setdefault(tuple(node.lines()), []).append(node.name)
+        alike.setdefault((*node.lines(), *node.notes), []).append(node.name)
     found = []
     for lines, names in alike.items():
         found.append(f"    {_some(names, ', ')}")

@@ -33,11 +33,11 @@ def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_names_that_are_near_are_told() -> None:
-    assert unknown(["fabric_nic", "dra_driver_kubeconfg", "site_confrim", "topology_zzz"]) == {
+    assert unknown(["fabric_nic", "dra_driver_kubeconfg", "site_confrim", "fabric_qqqqqqqqqqqq"]) == {
         "fabric_nic": "did you mean fabric_nics?",
         "dra_driver_kubeconfg": "did you mean dra_driver_kubeconfig?",
         "site_confrim": "did you mean site_confirm?",
-        "topology_zzz": "",
+        "fabric_qqqqqqqqqqqq": "",
     }
     assert not unknown(["site_name", "driver_version_of_mine", "fabric", "kubeconfig", "ansible_host"])
     assert not unknown(["fabric_switch_a", "topology_rack"], ["fabric_switch_*", "topology_rack"])

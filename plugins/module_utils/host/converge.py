@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from .node import Node, Unfit
 from .resource import Change, Plan, Refusal, Resource, State
-from .system import HostError
+from .system import HostError, NotRecorded
 from .undo import Done, undo
 
 LOCK = "/run/lanewise/fabric.lock"
@@ -36,10 +36,12 @@ class Outcome:
     """What a run did, or in check mode would do.
 
     C(before) and C(after) hold what changed, by resource; C(after) is what the node shows, in check mode what was
-    asked for. C(reboot) are the reasons for a reboot, C(drain) those to take the node's pods away first.
+    asked for. C(not_recorded) are the resources about which a recorded tree says nothing, each with what it lacks.
+    C(reboot) are the reasons for a reboot, C(drain) those to take the node's pods away first.
     """
 
     changes: list[Change] = field(default_factory=list)
+    not_recorded: list[str] = field(default_factory=list)
     reboot: list[str] = field(default_factory=list)
     drain: list[str] = field(default_factory=list)
     before: dict[str, State] = field(default_factory=dict)
@@ -88,7 +90,18 @@ def converge(
     HostError where the node's state cannot be read.
     """
     outcome = Outcome()
-    plans = [(one, one.plan(node, None if wanted is None else wanted.get(one.name, {}))) for one in resources]
+    plans = []
+    for resource in resources:
+        lacks = _lacks(node, resource) if check_mode else ""
+        try:
+            if not lacks:
+                plans.append((resource, resource.plan(node, None if wanted is None else wanted.get(resource.name, {}))))
+        except NotRecorded as error:
+            if not check_mode:
+                raise
+            lacks = error.reason
+        if lacks:
+            outcome.not_recorded.append(f"{resource.name} ({lacks})")
     refusals = [refusal for _resource, one in plans for refusal in one.refusals]
     if [one for one in refusals if not (check_mode and drained and one.drain)]:
         raise Refused(refusals)
@@ -118,6 +131,12 @@ def converge(
             raise failed from error
         raise
     return outcome
+
+
+def _lacks(node: Node, resource: Resource) -> str:
+    """Which files a recorded tree lacks without which it says nothing about a resource; empty for none."""
+    missing = [path for path in resource.recorded_in if not node.system.live and not node.system.exists(path)]
+    return f"no {', '.join(missing)}" if missing else ""
 
 
 def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State:

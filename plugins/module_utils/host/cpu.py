@@ -29,6 +29,7 @@ class Cpu(Resource):
     """
 
     name = "cpu"
+    recorded_in = ("/sys/devices/system/cpu/cpufreq",)
 
     def wanted(self, node: Node) -> State:
         found: dict[str, t.Any] = {

@@ -38,6 +38,7 @@ class Hugepages(Resource):
     """
 
     name = "hugepages"
+    recorded_in = ("/sys/devices/system/node/node0/hugepages",)
 
     def wanted(self, node: Node) -> State:
         found: dict[str, t.Any] = {}

@@ -32,6 +32,7 @@ class InterfaceSysctls(Resource):
     """
 
     name = "interface_sysctls"
+    recorded_in = ("/proc/sys/net",)
 
     def wanted(self, node: Node) -> State:
         found: State = {}

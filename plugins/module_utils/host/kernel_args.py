@@ -31,6 +31,7 @@ class KernelArgs(Resource):
     """
 
     name = "kernel_args"
+    recorded_in = ("/boot",)
     boot = False
 
     def __init__(self, system: System) -> None:

@@ -40,6 +40,7 @@ class KernelModules(Resource):
     """
 
     name = "kernel_modules"
+    recorded_in = ("/etc/modprobe.d",)
     boot = False
 
     def wanted(self, node: Node) -> State:

@@ -48,6 +48,7 @@ class Kubelet(Resource):
     """
 
     name = "kubelet"
+    recorded_in = ("/etc/kubernetes",)
     boot = False
 
     def __init__(self, system: t.Any) -> None:

@@ -50,6 +50,7 @@ class Memlock(Resource):
     """
 
     name = "memlock"
+    recorded_in = ("/etc/systemd",)
     boot = False
 
     def __init__(self, system: t.Any) -> None:

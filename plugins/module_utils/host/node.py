@@ -100,9 +100,10 @@ class Node:
     """One node: its C(devices) by key, and the merged C(settings) of those that rules choose.
 
     C(general) are the settings of the node itself. Where several rules choose a device, a later one replaces what an
-    earlier one says, mapping by mapping. A NIC whose interface is in another network namespace counts for a rule, and
+    earlier one says, mapping by mapping, and takes away what it gives as None. C(idle) are the rules that choose
+    nothing, each with what may be meant. A NIC whose interface is in another network namespace counts for a rule, and
     has no settings: C(left_alone) tells who has it. With C(only), no device but that has settings. Raises Unfit where a
-    rule finds fewer or more NICs than it says.
+    rule finds fewer or more NICs than it says, or finds none as its model or driver is not written whole.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Node:
         self._rates = {key: math.inf if key in unseen else rate for key, rate in rates.items()}
         chosen: dict[str, Settings] = {}
         problems = []
+        self.idle: dict[str, str] = {}
         for rule in self.rules:
             # what nobody can tell of a NIC while a container has it does not make the NIC a missing one
             blind = replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
@@ -156,6 +158,12 @@ class Node:
                 wanted = rule.count if wrong else f"at least {rule.at_least}"
                 which = ": " + ", ".join(str(self.devices[key]) for key in found) if found else ""
                 problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{which}")
+            if not found:
+                part = _part_of_a_name(rule.select, values.values())
+                if part:
+                    problems.append(f"{rule.name}: chooses no NIC of this node: {part}")
+                elif not wrong:
+                    self.idle[rule.name] = _of_another_type(rule.select, values.values())
             for key in found:
                 chosen[key] = merged(chosen.get(key, {}), rule.settings)
         if problems:
@@ -218,14 +226,41 @@ def _chooses(select: Selector, values: t.Mapping[str, t.Any]) -> bool:
     return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
 
 
+def _part_of_a_name(select: Selector, values: t.Iterable[t.Mapping[str, t.Any]]) -> str:
+    """Which part of a name was given for the whole, where a selector chooses nothing because of that."""
+    wider: dict[str, t.Any] = {}
+    parts = []
+    for name in ("model", "driver"):
+        given = getattr(select, name)
+        plain = [one for one in given if not set("*?[") & set(one)]
+        if plain:
+            wider[name] = tuple(f"*{one}*" if one in plain else one for one in given)
+            parts += [f"{name} {one!r} is compared with the whole name: write '*{one}*'" for one in plain]
+    if not parts or not any(_chooses(replace(select, **wider), one) for one in values):
+        return ""
+    return " and ".join(parts)
+
+
+def _of_another_type(select: Selector, values: t.Iterable[t.Mapping[str, t.Any]]) -> str:
+    """What a selector would choose if it named a type, as the end of a sentence; empty for nothing."""
+    if select.type or select.address:
+        return ""
+    kinds = sorted({str(one["type"]) for one in values if select.matches(one)})
+    return f"without type it chooses PFs only, and it fits others: say type: [{', '.join(kinds)}]" if kinds else ""
+
+
 def merged(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:
-    """C(base) with what C(more) says; mappings are merged, all else is replaced, and None says nothing."""
+    """C(base) with what C(more) says; mappings are merged, None takes away, and all else is replaced."""
+    result = overlaid(base, more)
+    return {key: merged({}, one) if isinstance(one, dict) else one for key, one in result.items() if one is not None}
+
+
+def overlaid(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:
+    """The same, where None stays: it is to take away what is still to come below."""
     result = dict(base)
     for key, value in more.items():
-        if value is None:
-            continue
         if isinstance(value, dict):
-            result[key] = merged(result[key] if isinstance(result.get(key), dict) else {}, value)
+            result[key] = overlaid(result[key] if isinstance(result.get(key), dict) else {}, value)
         else:
             result[key] = value
     return result

@@ -30,6 +30,7 @@ class RdmaSystem(Resource):
     """
 
     name = "rdma_system"
+    recorded_in = ("/etc/modprobe.d",)
     boot = False
 
     def wanted(self, node: Node) -> State:

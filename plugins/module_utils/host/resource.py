@@ -86,6 +86,8 @@ class Resource:
     boot = True
     #: Whether it needs what the network gives (addresses, links that are up), so that at boot it waits for that.
     network = False
+    #: Without these files a recorded tree says nothing about it, and nothing is planned.
+    recorded_in: tuple[str, ...] = ()
     #: Whether a change makes or removes devices, so that the node is read again.
     renews = False
 

@@ -28,6 +28,7 @@ class Roce(Resource):
     """
 
     name = "roce"
+    recorded_in = ("/sys/kernel/config",)
 
     def __init__(self, system: System) -> None:
         super().__init__(system)

@@ -77,6 +77,7 @@ class Runtime(Resource):
     """
 
     name = "runtime"
+    recorded_in = ("/etc/containerd",)
     boot = False
 
     def __init__(self, system: System) -> None:

@@ -50,6 +50,7 @@ class Sysctl(Resource):
     """
 
     name = "sysctl"
+    recorded_in = ("/etc/sysctl.d",)
     boot = False
 
     def wanted(self, node: Node) -> State:

@@ -1,0 +1,155 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What rules, boards and profiles say together, and what is told of those that say it wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import boards
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import faults
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.site.plays import played
+
+#: A machine of each kind that boards are for.
+MACHINES = {"hgx-infiniband": "hgx-h100", "dgx": "dgx-a100", "gb200": "gb200", "mi300x-roce": "mi300x"}
+
+
+@pytest.fixture(name="machine", scope="module")
+def _machine(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], str]:
+    folder = tmp_path_factory.mktemp("machines")
+    return lambda name: str(build(name, folder / name))
+
+
+def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[dict[str, t.Any], str]:
+    output = played(folder, hosts, "drift", rc=rc)
+    return json.loads((folder / "report" / "drift.json").read_text()), output
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"node": {"hugepages": "4096"}}, "node.hugepages: '4096' is no list of mappings with count, numa_nodes, size"),
+        ({"node": {"hugepages": [{"size": "2M"}]}}, "node.hugepages[0]: count is missing"),
+        (
+            {"node": {"hugepages": [{"size": "2M", "count": "many"}]}},
+            "node.hugepages[0].count: 'many' is not a whole number",
+        ),
+        (
+            {"node": {"kubelet": {"cpu_manager_policy": "fixed"}}},
+            "node.kubelet.cpu_manager_policy: 'fixed' is not one of none, static",
+        ),
+        ({"node": {"iomu": "off"}}, "node: iomu is not known: did you mean iommu?"),
+        (
+            {"nics": [{"name": "a", "select": {}}, {"name": "rails", "select": {"model": "x"}, "mtu": "big"}]},
+            "nics[1] (rails).mtu: 'big' is not a whole number",
+        ),
+        ({"nics": [{"mtu": 9000}]}, "nics[0]: select is missing"),
+        (
+            {"nics": [{"select": {"near_gpu": "PIC"}}]},
+            "nics[0].select.near_gpu: 'PIC' is not one of PIX, PXB, PHB, NODE",
+        ),
+        ({"nics": [{"select": {}, "num_vf": 4}]}, "nics[0]: num_vf is not known: did you mean num_vfs?"),
+        ({"nics": {"select": {}}}, "nics: {'select': {}} is no list of rules"),
+        (
+            {"profiles": {"our": {"vfs": [{"index": 0, "vlan": []}]}}},
+            "profiles.our.vfs[0].vlan: [] is not a whole number",
+        ),
+        ({"nics": [{"select": {"rail": ["x"]}}]}, "nics[0].select.rail: ['x'] is not a list of whole numbers"),
+    ],
+)
+def test_a_fault_names_rule_index_and_key(args: dict[str, t.Any], told: str) -> None:
+    assert faults(args) == [told]
+
+
+def test_what_fits_and_what_is_null_is_no_fault() -> None:
+    rules = [
+        {
+            "name": "rails",
+            "select": {"model": "*"},
+            "mtu": "9000",
+            "dcb": {"pfc": [3]},
+            "vf": None,
+            "roce": {"tos": None},
+        }
+    ]
+    assert faults({"nics": rules, "node": {"kernel_args": None, "acs": "gpudirect"}, "profiles": {"x": None}}) == []
+
+
+def test_faults_are_told_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+    hosts = {"one": {"topology_root": machine("cpu-rdma"), "fabric_node": {"hugepages": "4096"}}}
+    assert "one: node.hugepages: '4096' is no list of mappings" in played(tmp_path, hosts, "rollout", rc=2)
+
+
+def test_a_part_of_a_model_is_no_model(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+    tree = {"topology_root": machine("hgx-h100")}
+    nics = [{"name": "rails", "select": {"model": "ConnectX-7"}, "mtu": 9000}]
+    output = played(tmp_path, {"one": {**tree, "fabric_nics": nics}}, "rollout", rc=2)
+    assert "one: rails: chooses no NIC of this node: model 'ConnectX-7' is compared with the whole name" in output
+    assert "write '*ConnectX-7*'" in output
+
+
+def test_a_rule_that_chooses_nothing_is_told(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+    tree = {"topology_root": machine("sriov")}
+    idle = [
+        {"name": "rails", "select": {"model": "*ConnectX-9*"}, "mtu": 9000},
+        {"name": "bonds", "select": {"interface": ["bond0"]}, "mtu": 9000},
+    ]
+    hosts = {"one": {**tree, "fabric_nics": idle, "fabric_persist": False}, "two": tree}
+    output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
+    assert "its rule chooses no NIC: rails" in output and "1 node, nothing to do" not in output
+    assert "bonds (without type it chooses PFs only, and it fits others: say type: [virtual])" in output
+    told, shown = drift(tmp_path, hosts, 0)
+    assert told["nodes"]["one"]["idle_rules"][0] == "rails"
+    assert "one: nothing differs, as far as rules choose NICs there" in shown and "0 nodes as wanted" in shown
+
+
+@pytest.mark.parametrize("board", MACHINES)
+def test_a_board_is_planned_for_a_recorded_machine(tmp_path: Path, machine: t.Callable[[str], str], board: str) -> None:
+    assert set(MACHINES) == {*boards()} - {"hgx-roce"}
+    hosts = {"one": {"topology_root": machine(MACHINES[board]), "fabric_board": board}}
+    output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
+    assert "planned only, as they are recorded: 1 node" in output
+    assert "not recorded, so not planned: " in output and "memlock (no /etc/systemd)" in output
+
+
+def test_null_takes_away_what_a_board_a_profile_or_an_earlier_rule_says(
+    tmp_path: Path, machine: t.Callable[[str], str]
+) -> None:
+    tree = {"topology_root": machine("hgx-h100"), "fabric_board": "hgx-infiniband", "fabric_persist": False}
+    ours = {"name": "ours", "select": {"near_gpu": "PXB"}, "max_read_request_bytes": None, "irq_affinity": None}
+    by_profile = {"name": "first", "select": {"near_gpu": "PXB"}, "profile": "mine", "ethtool": {"pause": None}}
+    mine = {"mine": {"ethtool": {"pause": {"rx": True}, "rings": {"rx": 512}}, "mtu": 4092}}
+    hosts = {
+        "board": tree,
+        "none": {**tree, "fabric_nics": [ours]},
+        "later": {
+            **tree,
+            "fabric_board": "",
+            "fabric_profiles": mine,
+            "fabric_nics": [by_profile, {**ours, "mtu": None}],
+        },
+    }
+    book = tmp_path / "book.yml"
+    tasks = [
+        {"ansible.builtin.include_role": {"name": "lanewise.dra.fabric"}},
+        {
+            "ansible.builtin.copy": {
+                "content": "{{ fabric_plan }}",
+                "dest": f"{tmp_path}/{{{{ inventory_hostname }}}}",
+            },
+            "check_mode": False,
+        },
+    ]
+    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    played(tmp_path, hosts, str(book.with_suffix("")), "--check")
+    settings = {name: next(iter(json.loads((tmp_path / name).read_text())["settings"].values())) for name in hosts}
+    assert set(settings["board"]) == {"max_read_request_bytes", "relaxed_ordering", "irq_affinity"}
+    assert set(settings["none"]) == {"relaxed_ordering"}
+    assert settings["later"] == {"ethtool": {"rings": {"rx": 512}}}
