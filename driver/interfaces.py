@@ -21,7 +21,22 @@ import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import abilities, addresses, children, dad, host_state, links, netlink, routes, stacked, sysctls, take_back, vf
+from . import (
+    abilities,
+    addresses,
+    children,
+    dad,
+    host_state,
+    links,
+    netlink,
+    rehearsal,
+    routes,
+    stacked,
+    sysctls,
+    take_back,
+    vf,
+    vrf,
+)
 from . import ethtool as driver_settings
 from . import netns as namespaces
 from .dra.problems import Problem
@@ -30,11 +45,13 @@ from .ethtool import Ethtool
 from .identity import Identity, find, mark, tag
 from .links import step
 from .netlink import Netlink
+from .rehearsal import Wanted
 
 Object = dict[str, t.Any]
 Config = t.Mapping[str, t.Any]
 
-_VRF_TABLE = 1
+#: The fields that the kernel can be asked about before anything moves.
+_TRIED = {"addresses", "routes", "rules", "neighbors", "sysctls", "vrf"}
 _DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
 #: How often addresses are looked at while they are being proven unique, in seconds.
 _SETTLE_STEP = 0.02
@@ -133,7 +150,17 @@ def check(identity: Identity, config: Config, path: str = "") -> list[Problem]:
         link = find(connection, identity, None)
         if link is None:
             raise OSError(errno.ENODEV, "it is not on the node")
-        return abilities.problems(connection, link, identity.address, config, path)
+        found = abilities.problems(connection, link, identity.address, config, path)
+        if found or not _TRIED & set(config):
+            return found
+        # what goes along the kernel has taken on the node; of it, the addresses alone may matter to what is asked for
+        host: Object = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
+        if not {"addresses", "dhcp", "child"} & set(config):
+            host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index)]
+        name, mtu = str(config.get("name") or link.name), int(config.get("mtu", link.mtu))
+        if "dhcp" in config:
+            config = {**config, "routes": []}  # they may go by what is leased
+        return rehearsal.problems(name, _wanted(host, config), config, mtu, path)
 
 
 def attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_timeout: float = 5.0) -> Attached:
@@ -215,18 +242,7 @@ def detach(identity: Identity, host: Object, netns: Path | None, config: Config)
 # ---- attaching
 
 
-@dataclass
-class _Wanted:
-    """The network configuration of a pod's interface, in the forms of addresses.py and routes.py."""
-
-    addresses: list[Object]
-    routes: list[Object]
-    rules: list[Object]
-    neighbors: list[Object]
-    sysctls: dict[str, str | int]
-
-
-def _wanted(host: Object, config: Config) -> _Wanted:
+def _wanted(host: Object, config: Config) -> Wanted:
     inherits = not any(name in config for name in ("addresses", "dhcp", "child"))
     taken = _global(host) if inherits else []
     own = {entry["address"].split("/")[0] for entry in taken}
@@ -234,7 +250,7 @@ def _wanted(host: Object, config: Config) -> _Wanted:
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
     tables = {(route["family"], route["table"]) for route in carried if route["table"] not in system}
     table = config.get("vrf", {}).get("table")
-    wanted = _Wanted(
+    wanted = Wanted(
         addresses=[{"address": one} for one in config["addresses"]] if "addresses" in config else taken,
         routes=[routes.configured(route) for route in config["routes"]] if "routes" in config else carried,
         rules=[routes.configured_rule(rule) for rule in config["rules"]]
@@ -307,7 +323,7 @@ def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_
     leases: list[Object] = []
     with Netlink(netns) as connection:
         if "vrf" in config:
-            _enslave(connection, index, config["vrf"])
+            vrf.enslave(connection, index, config["vrf"])
         for entry in wanted.addresses:
             with step(f"add the address {entry['address']} to {name}"):
                 addresses.add(connection, index, entry)
@@ -446,31 +462,6 @@ def _set_ethtool(name: str, netns: Path | None, config: Config) -> None:
                     raise OSError(errno.EOPNOTSUPP, f"no feature {', '.join(unknown)} that can be changed")
                 if found:
                     tool.set_features(name, found)
-
-
-def _enslave(connection: Netlink, index: int, vrf: Config) -> None:
-    """Puts the interface in a VRF, which is made where the pod does not have it."""
-    with step(f"make the VRF {vrf['name']}"):
-        master = links.get(connection, name=vrf["name"])
-        if master is None:
-            info = netlink.nest(
-                links.IFLA_LINKINFO,
-                netlink.text(links.IFLA_INFO_KIND, "vrf"),
-                netlink.nest(links.IFLA_INFO_DATA, netlink.u32(_VRF_TABLE, vrf["table"])),
-            )
-            body = links.header(0, links.IFF_UP, links.IFF_UP) + netlink.text(links.IFLA_IFNAME, vrf["name"]) + info
-            connection.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
-            master = links.get(connection, name=vrf["name"])
-        if master is None or master.kind != "vrf" or _vrf_table(master) != vrf["table"]:
-            raise OSError(errno.EEXIST, f"the pod's {vrf['name']} is no VRF of table {vrf['table']}")
-    with step(f"put the interface in the VRF {vrf['name']}"):
-        links.set_up(connection, master.index, True)
-        links.change(connection, index, netlink.u32(links.IFLA_MASTER, master.index))
-
-
-def _vrf_table(link: links.Link) -> int:
-    info = netlink.attributes(link.raw.get(links.IFLA_LINKINFO, b""))
-    return netlink.number(netlink.attributes(info.get(links.IFLA_INFO_DATA, b"")).get(_VRF_TABLE, b""))
 
 
 def _tentative(connection: Netlink, name: str, index: int, asked: t.Collection[str]) -> list[str]:

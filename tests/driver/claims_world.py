@@ -244,7 +244,12 @@ INVENTORY: Object = {
             "namespace": NAMESPACE,
             "devices": [
                 _wire("good", WIRES[5], name="net1"),
-                _wire("bad", WIRES[6], routes=[{"destination": "203.0.113.0/24", "gateway": "198.51.100.1"}]),
+                # the source might be an address that the pod has on another interface: only attach can tell
+                _wire(
+                    "bad",
+                    WIRES[6],
+                    routes=[{"destination": "203.0.113.0/24", "gateway": "10.0.6.1", "source": "198.51.100.77"}],
+                ),
             ],
         },
     ],

@@ -257,6 +257,40 @@ def test_check_names_the_field() -> None:
 
 
 @on_a_node
+def test_what_the_kernel_will_refuse_is_known_before() -> None:
+    """Without touching the interface or the node: an attach that fails is final for a pod that is not restarted."""
+    host = node("ip addr add 10.1.0.2/24 dev one")
+    far = {"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}
+    near = {"destination": "10.8.0.0/16", "gateway": "10.1.0.1"}
+    six = {"destination": "fd01::/32", "gateway": "fd00::1"}
+    for config, paths in (
+        ({"addresses": ["10.1.0.7/24"], "routes": [near, far]}, ["routes[1]"]),
+        ({"addresses": ["10.1.0.7/24"], "routes": [near, {**far, "onlink": True}]}, []),
+        ({"addresses": [], "routes": [near]}, ["routes[0]"]),
+        ({"addresses": [], "routes": [six]}, ["routes[0]"]),
+        ({"addresses": ["fd00::2/64"], "routes": [{**six, "source": "fd00::2"}]}, []),
+        ({"routes": [near]}, []),  # by the address that goes along
+        ({"routes": [far, near]}, ["routes[0]"]),
+        # a route to the gateway makes it reachable, in whatever order
+        ({"routes": [far, {"destination": "10.66.0.0/16", "scope": "link"}]}, []),
+        ({"routes": [{**near, "multipath": [{"gateway": "10.1.0.8"}, {"gateway": "10.67.0.9"}]}]}, ["routes[0]"]),
+        ({"routes": [{**near, "source": "10.77.0.7"}]}, []),  # another interface of the pod may have it
+        ({"dhcp": ["ipv4"], "routes": [far]}, []),  # who knows what is leased
+        ({"name": "net1", "child": {"type": "macvlan"}, "addresses": [], "routes": [near]}, ["routes[0]"]),
+        ({"sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2}, "rules": [{"source": "10.1.0.7/32", "table": 9}]}, []),
+        ({"neighbors": [{"destination": "10.1.0.9", "mac": "02:00:00:00:00:09"}]}, []),
+    ):
+        for route in config.get("routes", ()):
+            if "multipath" in route:
+                route.pop("gateway")
+        for _twice in range(2):
+            found = interfaces.check(ONE, config, "config")
+            assert [problem.path for problem in found] == [f"config.{path}" for path in paths], (config, found)
+            assert all("the kernel refuses it: " in problem.message for problem in found)
+    assert interfaces.snapshot(ONE) == host
+
+
+@on_a_node
 def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
     """veth has no large receive offload: what asks for just that has it, and what asks for more is refused."""
     host = node()
