@@ -208,16 +208,31 @@ class Service:
         """Look at the devices in pods, and tell of those that are not well, or are again; whether there were any."""
         changed = False
         for record in self.store.all()[0]:
-            if record.phase == ATTACHED and self._news(record) is not None:
-                with logs.about(claim=record.uid), contextlib.suppress(Busy):  # it may be about to leave its pod
-                    with self._quick.hold(f"claim-{record.uid}"):
-                        again = self._load(record.uid)
-                        news = self._news(again) if again and again.phase == ATTACHED else None
-                        if again and news is not None:
-                            self._ailing[again.uid] = news
-                            self._tell(again)
-                            changed = True
+            if record.phase != ATTACHED:
+                continue
+            with logs.about(claim=record.uid):
+                try:
+                    changed |= self._look_at(record)
+                except Busy:
+                    pass  # it may be about to leave its pod
+                except Exception:
+                    log.exception("the devices in its pod cannot be looked at")  # those of others can
+                    if self.metrics:
+                        self.metrics.error("health")
         return changed
+
+    def _look_at(self, record: Record) -> bool:
+        """Whether the health of a claim's devices has changed."""
+        if self._news(record) is None:
+            return False
+        with self._quick.hold(f"claim-{record.uid}"):
+            again = self._load(record.uid)
+            news = self._news(again) if again and again.phase == ATTACHED else None
+            if again is None or news is None:
+                return False
+            self._ailing[again.uid] = news
+            self._tell(again)
+            return True
 
     def retry_unclean(self) -> bool:
         """Try to have devices as they were that are not; whether any is now."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import typing as t
-from dataclasses import asdict, dataclass
 
+from .device import Device
 from .errors import DriverError
 from .links import step
 from .topology import publish
@@ -21,50 +21,15 @@ from .uplinks.carried import Path, Rule
 
 if t.TYPE_CHECKING:
     from .addresses import Address
-    from .identity import Identity
     from .settings import Settings
 
 Object = dict[str, t.Any]
 
+__all__ = ["Device", "Inventory"]
+
 #: How old it may be, in seconds, who is known to have an SSH session or storage over a device that is to be taken: pods
 #: that start together share one look. Routes, addresses and links are never old.
 _SESSIONS_FOR = 1.0
-
-
-@dataclass(frozen=True)
-class Device:
-    """A published device.
-
-    C(device) is the v1 Device as published. C(interface) is the name in the node's namespace: of a device that a pod
-    has, the name at allocation. C(rdma_devices) are names as in /sys/class/infiniband. C(pf) is the PCI address of a
-    VF's PF, C(vf) its number.
-    """
-
-    name: str
-    device: Object
-    address: str | None = None
-    permanent_mac: str | None = None
-    interface: str | None = None
-    rdma_devices: tuple[str, ...] = ()
-    pf: str | None = None
-    vf: int | None = None
-    link_layer: str | None = None
-
-    @property
-    def identity(self) -> Identity:
-        """As the kernel side finds the interface again, wherever it is."""
-        from .identity import Identity
-
-        return Identity(self.address, self.permanent_mac, self.interface or "")
-
-    def as_json(self) -> Object:
-        """For a record on disk; C(from_json) reads it back."""
-        return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
-
-    @classmethod
-    def from_json(cls, data: t.Mapping[str, t.Any]) -> Device:
-        """Raises TypeError and KeyError for what C(as_json) did not write."""
-        return cls(**{**data, "rdma_devices": tuple(data["rdma_devices"])})
 
 
 class Inventory:

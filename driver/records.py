@@ -15,16 +15,20 @@ import functools
 import json
 import os
 import re
+import stat
 import types
 import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import files
+from . import files, record_forms
+from .device import Device
+from .dra import bounded_json
 from .errors import DriverError
 from .files import PowerCut
 
-SCHEMA = 1
+#: Bytes of a record. One of 32 devices on a node with thousands of routes has less than a megabyte.
+RECORD_BYTES = 16 << 20
 
 #: All devices are on the node, as they were before.
 PREPARED = "prepared"
@@ -110,7 +114,6 @@ class Record:
     netns: list[int] | None = None
     since: str = ""
     pod_claim_name: str = ""
-    schema: int = SCHEMA
 
     @property
     def held(self) -> list[DeviceRecord]:
@@ -123,33 +126,62 @@ class Unreadable(DriverError):
 
 
 def encode(record: Record) -> bytes:
+    value = record_forms.written(_encoded(record))
     # without indentation: json then does it in C, in a tenth of the time
-    return (json.dumps(record, sort_keys=True, default=_fields_of) + "\n").encode()
-
-
-def _fields_of(value: t.Any) -> Object:
-    if dataclasses.is_dataclass(value):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-    raise TypeError(f"{value!r} is nothing that a record holds")
+    return (json.dumps(value, sort_keys=True) + "\n").encode()
 
 
 def decode(content: bytes) -> Record:
-    """Raises ValueError where this is no record of this schema."""
-    value = json.loads(content)
-    if not isinstance(value, dict) or value.get("schema").__class__ is not int:
-        raise ValueError("it is no mapping with a schema")
-    if value["schema"] > SCHEMA:
-        raise NewerSchema(f"its schema is {value['schema']}, and this driver knows up to {SCHEMA}")
+    """Raises ValueError where this is no record, record_forms.NewerForm where only a newer driver can read it."""
+    value = record_forms.read(bounded_json.loads(content, RECORD_BYTES))
     record = t.cast(Record, _decode(Record, value, "record"))
-    if record.schema != SCHEMA or record.phase not in PHASES:
-        raise ValueError(f"schema {record.schema} with phase {record.phase!r} is not known")
+    if record.phase not in PHASES:
+        newer = value["schema"] > record_forms.newest()
+        raise (record_forms.NewerForm if newer else ValueError)(f"its phase {record.phase!r} is not known")
     if record.netns is not None and len(record.netns) != 2:
         raise ValueError("netns must be two numbers")
+    for device in record.devices:
+        _check_parts(device)
     return record
 
 
-class NewerSchema(ValueError):
-    """What a newer driver wrote."""
+#: What must be in the parts of a device's record that are no dataclasses here.
+_PARTS: dict[str, dict[str, type]] = {
+    "rdma": {"nodes": list, "moves": list},
+    "network": {"interfaceName": str, "ips": list},
+    "lease": {"family": str, "address": str},
+}
+
+
+def _check_parts(device: DeviceRecord) -> None:
+    """Raises ValueError for what the code would stumble over, while it works for other claims too."""
+    Device.from_json(device.known)
+    for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
+        if not isinstance(device.config.get(name, {}), dict):
+            raise ValueError(f"config.{name} of {device.device} must be a mapping")
+    if not {"name", "table"} <= device.config.get("vrf", {"name": "", "table": 0}).keys():
+        raise ValueError(f"config.vrf of {device.device} must have a name and a table")
+    for name, part in [("rdma", device.rdma), ("network", device.network), *(("lease", one) for one in device.leases)]:
+        for key, form in _PARTS[name].items() if part is not None else ():
+            if not isinstance(part.get(key) if part else None, form):
+                raise ValueError(f"{name}.{key} of {device.device} must be of type {form.__name__}")
+
+
+def _encoded(value: t.Any) -> Object:
+    """A dataclass of this module without what has its default: other releases need not know it."""
+    found: Object = {}
+    for one in dataclasses.fields(value):
+        item = getattr(value, one.name)
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        if item != default:
+            found[one.name] = _plain(item)
+    return found
+
+
+def _plain(value: t.Any) -> t.Any:
+    if dataclasses.is_dataclass(value):
+        return _encoded(value)
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.lru_cache(None)
@@ -171,8 +203,7 @@ def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
         if not isinstance(value, dict):
             raise ValueError(f"{path} must be a mapping")
         hints, required = _fields(t.cast(t.Hashable, form))
-        if unknown := set(value) - set(hints):
-            raise ValueError(f"{path} has unknown keys {', '.join(sorted(unknown))}")
+        value = {name: item for name, item in value.items() if name in hints}  # else another release's
         if missing := required - set(value):
             raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
         made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
@@ -205,10 +236,24 @@ class Store:
         return None if content is None else self._record(uid, content)
 
     def _content(self, uid: str) -> bytes | None:
+        """Raises Unreadable, without a look into what is no record by its kind or size."""
+        path = self.path(uid)
         try:
-            return self.path(uid).read_bytes()
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise self._corrupt(path, "it is no file")
+                if status.st_size > RECORD_BYTES:
+                    raise self._corrupt(path, f"it has {status.st_size} bytes; {RECORD_BYTES} are the limit")
+                return file.read(status.st_size + 1)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+
+    def _corrupt(self, path: Path, why: str) -> Unreadable:
+        return Unreadable(f"{path} was corrupt and is now {self._set_aside(path)}: {why}")
 
     def _record(self, uid: str, content: bytes) -> Record:
         path = self.path(uid)
@@ -216,11 +261,10 @@ class Store:
             record = decode(content)
             if record.uid != uid:
                 raise ValueError(f"it is of claim {record.uid}")
-        except NewerSchema as error:
+        except record_forms.NewerForm as error:
             raise Unreadable(f"{path} cannot be used: {error}") from error
-        except (ValueError, RecursionError) as error:
-            aside = self._set_aside(path)
-            raise Unreadable(f"{path} was corrupt and is now {aside}: {error}") from error
+        except ValueError as error:
+            raise self._corrupt(path, str(error)) from error
         return record
 
     def _set_aside(self, path: Path) -> Path:
@@ -249,13 +293,13 @@ class Store:
         unreadable: list[Unreadable] = []
         before = self._seen
         for uid in self.uids():
-            content = self._content(uid)
-            if content is None:
-                continue
-            if uid in before and before[uid][0] == content:
-                seen[uid] = before[uid]
-                continue
             try:
+                content = self._content(uid)
+                if content is None:
+                    continue
+                if uid in before and before[uid][0] == content:
+                    seen[uid] = before[uid]
+                    continue
                 seen[uid] = content, self._record(uid, content)
             except Unreadable as error:
                 unreadable.append(error)
@@ -272,10 +316,16 @@ class Store:
         if record.phase not in PHASES:
             raise ValueError(f"phase {record.phase!r} is not known")
         path = self.path(record.uid)
+        content = encode(record)
+        if len(content) > RECORD_BYTES:
+            raise DriverError(
+                f"the record of claim {record.uid} has {len(content)} bytes; {RECORD_BYTES} are the limit: do the "
+                "interfaces of its devices have a great many routes or addresses on the node?"
+            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             kept = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
-            files.replace(path, encode(record), 0o600, kept)
+            files.replace(path, content, 0o600, kept)
         except OSError as error:
             raise DriverError(f"the record of claim {record.uid} cannot be written: {error}") from error
 

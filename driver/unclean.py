@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import files, take_back
+from .dra.bounded_json import loads
 from .errors import DriverError, KernelError
 from .inventory import Device
 
@@ -59,6 +60,17 @@ class Entry:
         return "; ".join(self.reasons[:3]) + more
 
 
+def _read(content: bytes) -> Entry:
+    """An entry of this release or another, whose further fields are left out. Raises ValueError."""
+    value = loads(content)
+    wanted = {"device": str, "word": str, "reasons": list, "known": dict, "host": dict, "boot": str}
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), form) for name, form in wanted.items()):
+        raise ValueError(f"it must have {', '.join(wanted)}")
+    if not all(isinstance(reason, str) for reason in value["reasons"]):
+        raise ValueError("reasons must be texts")
+    return Entry(**{name: value[name] for name in wanted})
+
+
 class Unclean:
     """The entries in a folder. Safe for several processes, as long as callers hold the device's lock."""
 
@@ -93,10 +105,10 @@ class Unclean:
             if not name.endswith(_SUFFIX) or not _NAME.fullmatch(device):
                 continue
             try:
-                entry = Entry(**json.loads((self._folder / name).read_bytes()))
+                entry = _read((self._folder / name).read_bytes())
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, TypeError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 says = f"{self._folder / name} cannot be read: {error}"
                 entry = Entry(device, take_back.CHANGED, [says], {}, {}, self._boot)
             if entry.boot == self._boot:
@@ -114,7 +126,7 @@ class Unclean:
         self._tried[entry.device] = now
         try:
             identity = Device.from_json(entry.known).identity
-        except (TypeError, KeyError) as error:
+        except ValueError as error:
             raise KernelError(f"look at {entry.device}", 0, f"its note cannot be used: {error}") from error
         outcome = take_back.take_back(identity, entry.host, None, {})
         if self.settle(entry.device, entry.known, entry.host, outcome):

@@ -316,7 +316,8 @@ else:
         assert record and record.held[0].known == fresh
         assert again.held() == [Device.from_json(fresh)]
         # one that the next boot does not find, or not with its RDMA device yet, stays what it was
-        for known in ({**fresh, "name": "net-none"}, {**fresh, "rdma_devices": ["mlx5_0"]}):
+        gone = {**fresh, "name": "net-none", "device": {**fresh["device"], "name": "net-none"}}
+        for known in (gone, {**fresh, "rdma_devices": ["mlx5_0"]}):
             record.held[0].known, record.held[0].device = known, known["name"]
             again.store.save(record)
             assert clean.service(boot="a third boot").recover()

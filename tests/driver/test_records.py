@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import time
+import tracemalloc
 import typing as t
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.system import Sy
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import files, records
+from lanewise_driver import files, record_forms, records
 from lanewise_driver.errors import DriverError
 from lanewise_driver.inventory import Device
 from lanewise_driver.records import DeviceRecord, Pod, Record, Store, Unreadable
@@ -33,21 +34,31 @@ JSON = st.recursive(
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
 TEXT = st.text(max_size=20)
+TYPED = st.dictionaries(TEXT, st.dictionaries(TEXT, JSON, max_size=1), max_size=2)
+KNOWN = st.builds(
+    lambda name, attributes, **more: Device(name, {"name": name, "attributes": attributes}, **more).as_json(),
+    TEXT.filter(bool),
+    TYPED,
+    address=st.none() | TEXT,
+    interface=st.none() | TEXT,
+    rdma_devices=st.lists(TEXT, max_size=2).map(tuple),
+    vf=st.none() | st.integers(),
+)
 DEVICES = st.builds(
     DeviceRecord,
     device=TEXT,
     pool=TEXT,
     request=TEXT,
-    known=OBJECTS,
+    known=KNOWN,
     config=OBJECTS,
     interface=TEXT,
     admin=st.booleans(),
     share_id=TEXT,
     lock=TEXT,
     host=st.none() | OBJECTS,
-    rdma=st.none() | OBJECTS,
-    network=st.none() | OBJECTS,
-    leases=st.lists(OBJECTS, max_size=2),
+    rdma=st.none() | st.fixed_dictionaries({"nodes": st.lists(OBJECTS, max_size=1), "moves": st.lists(TEXT)}),
+    network=st.none() | st.fixed_dictionaries({"interfaceName": TEXT, "ips": st.lists(TEXT, max_size=2)}),
+    leases=st.lists(st.fixed_dictionaries({"family": TEXT, "address": TEXT, "more": JSON}), max_size=2),
 )
 RECORDS = st.builds(
     Record,
@@ -66,15 +77,16 @@ RECORDS = st.builds(
 
 def record(number: int, size: int = 10) -> Record:
     """A record whose every part tells the same number, so that a mixture of two would be seen."""
-    published = {f"a{index}": number for index in range(size)}
-    device = DeviceRecord(f"d{number}", "node", "nic", published)
+    attributes = {f"a{index}": {"int": number} for index in range(size)}
+    known = Device(f"d{number}", {"name": f"d{number}", "attributes": attributes}).as_json()
+    device = DeviceRecord(f"d{number}", "node", "nic", known)
     return Record(UID, "ns", f"claim-{number}", Pod("ns", "pod", str(number)), str(number), [device])
 
 
 def is_whole(found: Record | None) -> int:
     assert found is not None
     number = int(found.boot)
-    assert found == record(number, len(found.devices[0].known))
+    assert found == record(number, len(found.devices[0].known["device"]["attributes"]))
     return number
 
 
@@ -141,6 +153,7 @@ def _damaged() -> dict[str, bytes]:
         return json.dumps({**value, **keys}).encode()
 
     device = value["devices"][0]
+    known = device["known"]
     return {
         "empty": b"",
         "cut": good[: len(good) // 2],
@@ -151,18 +164,31 @@ def _damaged() -> dict[str, bytes]:
         "no schema": json.dumps({key: item for key, item in value.items() if key != "schema"}).encode(),
         "schema true": changed(schema=True),
         "old schema": changed(schema=0),
-        "unknown key": changed(more=1),
         "no uid": json.dumps({key: item for key, item in value.items() if key != "uid"}).encode(),
         "other uid": changed(uid="other"),
         "phase": changed(phase="gone"),
         "boot": changed(boot=None),
         "devices": changed(devices={}),
         "device": changed(devices=[{**device, "admin": 1}]),
-        "device key": changed(devices=[{**device, "x": 1}]),
+        "known": changed(devices=[{**device, "known": {}}]),
+        "known without device": changed(devices=[{**device, "known": {"name": "d1", "rdma_devices": []}}]),
+        "known attributes": changed(
+            devices=[{**device, "known": {**known, "device": {"name": "d1", "attributes": [1]}}}]
+        ),
+        "known by another name": changed(devices=[{**device, "known": {**known, "device": {"name": "d2"}}}]),
+        "known rdma": changed(devices=[{**device, "known": {**known, "rdma_devices": "mlx5_0"}}]),
+        "known vf": changed(devices=[{**device, "known": {**known, "vf": "0"}}]),
+        "rdma": changed(devices=[{**device, "rdma": {}}]),
+        "network": changed(devices=[{**device, "network": {"ips": []}}]),
+        "lease": changed(devices=[{**device, "leases": [{}]}]),
+        "vrf": changed(devices=[{**device, "config": {"vrf": {}}}]),
+        "vf": changed(devices=[{**device, "config": {"vf": 1}}]),
+        "nested": changed(more=json.loads("[" * 80 + "]" * 80)),
         "pod": changed(pod=[]),
         "netns": changed(netns=[1]),
         "netns of text": changed(netns=["1", "2"]),
         "netns of truth": changed(netns=[True, False]),
+        "large": b" " * (records.RECORD_BYTES + 1),
     }
 
 
@@ -187,12 +213,47 @@ def test_what_a_newer_driver_wrote_stays(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     value = json.loads(store.path(UID).read_bytes())
-    content = json.dumps({**value, "schema": records.SCHEMA + 1, "new": {}}).encode()
-    store.path(UID).write_bytes(content)
-    for _again in range(2):
-        with pytest.raises(Unreadable, match="schema"):
-            store.load(UID)
-    assert store.path(UID).read_bytes() == content
+    newer = {**value, "schema": record_forms.newest() + 1, "new": {}}
+    for content in (newer, {**newer, "readable_by": record_forms.newest(), "phase": "moving"}):
+        store.path(UID).write_text(json.dumps(content))
+        for _again in range(2):
+            with pytest.raises(Unreadable, match="schema|phase"):
+                store.load(UID)
+        assert json.loads(store.path(UID).read_bytes()) == content
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    other = UID[:-1] + "{}"
+    os.mkfifo(store.path(other.format(2)))
+    store.path(other.format(3)).mkdir()
+    store.path(other.format(4)).symlink_to("/dev/zero")
+    found, unreadable = store.all()
+    assert found == [record(1)] and len(unreadable) == 3
+
+
+def test_a_record_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    large = record(2)
+    large.devices[0].host = {"routes": ["x" * 1000] * 20_000}
+    with pytest.raises(DriverError, match="routes or addresses"):
+        store.save(large)
+    assert store.load(UID) == record(1)
+
+
+def test_a_large_file_takes_no_memory(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.save(record(1))
+    other = store.path(UID[:-1] + "2")
+    with other.open("wb") as file:
+        file.truncate(200 << 20)
+    tracemalloc.start()
+    found, unreadable = store.all()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [record(1)] and "209715200 bytes" in unreadable[0].message and peak < 4 << 20
 
 
 @settings(max_examples=500, deadline=None)
@@ -201,8 +262,14 @@ def test_no_content_does_more_than_be_set_aside(value: t.Any, noise: bytes) -> N
     base = json.loads(records.encode(record(1)))
     contents = [noise, json.dumps(value).encode()]
     contents += [json.dumps({**base, key: value}).encode() for key in base]
+    device = base["devices"][0]
     contents += [
-        json.dumps({**base, "devices": [{**base["devices"][0], key: value}]}).encode() for key in ("device", "host")
+        json.dumps({**base, "devices": [{**device, key: value}]}).encode()
+        for key in ("device", "host", "known", "rdma", "network", "leases", "config")
+    ]
+    contents += [
+        json.dumps({**base, "devices": [{**device, "known": {**device["known"], key: value}}]}).encode()
+        for key in device["known"]
     ]
     for content in contents:
         try:

@@ -7,6 +7,7 @@ it was."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sa
 from ansible_collections.lanewise.dra.tests.driver.nodes import Hidden
 from lanewise_driver import health, unclean
 from lanewise_driver.calls import UNHEALTHY
-from lanewise_driver.errors import Busy, DriverError
+from lanewise_driver.errors import Busy, DriverError, KernelError
 from lanewise_driver.inventory import Inventory
 from lanewise_driver.take_back import Outcome, Reason
 from lanewise_driver.unclean import Unclean
@@ -36,11 +37,28 @@ def test_a_note_holds_for_its_boot_and_its_device_alone(tmp_path: Path) -> None:
         notes.settle("../../etc/passwd", {}, {}, wrong)
 
 
-def test_a_note_that_cannot_be_read_keeps_its_device(tmp_path: Path) -> None:
+NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": {}, "host": {}, "boot": "boot 1"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[[[", "[" * 100_000, "{}", "[]", json.dumps({**NOTE, "known": []}), json.dumps({**NOTE, "reasons": [1]})],
+    ids=["cut", "nested", "empty", "list", "known", "reasons"],
+)
+def test_a_note_that_cannot_be_read_keeps_its_device(tmp_path: Path, content: str) -> None:
     notes = Unclean(tmp_path, "boot 1")
-    (tmp_path / f"{DEVICE}.json").write_text("[[[")
-    assert "cannot be read" in notes.all()[DEVICE].text
+    (tmp_path / f"{DEVICE}.json").write_text(content)
+    assert "cannot be read" in notes.all()[DEVICE].text and notes.all()[DEVICE].lock == DEVICE
     assert not notes.retry(notes.all()[DEVICE])
+
+
+def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
+    notes = Unclean(tmp_path, "boot 1")
+    (tmp_path / f"{DEVICE}.json").write_text(json.dumps({**NOTE, "more": 1}))
+    assert notes.all()[DEVICE].text == "r"
+    (tmp_path / f"{DEVICE}.json").write_text(json.dumps({**NOTE, "known": {"name": DEVICE}}))
+    with pytest.raises(KernelError, match="its note cannot be used"):
+        notes.retry(notes.all()[DEVICE])
 
 
 if not world_module.inside():

@@ -51,13 +51,13 @@ def as_published(system: System, function: str) -> dict[str, t.Any]:
         try:
             known = [device["known"] for device in json.loads(text)["devices"]]
             (attributes,) = [one["device"]["attributes"] for one in known if one["address"] == function]
-        except (ValueError, KeyError, TypeError):
+            found = {
+                "interface": [value["string"] for key, value in attributes.items() if key == "ifName"],
+                "link_layer": attributes.get("linkLayer", {}).get("string"),
+                "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # the driver tells of a record that it cannot read
-        found = {
-            "interface": [value["string"] for key, value in attributes.items() if key == "ifName"],
-            "link_layer": attributes.get("linkLayer", {}).get("string"),
-            "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
-        }
         return {key: value for key, value in found.items() if value}
     return {}
 

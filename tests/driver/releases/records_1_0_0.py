@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How release 1.0.0 wrote and read records: a copy, never to be changed. It refuses fields that it does not know."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing as t
+from dataclasses import dataclass, field
+
+SCHEMA = 1
+
+#: All devices are on the node, as they were before.
+PREPARED = "prepared"
+#: Devices may be anywhere between the node and the pod.
+ATTACHING = "attaching"
+#: Devices are in the pod, configured.
+ATTACHED = "attached"
+#: Devices may be anywhere between the pod and the node, and have to go back.
+DETACHING = "detaching"
+PHASES = (PREPARED, ATTACHING, ATTACHED, DETACHING)
+
+Object = dict[str, t.Any]
+
+
+@dataclass
+class Pod:
+    """The pod that a claim is for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass
+class DeviceRecord:
+    """One allocated device.
+
+    C(request) is the allocation's (C(nic), or C(nic/fast) for a subrequest). C(known) is the inventory.Device as it was
+    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; C(config) the merged fields
+    of its InterfaceConfigs. While it may be away from the node, C(host) is its host state and C(rdma) says which RDMA
+    devices go along (C(moves)) and what containers may open (C(nodes)). C(network) and C(leases) are what attach told.
+    C(interface) is the name in the pod, empty for a device without network interface. C(admin) devices are never moved.
+    Devices with the same C(lock) are not worked on at the same time: functions of one port.
+    """
+
+    device: str
+    pool: str
+    request: str
+    known: Object
+    config: Object = field(default_factory=dict)
+    interface: str = ""
+    admin: bool = False
+    share_id: str = ""
+    lock: str = ""
+    host: Object | None = None
+    rdma: Object | None = None
+    network: Object | None = None
+    leases: list[Object] = field(default_factory=list)
+
+    @property
+    def main_request(self) -> str:
+        """The request's own name, which kubelet knows it by."""
+        return self.request.partition("/")[0]
+
+
+@dataclass
+class Record:
+    """One claim.
+
+    C(pod) is None where all devices are for admin access, whichever pod looks at them. C(netns) is C([st_dev, st_ino])
+    of the network namespace that devices went to, or were about to. C(boot) is the boot that this is of: the next one
+    finds all devices on the node. C(since) says when it came to this phase, as the API writes times. C(pod_claim_name)
+    is the name in the pod of a claim from a template.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    pod: Pod | None
+    boot: str
+    devices: list[DeviceRecord]
+    phase: str = PREPARED
+    netns: list[int] | None = None
+    since: str = ""
+    pod_claim_name: str = ""
+    schema: int = SCHEMA
+
+    @property
+    def held(self) -> list[DeviceRecord]:
+        """The devices that this claim has for itself."""
+        return [device for device in self.devices if not device.admin]
+
+
+def encode(record: Record) -> bytes:
+    return (json.dumps(dataclasses.asdict(record), sort_keys=True, indent=1) + "\n").encode()
+
+
+def decode(content: bytes) -> Record:
+    """Raises ValueError where this is no record of this schema."""
+    value = json.loads(content)
+    if not isinstance(value, dict) or value.get("schema").__class__ is not int:
+        raise ValueError("it is no mapping with a schema")
+    if value["schema"] > SCHEMA:
+        raise NewerSchema(f"its schema is {value['schema']}, and this driver knows up to {SCHEMA}")
+    record = t.cast(Record, _decode(Record, value, "record"))
+    if record.schema != SCHEMA or record.phase not in PHASES:
+        raise ValueError(f"schema {record.schema} with phase {record.phase!r} is not known")
+    if record.netns is not None and len(record.netns) != 2:
+        raise ValueError("netns must be two numbers")
+    return record
+
+
+class NewerSchema(ValueError):
+    """What a newer driver wrote."""
+
+
+def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
+    """A value of the type C(form), which dataclasses of this module use."""
+    if form is t.Any:
+        return value
+    origin, inner = t.get_origin(form), t.get_args(form)
+    if origin in (t.Union, types.UnionType):
+        return None if value is None else _decode(inner[0], value, path)
+    if dataclasses.is_dataclass(form):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path} must be a mapping")
+        hints = t.get_type_hints(form)
+        fields = {one.name: one for one in dataclasses.fields(form)}
+        if unknown := set(value) - set(fields):
+            raise ValueError(f"{path} has unknown keys {', '.join(sorted(unknown))}")
+        required = {name for name, one in fields.items() if one.default is one.default_factory is dataclasses.MISSING}
+        if missing := required - set(value):
+            raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+        made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
+        return t.cast(t.Callable[..., t.Any], form)(**made)
+    if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
+        raise ValueError(f"{path} must be of type {form}")
+    if origin is list:
+        return [_decode(inner[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if origin is dict:
+        return {key: _decode(inner[1], item, f"{path}.{key}") for key, item in value.items()}
+    return value

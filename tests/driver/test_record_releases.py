@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Records between releases: an upgrade and a rollback find the devices of the pods that run meanwhile.
+
+RELEASES has what each release wrote, and its own reader, which is a copy of its code. A release that adds a field or a
+form adds itself here, and changes nothing of those before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.releases import records_1_0_0
+from lanewise_driver import record_forms, records
+from lanewise_driver.inventory import Device
+from lanewise_driver.record_forms import Conversion
+from lanewise_driver.records import Record, Store
+
+FOLDER = Path(__file__).parent / "releases"
+RELEASES = {"1.0.0": records_1_0_0}
+SAMPLES = sorted(FOLDER.glob("*.json"))
+Object = dict[str, t.Any]
+
+
+def values(record: t.Any) -> Object:
+    """A record's values without the number of its form, which the code of a release may or may not keep in it."""
+    return {key: value for key, value in dataclasses.asdict(record).items() if key != "schema"}
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_what_a_release_wrote_is_read_as_it_meant_it(sample: Path) -> None:
+    content = sample.read_bytes()
+    release = RELEASES[sample.name.partition("-")[0]]
+    theirs = release.decode(content)
+    assert release.encode(theirs) == content, "a sample is what the release wrote"
+    ours = records.decode(content)
+    assert {key: value for key, value in values(ours).items() if key in values(theirs)} == values(theirs)
+    assert all(Device.from_json(device.known) for device in ours.devices)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_is_written_now_is_read_by_a_release_after_a_rollback(sample: Path, release: str) -> None:
+    """Also by 1.0.0, which takes a field that it does not know for damage, and then forgets the claim's devices."""
+    now = records.encode(records.decode(sample.read_bytes()))
+    assert values(RELEASES[release].decode(now)) == values(RELEASES[release].decode(sample.read_bytes()))
+    assert records.decode(now) == records.decode(sample.read_bytes())
+
+
+@pytest.mark.parametrize("schema", [record_forms.newest(), record_forms.newest() + 1])
+def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
+    """As after a rollback from it. Its form may be a later one, too, where it says that it can be read as this one."""
+    for sample in SAMPLES:
+        value = json.loads(sample.read_bytes())
+        later = {**value, "schema": schema, "readable_by": record_forms.newest(), "witness": {"new": [1]}}
+        later["devices"] = [
+            {**device, "shaping": {"rate": 1}, "known": {**device["known"], "firmware": "1.2"}}
+            for device in value["devices"]
+        ]
+        if later.get("pod"):
+            later["pod"] = {**later["pod"], "node": "n"}
+        found, wanted = records.decode(json.dumps(later).encode()), records.decode(sample.read_bytes())
+        assert values(found).keys() == values(wanted).keys()
+        for one, other in zip(found.devices, wanted.devices, strict=True):
+            assert Device.from_json(one.known) == Device.from_json(other.known)
+            one.known = other.known
+        assert found == wanted
+
+
+def test_a_field_that_holds_its_default_is_not_written() -> None:
+    """So a later release can add one, and an earlier one that refuses unknown fields sees it only where it is used."""
+    known = Device("d", {"name": "d"}).as_json()
+    least = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
+    assert json.loads(records.encode(least)) == {
+        "schema": 1,
+        "uid": "uid",
+        "namespace": "ns",
+        "name": "name",
+        "pod": None,
+        "boot": "boot",
+        "devices": [{"device": "d", "pool": "node", "request": "nic", "known": known}],
+    }
+
+
+@pytest.fixture
+def next_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that this driver might get next, in which two fields are written otherwise."""
+
+    def up(value: Object) -> Object:
+        value["since"] = value.get("since", "").replace("Z", "+00:00")
+        value["devices"] = [{**device, "request": device["request"].upper()} for device in value["devices"]]
+        return value
+
+    def down(value: Object) -> Object:
+        value["since"] = value.get("since", "").replace("+00:00", "Z")
+        value["devices"] = [{**device, "request": device["request"].lower()} for device in value["devices"]]
+        return value
+
+    monkeypatch.setitem(record_forms.CONVERSIONS, record_forms.newest() + 1, Conversion(up, down))
+
+
+def test_a_form_becomes_the_next_and_back(next_form: None, tmp_path: Path) -> None:
+    """The release that brings a new form still writes the one before, and works with the new one."""
+    store = Store(tmp_path)
+    for sample in SAMPLES:
+        content = sample.read_bytes()
+        old = records_1_0_0.decode(content)
+        store.path(old.uid).write_bytes(content)
+        record = store.load(old.uid)
+        assert record and record.devices[0].request == old.devices[0].request.upper()
+        assert record.since == old.since.replace("Z", "+00:00")
+        before = values(record)
+        store.save(record)
+        assert values(record) == before, "writing changes nothing of what is worked on"
+        assert values(records_1_0_0.decode(store.path(old.uid).read_bytes())) == values(old)
+        assert store.load(old.uid) == record
+
+
+def test_the_next_form_is_written_a_release_later(next_form: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = records.decode(SAMPLES[0].read_bytes())
+    monkeypatch.setattr(record_forms, "WRITTEN", record_forms.newest())
+    written = records.encode(record)
+    assert json.loads(written)["schema"] == record_forms.newest() == 2
+    assert records.decode(written) == record
+    monkeypatch.undo()
+    with pytest.raises(record_forms.NewerForm, match="schema is 2, and this driver knows up to 1"):
+        records.decode(written)
+
+
+def test_every_form_has_a_way_up_and_down() -> None:
+    assert sorted(record_forms.CONVERSIONS) == list(range(record_forms.FIRST + 1, record_forms.newest() + 1))
+    assert record_forms.newest() - 1 <= record_forms.WRITTEN <= record_forms.newest()
+    for number in (0, -1):
+        with pytest.raises(ValueError, match="never was"):
+            record_forms.read({"schema": number})
