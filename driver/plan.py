@@ -384,6 +384,8 @@ def _merged(result: _Result) -> Object:
         if problems:
             others = ", ".join(config.path for config in result.configs[:-1])
             raise Refused(f"{refusal(problems)}, together with {others}")
+    if "vrf" in fields:
+        fields["vrf"] = {"table": interface_config.vrf_table(fields["vrf"]["name"]), **fields["vrf"]}
     return fields
 
 

@@ -264,6 +264,16 @@ def test_vrfs_of_a_pod() -> None:
     refused(claim([result("nic", PF)], [config({"name": "red"})]), "parameters.name", "VRF", others=[other])
 
 
+def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
+    both = [result("a", PF), result("b", OTHER)]
+    first, second = made(
+        claim(both, [config({"vrf": {"name": "red"}}, "a"), config({"vrf": {"name": "red"}}, "b")])
+    ).devices
+    assert first.config["vrf"] == second.config["vrf"] and first.config["vrf"]["table"] >= 1000
+    (blue,) = made(claim([result("a", PF)], [config({"vrf": {"name": "blue"}})])).devices
+    assert blue.config["vrf"]["table"] not in (first.config["vrf"]["table"], 253, 254, 255)
+
+
 def test_what_a_device_cannot_take() -> None:
     refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
     assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
@@ -491,6 +501,8 @@ def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields
             assert any(error.message.startswith(f"{path}.{key}") for key in parameters), error.message
     else:
         assert interface_config.validate(parameters, "") == []
+        if "table" not in parameters.get("vrf", {"table": 0}):
+            parameters["vrf"]["table"] = interface_config.vrf_table(parameters["vrf"]["name"])
         assert record.devices[0].config == {
             key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")
         }

@@ -17,6 +17,7 @@ import itertools
 import json
 import re
 import typing as t
+import zlib
 from dataclasses import dataclass, field, replace
 
 from . import limits
@@ -300,14 +301,14 @@ FIELDS: dict[str, Field] = {
         {
             "name": replace(_NAME, required=True),
             # 253 to 255 are the kernel's own
-            "table": _number(1, _UINT32, required=True),
+            "table": _TABLE,
         },
         Rule(
             "table 253 to 255 are the kernel's own",
-            lambda v: v["table"] not in (253, 254, 255),
-            "!({x}.table in [253, 254, 255])",
+            lambda v: v.get("table") not in (253, 254, 255),
+            "!has({x}.table) || !({x}.table in [253, 254, 255])",
         ),
-        says="the name and table of a VRF",
+        says="the name of a VRF, and its table",
     ),
     "vf": _object(
         {
@@ -425,6 +426,11 @@ class _Mistakes(list[Problem]):
         if len(self) == MISTAKES:
             raise _Enough
         super().append(problem)
+
+
+def vrf_table(name: str) -> int:
+    """The table of a VRF for which a configuration names none: the same for the same name, on every node."""
+    return 1000 + zlib.crc32(name.encode()) % 1_000_000
 
 
 def changed_by_claim(of_class: t.Mapping[str, t.Any], of_claim: t.Mapping[str, t.Any]) -> list[str]:

@@ -35,6 +35,7 @@ FULL = {
     "neighbors": [{"destination": "10.0.0.9", "mac": "02:00:00:00:00:09"}],
     "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 0, "net.ipv6.conf.IFNAME.accept_ra": "2"},
     "ethtool": {"features": {"tx-tcp-segmentation": True}, "privateFlags": {"link down": False}, "rings": {"rx": 512}},
+    "dad": "none",
     "vrf": {"name": "red", "table": 100},
     "vf": {
         "vlan": 0,
