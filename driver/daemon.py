@@ -26,7 +26,7 @@ from .plugin import Plugin
 from .publisher import Publisher
 from .settings import Settings, SettingsFile
 from .token import Renewal
-from .topology.publish import Publication
+from .topology.publish import Publication, without_link
 from .web import Web
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,8 @@ class Daemon:
             self.renewal = Renewal(self.cluster, Path(settings.token_file))
         self._stopping = threading.Event()
         self._settled = False
+        #: Devices whose links were down at the last look.
+        self._down: set[str] = set()
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT. SIGHUP reads the settings again."""
@@ -161,6 +163,18 @@ class Daemon:
         self.metrics.devices(metrics.ALLOCATED, held)
         self.metrics.registered(not self.plugin.unregistered)
         self.plugin.health_changed()
+        self._tell_links(publication)
+
+    def _tell_links(self, publication: Publication) -> None:
+        """Say on the Node which devices are not given to pods any more as their links are down: the scheduler says of a
+        pod that waits for one only that it cannot allocate all claims."""
+        down = without_link(publication)
+        new, self._down = down - self._down, down
+        if new and self.publisher.node:
+            names = ", ".join(sorted(new))
+            what = f"no new pod gets these devices of the node while their links are down: {names}"
+            fix = "Look at cables and switch ports; until a link is up, pods that need one of them stay pending."
+            self.reporter.tell(events.node(self.publisher.node), events.LINK_DOWN, what, fix)
 
     def reasons(self) -> list[str]:
         """Why the driver is not ready; nothing where it is."""

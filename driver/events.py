@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kubernetes Events about pods and claims: what went wrong, and what to do.
+"""Kubernetes Events about pods, claims and the node: what went wrong, and what to do.
 
 They are sent by a thread, so that nobody waits for the API server, and are lost where it does not answer: the log has
 them all. The same words about the same object are not said again for a while, and not more in all than a cluster can
@@ -32,6 +32,7 @@ ATTACH = "DevicesNotAttached"
 DETACH = "DevicesNotTakenBack"
 UNCLEAN = "DevicesUnclean"
 STATUS = "StatusRefused"
+LINK_DOWN = "DevicesWithoutLink"
 
 #: Seconds for which the same words are not said again about the same object.
 SILENCE = 300.0
@@ -61,6 +62,12 @@ def pod(reference: Pod) -> Object:
     """The pod as what an event is about."""
     metadata = {"namespace": reference.namespace, "name": reference.name, "uid": reference.uid}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+def node(item: Object) -> Object:
+    """The Node as what an event is about."""
+    metadata = {"name": item["metadata"]["name"], "uid": item["metadata"]["uid"]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
 def shortened(note: str, limit: int = NOTE_BYTES) -> str:
@@ -159,4 +166,11 @@ class Reporter:
                 log.exception("an event cannot be told")
 
 
-_ACTIONS = {PREPARE: "Prepare", ATTACH: "Attach", DETACH: "Detach", UNCLEAN: "Detach", STATUS: "WriteStatus"}
+_ACTIONS = {
+    PREPARE: "Prepare",
+    ATTACH: "Attach",
+    DETACH: "Detach",
+    UNCLEAN: "Detach",
+    STATUS: "WriteStatus",
+    LINK_DOWN: "Publish",
+}

@@ -108,6 +108,11 @@ class Publisher:
     def _virtual(self) -> t.Sequence[str]:
         return self._settings.current.virtual_interfaces if self._settings else ()
 
+    @property
+    def node(self) -> Object | None:
+        """The Node, as it was when it was last read."""
+        return self._node
+
     def wake(self, reason: str) -> None:
         """Something has changed: look again soon. To be called when a record is made or dropped, too."""
         with self._condition:

@@ -255,7 +255,8 @@ def test_an_event_names_who_wrote_it(installed: Installed) -> None:
     assert "as lanewise.dev on its own Node only" in said(reportingInstance="events-two")
     assert "as lanewise.dev on its own Node only" in said(reportingController="kubelet")
     node = {"apiVersion": "v1", "kind": "Node", "name": "events-two"}
-    assert "about Pods and ResourceClaims only" in said(regarding=node)
+    assert "about Pods, ResourceClaims and its own Node only" in said(regarding=node)
+    assert not said(regarding={**node, "name": "events-one"})
     assert "neither related objects" in said(related=node)
     series = {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}
     assert "neither related objects" in said(series=series)

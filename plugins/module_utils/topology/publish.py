@@ -175,6 +175,11 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     return result
 
 
+def without_link(result: Publication) -> set[str]:
+    """The names of devices that nobody gets as their links are down."""
+    return {one["name"] for one in result.devices if LINK_DOWN in [taint["key"] for taint in one.get("taints", ())]}
+
+
 def _place(name: str) -> tuple[t.Any, ...]:
     """Functions as the node lists them, then interfaces by their names: one that comes back from a pod stands where it
     stood, as each change of a slice is news for every scheduler."""
