@@ -136,7 +136,7 @@ def snapshot(identity: Identity) -> Object:
             raise OSError(errno.ENODEV, "it is not on the node")
         state = {**host_state.read(connection, link, identity.address), host_state.MARK: mark(link)}
         if stacked.evidence(connection, link):
-            # the node's own, which stay
+            # they stay; where they are not the node's own, attach refuses
             state[host_state.UPPERS] = [stacked.known(one) for one in stacked.found(connection, link)]
         return state
 
@@ -379,6 +379,9 @@ def _move(identity: Identity, host: Object, config: Config, netns: Path, name: s
                 link = find(outside, identity, None)
                 if link is None:
                     raise OSError(errno.ENODEV, "it is not there")
+            with step(f"give {link.name} to a pod"):
+                if says := stacked.strangers(outside, link):
+                    raise OSError(errno.EBUSY, says)
             if identity.address is None:
                 with step(f"mark {link.name}"):
                     links.altnames(outside, link.index, [tag(identity)], add=True)

@@ -36,7 +36,7 @@ _ELSEWHERE = "compared in a form of its own (host_state.py)"
 _COUNTS = "counts what happened"
 _STATE = "follows from carrier and from the other end"
 _INDEX = "numbers of links and namespaces are given anew when either end moves"
-_USERS = "also counts the node's own listeners; take_back.py looks at it when the link arrives"
+_USERS = "counts who listens; programs of the node do, and what a pod left is found otherwise (stacked.py)"
 #: Attributes that are no setting of the link, or are compared elsewhere, and why.
 MAY_DIFFER = {
     **dict.fromkeys(("ADDRESS", "IFNAME", "MTU", "MASTER", "TXQLEN", "IFALIAS", "GROUP", "PROP_LIST"), _ELSEWHERE),
@@ -162,15 +162,6 @@ def _message(called: str, value: str | None) -> bytes:
         return b""
     kind = _NUMBERS.get(called) or int(called)
     return netlink.attribute(kind, bytes.fromhex(value))
-
-
-def excess(link: links.Link) -> dict[str, int]:
-    """How often a link was asked to be promiscuous, and to take all multicast, beyond its flags for that: by a macvlan
-    in passthru mode, a bridge, a packet socket."""
-    return {
-        "promiscuity": link.number(_NUMBERS["PROMISCUITY"]) - bool(link.flags & links.IFF_PROMISC),
-        "allmulti": link.number(_NUMBERS["ALLMULTI"]) - bool(link.flags & links.IFF_ALLMULTI),
-    }
 
 
 # ---- files

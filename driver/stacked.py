@@ -183,6 +183,23 @@ def found(connection: Netlink, link: links.Link) -> list[Upper]:
         os.close(own)
 
 
+def strangers(connection: Netlink, link: links.Link) -> str:
+    """Who else could read and send what a pod does that gets an interface of the node; empty where nobody could. What
+    the node itself made of it in its own namespace is its own affair. Raises OSError.
+
+    Any pod with NET_ADMIN and without a user namespace may make a macvlan of an interface of the node in its own
+    namespace, as the kernel takes its rights for those over the node's (rtnl_newlink, IFLA_LINK_NETNSID).
+    """
+    says = evidence(connection, link)
+    if not says:
+        return ""
+    here = found(connection, link)
+    others = [str(one) for one in here if one.key is not None]
+    if others:
+        return f"{', '.join(others[:4])} is made of it"
+    return "" if here or link.master else f"{says}, in a network namespace that no process and no mount shows"
+
+
 def namespace_number(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:
     """The number by which the connection's namespace, or the one that it knows as C(target), knows another one that is
     an open file here; None where it does not (RTM_GETNSID, net/core/net_namespace.c)."""

@@ -33,9 +33,11 @@ Config = t.Mapping[str, t.Any]
 _RESTORES = 5
 #: How long the interface of a function that was reset is waited for, and how often it is looked for, in seconds.
 _RESET_TIME, _RESET_STEP = 30.0, 0.02
-#: What of a host state is the node's own configuration: where that is not as it was, no pod sees it.
-_NODES_OWN = ("name", "altnames", "alias", "addresses", "routes", "rules", "neighbors", "master", "up", "permanentMac")
-_NODES_OWN += ("qdiscs",)  # the kernel takes all of them off when an interface leaves its namespace
+#: What of a host state is the node's own configuration: where that is not as it was, no pod sees it. Queueing is, as
+#: the kernel takes all of it off when an interface leaves its namespace.
+_NODES_OWN = frozenset(
+    ("name", "altnames", "alias", "addresses", "routes", "rules", "neighbors", "master", "up", "permanentMac", "qdiscs")
+)
 _VF_STATE = ("vf", "vfs")
 
 
@@ -180,21 +182,25 @@ def _gone(connection: Netlink, identity_: Identity, known: Object | None) -> lis
 
 
 def _end_stacked(connection: Netlink, link: links.Link, host: Object) -> list[Reason]:
-    """Ends what is made of an interface, which is down on the node; why others must not have it."""
+    """Ends what is made of an interface of the node, but for what was before the pod had it; why others must not have
+    the interface."""
     name = host["name"]
     with step(f"look for what is made of {name}"):
         if not stacked.evidence(connection, link) and not stacked.vlans(connection, link):
             return []
         stacked.end(connection, link, host.get(host_state.UPPERS, ()))
-        if host_state.UPPERS in host:
-            return []  # the node has some of its own, so what more there is cannot be told
-        says = stacked.evidence(connection, link)
-        if not says and (numbers := stacked.vlans(connection, link)):
-            says = f"VLAN {', '.join(map(str, numbers[:8]))} is made of it"
-        if not says:
-            return []
-    where = "in a network namespace that no process and no mount shows"
-    return [Reason(STACKED, f"{name}: {says}, {where}: whoever has that can read and send what the next pod does")]
+        says = stacked.strangers(connection, link) or _hidden_vlans(connection, link)
+    return (
+        [Reason(STACKED, f"{name}: {says}: whoever has that can read and send what the next pod does")] if says else []
+    )
+
+
+def _hidden_vlans(connection: Netlink, link: links.Link) -> str:
+    numbers = stacked.vlans(connection, link)
+    if len(numbers) <= sum(one.kind == "vlan" for one in stacked.found(connection, link) if numbers):
+        return ""
+    some = ", ".join(map(str, numbers[:8]))
+    return f"of VLAN {some} one is made of it, in a network namespace that no process and no mount shows"
 
 
 def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:

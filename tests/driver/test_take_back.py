@@ -136,6 +136,49 @@ def test_what_the_node_made_of_an_interface_stays() -> None:
     assert "own0@one" in run("ip -o link")
 
 
+def tap_from_afar(pod: Pod, name: str) -> None:
+    """What a pod with NET_ADMIN alone does: a macvlan of the node's interface, by the number that its own interface
+    names the node's namespace with."""
+    run(f"ip link add eth0 type veth peer name cni0; ip link set eth0 netns {pod.pin}")
+    index = int(run(f"cat /sys/class/net/{name}/ifindex"))
+    links, netlink = interfaces.links, interfaces.netlink
+    with interfaces.Netlink(pod.pin) as connection:
+        eth0 = links.get(connection, name="eth0")
+        assert eth0 is not None
+        info = netlink.text(links.IFLA_INFO_KIND, "macvlan")
+        body = links.header() + netlink.u32(links.IFLA_LINK, index) + netlink.text(links.IFLA_IFNAME, "tap0")
+        body += netlink.attribute(links.IFLA_LINK_NETNSID, eth0.raw[links.IFLA_LINK_NETNSID])
+        connection.request(links.RTM_NEWLINK, body + netlink.nest(links.IFLA_LINKINFO, info), netlink.CREATE)
+
+
+@on_a_node
+def test_an_interface_that_another_pod_has_tapped_is_given_to_nobody() -> None:
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod, Pod("other") as other:
+        tap_from_afar(other, "one")
+        host = interfaces.snapshot(ONE)
+        with pytest.raises(KernelError, match=r"give one to a pod: the macvlan tap0 of .*/other is made of it"):
+            interfaces.attach(ONE, host, {}, pod.pin)
+        assert interfaces.where(ONE, pod.pin, host).side == "host"
+        assert "tap0" in other.run("ip -o link")  # it may be there for a good reason
+        (reason,) = take_back.take_back(ONE, host, None, {}).reasons
+        assert reason.word == "stacked" and "tap0" in reason.text
+        other.run("ip link del tap0")
+        assert take_back.take_back(ONE, host, None, {}) == take_back.Outcome()
+        host = interfaces.snapshot(ONE)
+        interfaces.attach(ONE, host, {}, pod.pin)
+        tap_from_nowhere = "ip link add link one name tap1 type macvlan"
+        pod.run(tap_from_nowhere)
+        hidden = Hidden(passed=True)
+        pod.run(f"ip link set tap1 netns {hidden.path()}")
+        hidden.hide()
+        assert len(interfaces.detach(ONE, host, pod.pin, {})) == 1
+        with pytest.raises(KernelError, match="in a network namespace that no process and no mount shows"):
+            interfaces.attach(ONE, host, {}, pod.pin)
+        hidden.end()
+
+
 @on_a_node
 def test_asking_makes_nothing() -> None:
     pair("one")
