@@ -127,7 +127,7 @@ def test_a_busy_node_is_no_slower() -> None:
 def test_both_lists_of_connections_agree() -> None:
     """sock_diag and /proc/net/tcp, which is read where the kernel has not the former."""
     world()
-    connection("192.0.2.1", 22, "192.0.2.9", family=socket.AF_INET6)
+    connection("192.0.2.1", 22, "192.0.2.9", listen="::")
     kept[0].close()  # which listens at every address
     connection("192.0.1.1", 22, "192.0.1.9")
     connection("2001:db8:1::1", 22, "2001:db8:1::9")

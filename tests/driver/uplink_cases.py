@@ -64,31 +64,30 @@ def world() -> None:
     ipv6.wait(lambda words: run(f"ip -n far {words}"))
 
 
-def connection(own: str, port: int, far: str, mark: int = 0, family: int = 0, bound: str = "") -> None:
-    """A client of the world at the address C(far) is connected with a server of the node at C(own)."""
-    server = _socket(own, mark, family, bound)
-    server.bind(_endpoint("::" if family else own, port, bound))
+def connection(own: str, port: int, far: str, mark: int = 0, listen: str = "", device: str = "") -> None:
+    """A client of the world at the address C(far) is connected with a server of the node at C(own).
+
+    The server listens at C(listen) where that is another address, and is bound to C(device).
+    """
+    server = _socket(listen or own, mark)
+    if device:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+    server.bind((listen or own, port))
     server.listen()
     client = netns.run(FAR, _socket, far)
-    client.bind(_endpoint(far, 0))
+    client.bind((far, 0))
     client.settimeout(20)
-    netns.run(FAR, client.connect, _endpoint(own, port, bound.replace("nic", "far"), FAR))
+    client.connect((own, port))
     server.settimeout(20)
     kept.extend((server, client, server.accept()))
 
 
-def _socket(address: str, mark: int = 0, family: int = 0, bound: str = "") -> socket.socket:
-    made = socket.socket(family or (socket.AF_INET6 if ":" in address else socket.AF_INET))
+def _socket(address: str, mark: int = 0) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if mark:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
     return made
-
-
-def _endpoint(address: str, port: int, interface: str = "", where: str | None = None) -> tuple[t.Any, ...]:
-    if not address.startswith("fe80"):
-        return (address, port)
-    return (address, port, 0, netns.run(where, socket.if_nametoindex, interface))
 
 
 def session(to: str, port: int, own: str) -> None:
@@ -146,6 +145,11 @@ def no_compat() -> None:
     run("echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode")
 
 
+def accept_in_vrfs() -> None:
+    """A server that is in no VRF gets the connections of all."""
+    run("echo 1 > /proc/sys/net/ipv4/tcp_l3mdev_accept")
+
+
 def wireguard() -> None:
     """A peer at 192.0.1.9, by generic netlink as wg(8) does it."""
     key = bytes(range(1, 33))
@@ -167,6 +171,11 @@ NEXTHOPS6 = ("nexthop add id 1 via 2001:db8:0::9 dev nic0", "nexthop add id 2 vi
 LOOPBACK = (
     "addr add 203.0.113.1/32 dev lo",
     "-n far route add 203.0.113.0/24 nexthop via 192.0.0.1 nexthop via 192.0.1.1",
+)
+#: All but nic0 is in a VRF, by which the world is reached over nic2.
+VRF = (
+    *("link add red type vrf table 100", "link set red up", "link set nic1 master red", "link set nic2 master red"),
+    *("link set nic3 master red", "route add 198.51.100.1 via 192.0.2.9 vrf red"),
 )
 Made = t.Union[str, t.Callable[[], None]]
 
@@ -213,9 +222,7 @@ CASES: dict[str, Case] = {
     # SSH, both ways
     "SSH by the address of the interface": Case([ssh("192.0.1.1", "192.0.1.9")], {"nic1": f"{LEADS} 192.0.1.9"}),
     "SSH of IPv6": Case([ssh("2001:db8:1::1", "2001:db8:1::9")], {"nic1": f"{LEADS} 2001:db8:1::9"}),
-    "SSH to a server for both": Case(
-        [ssh("192.0.1.1", "192.0.1.9", family=socket.AF_INET6)], {"nic1": f"{LEADS} 192.0.1.9"}
-    ),
+    "SSH to a server for both": Case([ssh("192.0.1.1", "192.0.1.9", listen="::")], {"nic1": f"{LEADS} 192.0.1.9"}),
     "SSH of link-local addresses": Case(
         [
             *("addr add fe80::1/64 dev nic1 nodad", "addr add fe80::1/64 dev nic2 nodad"),
@@ -340,18 +347,16 @@ CASES: dict[str, Case] = {
         },
     ),
     "SSH in a VRF": Case(
-        ["link add red type vrf table 100", "link set red up", "link set nic1 master red", "link set nic2 master red"]
-        + ["link set nic3 master red", "route add 198.51.100.1 via 192.0.2.9 vrf red"]
-        + [lambda: run("echo 1 > /proc/sys/net/ipv4/tcp_l3mdev_accept") and None]
-        + [ssh("192.0.1.1", "198.51.100.1")],
+        [*VRF, accept_in_vrfs, ssh("192.0.1.1", "198.51.100.1", listen="0.0.0.0")],
+        {"nic1": f"{HOLDS} 198.51.100.1", "nic2": f"{LEADS} 198.51.100.1"},
+    ),
+    "SSH to a server of a VRF": Case(
+        [*VRF, ssh("192.0.1.1", "198.51.100.1", device="red")],
         {"nic1": f"{HOLDS} 198.51.100.1", "nic2": f"{LEADS} 198.51.100.1"},
     ),
     "SSH to an address of the VRF": Case(
-        ["link add red type vrf table 100", "link set red up", "link set nic1 master red", "link set nic2 master red"]
-        + ["addr add 203.0.113.1/32 dev red", "-n far route add 203.0.113.0/24 via 192.0.1.1"]
-        + ["route add 198.51.100.1 via 192.0.2.9 vrf red"]
-        + [lambda: run("echo 1 > /proc/sys/net/ipv4/tcp_l3mdev_accept") and None]
-        + [ssh("203.0.113.1", "198.51.100.1")],
+        [*VRF, "addr add 203.0.113.1/32 dev red", "-n far route add 203.0.113.0/24 via 192.0.1.1"]
+        + [ssh("203.0.113.1", "198.51.100.1", device="red")],
         {"nic2": f"{LEADS} 198.51.100.1"},
     ),
     "a default route of a VRF": Case(
