@@ -5,7 +5,9 @@
 """IP addresses and fixed neighbors of an interface. Numbers are those of linux/if_addr.h and linux/neighbour.h.
 
 An address is C({"address": "10.0.0.2/24", "scope": 0, "flags": 0}), with C(peer), C(broadcast), C(label), C(metric) and
-C(protocol) where they are not the usual ones, and C(validUntil), C(preferredUntil) in seconds since 1970 where it ends.
+C(protocol) where they are not the usual ones. Where it ends, C(validBoottime) and C(preferredBoottime) say when, in
+seconds of CLOCK_BOOTTIME, as the node's clock may be set meanwhile; C(validUntil) and C(preferredUntil), in seconds
+since 1970, are those that an older release wrote and reads.
 A neighbor is C({"destination": "10.0.0.1", "mac": "02:..", "flags": 0}).
 """
 
@@ -89,13 +91,17 @@ def _lifetimes(value: bytes) -> Object:
     if len(value) < _CACHE.size:
         return {}
     preferred, valid, _unused, _unused = _CACHE.unpack_from(value)
-    now = int(time.time())
-    ends = {}
-    if valid != _FOREVER:
-        ends["validUntil"] = now + valid
-    if preferred != _FOREVER:
-        ends["preferredUntil"] = now + preferred if preferred else 0
+    ends: Object = {}
+    for what, left in (("valid", valid), ("preferred", preferred)):
+        if left != _FOREVER:
+            ends[f"{what}Until"] = int(time.time()) + left if left else 0
+            ends[f"{what}Boottime"] = int(boottime()) + left if left else 0
     return ends
+
+
+def boottime() -> float:
+    """Seconds since the node has booted; goes on while it sleeps, and nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: bool = False) -> bool:
@@ -103,8 +109,7 @@ def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: 
     ended is not added: then False."""
     interface = ipaddress.ip_interface(address["address"])
     kind = family(address["address"])
-    now = time.time()
-    valid = _left(address.get("validUntil"), now)
+    valid = _left(address, "valid")
     if not valid:
         return False
     flags = address.get("flags", 0)
@@ -120,15 +125,19 @@ def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: 
         body += netlink.u32(_METRIC, address["metric"])
     if "protocol" in address:
         body += netlink.u8(_PROTOCOL, address["protocol"])
-    if "validUntil" in address or "preferredUntil" in address:
-        preferred = min(_left(address.get("preferredUntil"), now), valid)
+    preferred = min(_left(address, "preferred"), valid)
+    if (preferred, valid) != (_FOREVER, _FOREVER):
         body += netlink.attribute(_CACHEINFO, _CACHE.pack(preferred, valid, 0, 0))
     connection.ensure(RTM_NEWADDR, body, netlink.REPLACE if renew else netlink.EXCLUSIVE)
     return True
 
 
-def _left(until: int | None, now: float) -> int:
-    return _FOREVER if until is None else max(0, int(until - now))
+def _left(address: t.Mapping[str, t.Any], what: str) -> int:
+    """The seconds that are left of an address's C(valid) or C(preferred) time."""
+    for key, now in ((f"{what}Boottime", boottime), (f"{what}Until", time.time)):
+        if address.get(key) is not None:
+            return max(0, int(address[key] - now()))
+    return _FOREVER
 
 
 def remove(connection: Netlink, index: int, address: t.Mapping[str, t.Any]) -> None:

@@ -52,7 +52,7 @@ from .topology import publish
 from .unclean import Unclean
 
 if t.TYPE_CHECKING:
-    from . import dhcp
+    from . import lease_renewer
 
 log = logging.getLogger(__name__)
 
@@ -130,14 +130,14 @@ class Service:
         self._ailing: dict[str, dict[str, Ailment]] = {}
         #: By claim: the interfaces of its devices, as they are called on the node.
         self._interfaces: dict[str, set[str]] = {}
-        self._keeper: dhcp.Keeper | None = None
-        self._keeper_lock = threading.Lock()
+        self._renewer: lease_renewer.LeaseRenewer | None = None
+        self._renewer_lock = threading.Lock()
         self._next_pod = NextPod(self._hand_on)
 
     def close(self) -> None:
         """End the thread that renews leases. Nothing is taken back: pods run on."""
-        if self._keeper:
-            self._keeper.close()
+        if self._renewer:
+            self._renewer.close()
 
     # what kubelet and the hook ask
 
@@ -644,17 +644,17 @@ class Service:
             for lease in device.leases:
                 self._leases().stop(_lease_key(record, device, lease))
 
-    def _leases(self) -> dhcp.Keeper:
-        from . import dhcp  # few claims ask for it
+    def _leases(self) -> lease_renewer.LeaseRenewer:
+        from . import lease_renewer  # few claims ask for it
 
-        with self._keeper_lock:
-            if self._keeper is None:
-                self._keeper = dhcp.Keeper(self._lease_changed)
-            return self._keeper
+        with self._renewer_lock:
+            if self._renewer is None:
+                self._renewer = lease_renewer.LeaseRenewer(self._lease_changed)
+            return self._renewer
 
     def _lease_changed(self, key: str, lease: Object) -> None:
-        """Write down a renewed lease, and the address where it is another one. In the keeper's thread, which Busy has
-        try again."""
+        """Write down a renewed lease, and the address where it is another one. In a thread of the renewer, which tries
+        again after Busy."""
         uid, name, family = key.split(" ")
         try:
             with self._quick.hold(f"claim-{uid}"):
@@ -743,12 +743,16 @@ def _lease_key(record: Record, device: DeviceRecord, lease: Object) -> str:
 
 
 def _renew(device: DeviceRecord, family: str, lease: Object) -> None:
-    """Put a lease in the place of the one of its family, and its address in the place of that one's."""
-    gone = {old["address"] for old in device.leases if old["family"] == family} - {lease["address"]}
+    """Put a lease in the place of the one of its family, and its address in the place of that one's. A lost lease has
+    no address."""
+    had = {old["address"] for old in device.leases if old["family"] == family}
+    has = [] if lease.get("lost") else [lease["address"]]
     device.leases = [*(old for old in device.leases if old["family"] != family), lease]
-    if device.network and gone:
-        ips = [ip for ip in device.network["ips"] if ip not in gone and ip != lease["address"]]
-        device.network["ips"] = [*ips, lease["address"]]
+    if device.network:
+        ips = device.network["ips"]
+        if set(has) <= set(ips) and not (had - set(has)) & set(ips):
+            return  # the same address, where it was
+        device.network["ips"] = [*(ip for ip in ips if ip not in had and ip not in has), *has]
 
 
 def _is_for(record: Record, pod_uid: str) -> bool:

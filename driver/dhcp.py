@@ -4,9 +4,11 @@
 
 """Leases for interfaces of pods: DHCPv4 (RFC 2131, 2132, 3442) and addresses of DHCPv6 (RFC 8415).
 
-A lease is JSON: C(family) ipv4 or ipv6, C(interface), C(address) with its prefix, C(obtained) in seconds since 1970,
-and C(lifetime), C(renew), C(rebind) in seconds after that; for ipv4 C(server), C(routes) as in an InterfaceConfig, and
-C(mtu) where it has one; for ipv6 C(serverDuid).
+A lease is JSON: C(family) ipv4 or ipv6, C(interface), C(address) with its prefix, C(boottime), when it was obtained in
+seconds of CLOCK_BOOTTIME, and C(lifetime), C(renew), C(rebind) in seconds after that; for ipv4 C(server), C(routes) as
+in an InterfaceConfig, and C(mtu) where it has one; for ipv6 C(serverDuid) and C(preferred), how long its address is
+used for new connections. C(obtained), in seconds since 1970, is for people, and for leases that an older release wrote:
+the node's clock may be set while a lease lasts.
 
 Routes are those of option 121, without a default route: the pod's own network has that. For IPv6, routes and prefixes
 are up to router advertisements. Sockets are made in the pod's namespace; no thread lives there.
@@ -14,6 +16,7 @@ are up to router advertisements. Sockets are made in the pod's namespace; no thr
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import ipaddress
 import logging
@@ -21,7 +24,6 @@ import secrets
 import select
 import socket
 import struct
-import threading
 import time
 import typing as t
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from pathlib import Path
 
 from . import addresses, links, netlink, routes
 from . import netns as namespaces
-from .errors import Busy, DriverError, KernelError
+from .errors import DriverError, KernelError
 from .links import step
 from .netlink import Netlink
 
@@ -46,7 +48,7 @@ _BOOTP = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s")
 _MASK, _MTU, _REQUESTED, _LEASE_TIME, _TYPE, _SERVER, _PARAMETERS = 1, 26, 50, 51, 53, 54, 55
 _RENEW_TIME, _REBIND_TIME, _CLIENT_ID, _CLASSLESS, _END = 58, 59, 61, 121, 255
 _DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _RELEASE = 1, 2, 3, 5, 6, 7
-_FOREVER = 2**32 - 1
+FOREVER = 2**32 - 1  # as a lifetime
 #: After how many seconds a lease is renewed at the earliest.
 _SHORTEST = 5
 #: When a question is asked again, in seconds; the last one again and again.
@@ -103,13 +105,26 @@ def release(netns: Path, lease: Lease) -> None:
         log.info("lease of %s not released: %s", lease["interface"], error)
 
 
+def age(lease: Lease) -> float:
+    """How many seconds ago a lease was obtained."""
+    if "boottime" in lease:
+        return addresses.boottime() - float(lease["boottime"])
+    return time.time() - float(lease["obtained"])
+
+
+def _obtained() -> Lease:
+    return {"obtained": int(time.time()), "boottime": round(addresses.boottime(), 3)}
+
+
 def apply(connection: Netlink, index: int, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
     """Configures a lease; may be done again with what a renewal brought."""
     name = lease["interface"]
     with step(f"add the leased address {lease['address']} to {name}"):
         entry: dict[str, t.Any] = {"address": lease["address"]}
-        if lease["lifetime"] != _FOREVER:
-            entry["validUntil"] = entry["preferredUntil"] = lease["obtained"] + lease["lifetime"]
+        if lease["lifetime"] != FOREVER:
+            now = addresses.boottime() - age(lease)
+            entry["validBoottime"] = now + lease["lifetime"]
+            entry["preferredBoottime"] = now + min(lease.get("preferred", lease["lifetime"]), lease["lifetime"])
         addresses.add(connection, index, entry, renew=True)
     if "mtu" in lease and "mtu" not in config:
         link = links.get(connection, index=index)
@@ -137,7 +152,12 @@ class _Client4:
         if len(self._mac) != 6:
             raise OSError(errno.EOPNOTSUPP, "DHCPv4 is for Ethernet interfaces")
         self._socket = namespaces.run(netns, socket.socket, socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-        self._socket.bind((name, _ETH_P_IP))
+        try:
+            _attach_filter(self._socket)  # before it is bound: until then it receives nothing
+            self._socket.bind((name, _ETH_P_IP))
+        except OSError:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> _Client4:
         return self
@@ -237,13 +257,13 @@ class _Client4:
         options = reply.options
         mask = options.get(_MASK, b"")
         prefix = bin(int.from_bytes(mask if len(mask) == 4 else b"\xff" * 4, "big")).count("1")
-        lifetime = _seconds(options.get(_LEASE_TIME), _FOREVER)
+        lifetime = _seconds(options.get(_LEASE_TIME), FOREVER)
         lease: Lease = {
             "family": "ipv4",
             "interface": self._name,
             "address": f"{socket.inet_ntoa(reply.address)}/{prefix}",
             "server": socket.inet_ntoa(options[_SERVER]),
-            "obtained": int(time.time()),
+            **_obtained(),
             **_times(lifetime, _seconds(options.get(_RENEW_TIME), 0), _seconds(options.get(_REBIND_TIME), 0), 7 / 8),
             "routes": list(_classless(options.get(_CLASSLESS, b""))),
         }
@@ -316,6 +336,30 @@ def _checksum(data: bytes) -> int:
     total = sum(struct.unpack(f"!{len(data) // 2 + len(data) % 2}H", data + b"\0" * (len(data) % 2)))
     total = (total & 0xFFFF) + (total >> 16)
     return int(~((total & 0xFFFF) + (total >> 16)) & 0xFFFF)
+
+
+#: What the kernel is to hand to a packet socket (linux/bpf_common.h, linux/filter.h): code, jumps, constant. UDP to the
+#: client's port, in one piece; the rest of a pod's traffic stays out of the driver.
+_FILTER = (
+    (0x30, 0, 0, 9),  # load the protocol
+    (0x15, 0, 6, socket.IPPROTO_UDP),
+    (0x28, 0, 0, 6),  # load flags and fragment offset
+    (0x45, 4, 0, 0x3FFF),
+    (0xB1, 0, 0, 0),  # the length of the IP header into X
+    (0x48, 0, 0, 2),  # load the destination port
+    (0x15, 0, 1, _CLIENT_PORT),
+    (0x06, 0, 0, 0xFFFF),  # take it
+    (0x06, 0, 0, 0),  # drop it
+)
+_SO_ATTACH_FILTER = 26
+
+
+def _attach_filter(packets: socket.socket) -> None:
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in _FILTER))
+    # struct sock_fprog; the kernel copies the program
+    packets.setsockopt(
+        socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(_FILTER), ctypes.addressof(program))
+    )
 
 
 def _datagram(connection: socket.socket, left: float) -> bytes | None:
@@ -427,7 +471,7 @@ class _Client6:
         ia = options[_O_IA]
         _unused, renew_time, rebind_time = struct.unpack_from("!III", ia)
         value = dict(_options(ia[12:]))[_O_ADDRESS]
-        _unused, valid = _IA_TIMES.unpack_from(value, 16)
+        preferred, valid = _IA_TIMES.unpack_from(value, 16)
         if not valid:
             raise Refusal(f"ask for a lease by {self._name}", 0, "the server took it back")
         return {
@@ -435,7 +479,8 @@ class _Client6:
             "interface": self._name,
             "address": f"{socket.inet_ntop(socket.AF_INET6, value[:16])}/128",
             "serverDuid": options[_O_SERVER].hex(),
-            "obtained": int(time.time()),
+            "preferred": min(preferred, valid),
+            **_obtained(),
             **_times(valid, renew_time, rebind_time, 4 / 5),
         }
 
@@ -452,129 +497,3 @@ def _options(data: bytes) -> t.Iterator[tuple[int, bytes]]:
             return
         yield kind, data[place + 4 : place + 4 + size]
         place += 4 + size
-
-
-@dataclass
-class _Kept:
-    netns: Path
-    lease: Lease
-    config: t.Mapping[str, t.Any]
-    next: float
-    untold: bool = False
-
-
-class Keeper:
-    """One thread that renews all leases, and configures what changes.
-
-    C(on_change) is called in that thread with the key and the new lease, each time: for the record, and for the claim's
-    status where the address is another one. Where it raises Busy it is called again a second later.
-    """
-
-    def __init__(self, on_change: t.Callable[[str, Lease], None]) -> None:
-        self._on_change = on_change
-        self._kept: dict[str, _Kept] = {}
-        self._lock = threading.Condition()
-        self._busy = ""
-        self._closed = False
-        self._thread: threading.Thread | None = None
-
-    def start(self, key: str, netns: Path, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
-        """Keeps a lease from now on; one from before a restart of the driver is renewed when its time has come."""
-        with self._lock:
-            self._kept[key] = _Kept(netns, lease, config, self._due(lease))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="dhcp", daemon=True)
-                self._thread.start()
-            self._lock.notify_all()
-
-    def stop(self, key: str, give_back: bool = True) -> None:
-        """Ends it, and tells the server; to be called before detach. Returns when nothing is done with it any more."""
-        with self._lock:
-            kept = self._kept.pop(key, None)
-            self._lock.wait_for(lambda: self._busy != key, timeout=_RENEWAL_TIME + 1)
-        if kept and give_back and namespaces.alive(kept.netns):
-            release(kept.netns, kept.lease)
-
-    def close(self) -> None:
-        """Ends the thread; leases stay."""
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
-        if self._thread:
-            self._thread.join(_RENEWAL_TIME + 1)
-
-    @staticmethod
-    def _due(lease: Lease) -> float:
-        if lease["lifetime"] == _FOREVER:
-            return float("inf")
-        return float(lease["obtained"] + lease["renew"])
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._busy = ""
-                self._lock.notify_all()
-                if self._closed:
-                    return
-                key, kept = min(self._kept.items(), key=lambda item: item[1].next, default=("", None))
-                left = kept.next - time.time() if kept else None
-                if kept is None or left is None or left > 0:
-                    # at most an hour: the clock may be set
-                    self._lock.wait(None if left is None else min(left, 3600.0))
-                    continue
-                self._busy = key
-            try:
-                if not kept.untold or time.time() >= self._due(kept.lease):
-                    self._renew(kept)
-                self._tell(key, kept)
-            except (DriverError, OSError) as error:
-                self._put_off(kept, str(error))
-            except Exception as error:
-                # no mistake with one lease, ours or a server's, ends the thread that keeps all of them
-                log.exception("a mistake in the driver")
-                self._put_off(kept, repr(error))
-
-    def _renew(self, kept: _Kept) -> None:
-        now, lease = time.time(), kept.lease
-        old = lease["address"]
-        try:
-            if now >= lease["obtained"] + lease["lifetime"]:
-                raise Refusal(f"keep the lease of {lease['interface']}", errno.ETIMEDOUT, "its time is up")
-            found = renew(kept.netns, lease, now >= lease["obtained"] + lease["rebind"], _RENEWAL_TIME)
-        except Refusal:
-            self._remove(kept)
-            found = acquire(kept.netns, lease["interface"], lease["family"], _RENEWAL_TIME)
-        if found["address"] != old:
-            self._remove(kept)
-        with Netlink(kept.netns) as connection:
-            link = links.get(connection, name=found["interface"])
-            if link is not None:
-                apply(connection, link.index, found, kept.config)
-        kept.lease = found
-
-    def _tell(self, key: str, kept: _Kept) -> None:
-        kept.untold, kept.next = False, self._due(kept.lease)
-        try:
-            self._on_change(key, kept.lease)
-        except Busy as error:  # as the claim is while a driver starts, just when leases are due
-            log.info("a renewed lease of %s is not written down yet: %s", kept.lease["interface"], error.message)
-            kept.untold, kept.next = True, min(kept.next, time.time() + 1)
-
-    def _put_off(self, kept: _Kept, why: str) -> None:
-        """Half the time to the next threshold, as the RFCs have it, but at least a while."""
-        lease, now = kept.lease, time.time()
-        marks = [lease["obtained"] + lease[mark] for mark in ("rebind", "lifetime")]
-        ahead = min((mark - now for mark in marks if mark > now), default=0.0)
-        kept.next = now + max(ahead / 2, min(_AGAIN, max(ahead, 1.0)))
-        log.warning("lease of %s not renewed: %s", lease["interface"], why)
-
-    @staticmethod
-    def _remove(kept: _Kept) -> None:
-        with Netlink(kept.netns) as connection:
-            link = links.get(connection, name=kept.lease["interface"])
-            if link is not None:
-                addresses.remove(connection, link.index, {"address": kept.lease["address"]})
-
-
-#: How long a server is waited for in one renewal, and when it is tried again at the earliest, in seconds.
-_RENEWAL_TIME, _AGAIN = 5.0, 60.0

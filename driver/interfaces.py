@@ -78,7 +78,7 @@ class Place:
 @dataclass
 class Attached:
     """C(network) is for the claim's status: interfaceName, hardwareAddress, ips (those that were asked for,
-    with prefixes). C(leases) are to be kept in the record and given to dhcp.Keeper. C(notes) say what the log should,
+    with prefixes). C(leases) are to be kept in the record and given to LeaseRenewer. C(notes) say what the log should,
     one sentence each."""
 
     network: Object

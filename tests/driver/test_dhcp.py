@@ -19,9 +19,11 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
-from lanewise_driver import dhcp, interfaces
+from lanewise_driver import addresses, dhcp, interfaces, links
 from lanewise_driver.errors import Busy, KernelError
 from lanewise_driver.interfaces import Identity
+from lanewise_driver.lease_renewer import LeaseRenewer
+from lanewise_driver.netlink import Netlink
 
 ONE = Identity(None, None, "one")
 OPTIONS = (
@@ -71,6 +73,11 @@ def node() -> dict[str, t.Any]:
     run("""echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add 10.1.0.1/24 dev one-far
     ip addr add fd00::1/64 dev one-far nodad""")
     return interfaces.snapshot(ONE)
+
+
+def older(lease: dhcp.Lease, seconds: float) -> dhcp.Lease:
+    """The lease as if it had been obtained that long before it was."""
+    return {**lease, "boottime": lease["boottime"] - seconds, "obtained": int(lease["obtained"] - seconds)}
 
 
 def said() -> str:
@@ -123,27 +130,27 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     changes: list[dhcp.Lease] = []
-    keeper = dhcp.Keeper(lambda _key, lease: changes.append(lease))
+    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
     with Pod() as pod:
         with server():
             (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
-            due = {**lease, "obtained": lease["obtained"] - lease["renew"]}
-            keeper.start("claim/one", pod.pin, due, config)  # as after a restart of the driver
+            due = older(lease, lease["renew"])
+            renewer.start("claim/one", pod.pin, due, config)  # as after a restart of the driver
             _wait(lambda: changes)
             assert changes[-1]["address"] == lease["address"]
-            assert changes[-1]["obtained"] >= lease["obtained"]
-            keeper.stop("claim/one", give_back=False)
+            assert dhcp.age(changes[-1]) < 30
+            renewer.stop("claim/one", give_back=False)
         # another network now: the server takes the address away, and gives another one
         run("ip addr flush dev one-far; ip addr add 10.1.0.1/24 dev one-far")
         OTHER = "--dhcp-range=10.1.0.70,10.1.0.80,255.255.255.0,2m"
         with server("2m", OTHER, "--dhcp-ignore=nothing", "--dhcp-host=02:00:00:00:00:03,10.1.0.77"):
-            keeper.start("claim/one", pod.pin, {**lease, "obtained": int(time.time()) - 130}, config)
+            renewer.start("claim/one", pod.pin, older(lease, 130), config)
             _wait(lambda: changes[-1]["address"] == "10.1.0.77/24")
             now = pod.run("ip -4 addr show net1")
             assert "10.1.0.77/24" in now and lease["address"] not in now
-            keeper.stop("claim/one")
+            renewer.stop("claim/one")
             _wait(lambda: "DHCPRELEASE" in said())
-        keeper.close()
+        renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
 
@@ -159,14 +166,130 @@ def test_a_renewal_is_told_until_it_is_heard() -> None:
         if len(told) < 3:
             raise Busy("claim is being worked on")
 
-    keeper = dhcp.Keeper(changed)
+    renewer = LeaseRenewer(changed)
     with Pod() as pod, server():
         (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
-        keeper.start("claim/one", pod.pin, {**lease, "obtained": lease["obtained"] - lease["renew"]}, config)
+        renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
         _wait(lambda: len(told) == 3)
         time.sleep(1.5)
         assert len(told) == 3 and told[0] is told[2]  # renewed once
-        keeper.close()
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_a_clock_that_is_set_ends_no_lease_and_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    changes: list[dhcp.Lease] = []
+    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
+    real = time.time
+    with Pod() as pod, server():
+        (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        monkeypatch.setattr(time, "time", lambda: real() + 400)  # forward: it is not over
+        renewer.start("claim/one", pod.pin, lease, config)
+        time.sleep(1.0)
+        assert not changes and lease["address"] in pod.run("ip -4 addr show net1")
+        renewer.stop("claim/one", give_back=False)
+        monkeypatch.setattr(time, "time", lambda: real() - 7200)  # back: it is renewed in time, and for its whole life
+        renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
+        _wait(lambda: changes)
+        left = int(pod.run("ip -o -4 addr show net1").split("valid_lft ")[1].split("sec")[0])
+        assert 100 < left <= 120
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_a_lease_of_an_older_release_has_its_age_by_the_clock() -> None:
+    lease = {"obtained": int(time.time()) - 100, "lifetime": 120}
+    assert 99 <= dhcp.age(lease) <= 102
+
+
+@on_a_node
+def test_a_lost_lease_is_told_and_asked_for_until_there_is_a_new_one() -> None:
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    changes: list[dhcp.Lease] = []
+    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
+    with Pod() as pod:
+        with server():
+            (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        # nobody answers when its time is up, for longer than one attempt
+        renewer.start("claim/one", pod.pin, older(lease, 130), config)
+        _wait(lambda: changes)
+        assert changes[-1]["lost"] and lease["address"] not in pod.run("ip -4 addr show net1")
+        time.sleep(6)  # the first attempt has ended
+        assert len(changes) == 1
+        with server():
+            _wait(lambda: len(changes) > 1, 30)
+            assert not changes[-1].get("lost") and changes[-1]["address"] in pod.run("ip -4 addr show net1")
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_a_server_that_is_silent_holds_up_no_other_lease() -> None:
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    changes: dict[str, float] = {}
+    renewer = LeaseRenewer(lambda key, _lease: changes.setdefault(key, time.monotonic()))
+    with Pod() as pod, server():
+        (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        silent = older({**lease, "server": "10.1.0.99"}, lease["renew"])
+        start = time.monotonic()
+        for number in range(3):
+            renewer.start(f"silent {number}", pod.pin, silent, config)
+        time.sleep(0.2)
+        renewer.start("right", pod.pin, older(lease, lease["renew"]), config)
+        _wait(lambda: "right" in changes)
+        assert set(changes) == {"right"}, "the silent ones are still waited for"
+        assert time.monotonic() - start < 5
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_other_traffic_of_the_pod_stays_out_of_the_driver() -> None:
+    node()
+    run("ip addr add 10.1.0.2/24 dev one; ip link set one up; ip link set one-far up")
+    with Pod() as pod:
+        packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+        dhcp._attach_filter(packets)
+        packets.bind(("one", 0x0800))
+        far = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+        mac = bytes.fromhex(run("cat /sys/class/net/one/address").strip().replace(":", ""))
+
+        def send(port: int, protocol: int = 17, fragment: int = 0, options: bytes = b"") -> None:
+            head = struct.pack("!BBHHHBBH4s4s", 0x45 + len(options) // 4, 0, 0, 0, fragment, 64, protocol, 0, b"", b"")
+            far.sendto(head + options + struct.pack("!HHHH", 67, port, 8, 0), ("one-far", 0x0800, 0, 0, mac))
+
+        for wrong in ((53,), (68, 6), (68, 17, 0x2000), (68, 17, 0x0001)):
+            send(*wrong)
+        send(68)
+        send(68, 17, 0, bytes(8))
+        got = [dhcp._datagram(packets, 2.0), dhcp._datagram(packets, 2.0), dhcp._datagram(packets, 0.3)]
+        assert [data and len(data) for data in got] == [28, 36, None]
+        packets.close()
+        far.close()
+        assert pod.pin.exists()
+
+
+@on_a_node
+def test_an_address_is_preferred_as_long_as_its_server_says() -> None:
+    host = node()
+    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    with Pod() as pod, server():
+        interfaces.attach(ONE, host, config, pod.pin)
+        lease = dhcp.acquire(pod.pin, "net1", "ipv6", 5)
+        assert lease["preferred"] == 120
+        with Netlink(pod.pin) as connection:
+            index = links.get(connection, name="net1").index
+            dhcp.apply(connection, index, {**lease, "preferred": 60}, config)
+            (entry,) = [one for one, _f in addresses.listed(connection, index) if one["address"] == lease["address"]]
+        assert 50 <= entry["preferredBoottime"] - addresses.boottime() <= 60
+        assert 110 <= entry["validBoottime"] - addresses.boottime() <= 120
         interfaces.detach(ONE, host, pod.pin, config)
 
 
@@ -222,7 +345,7 @@ def test_a_server_that_lies_is_survived() -> None:
     server = Liar()
     server.start()
     changes: list[dhcp.Lease] = []
-    keeper = dhcp.Keeper(lambda _key, lease: changes.append(lease))
+    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
     config = {"name": "net1", "dhcp": ["ipv4"]}
     with Pod() as pod:
         interfaces.attach(ONE, host, config, pod.pin)
@@ -234,11 +357,11 @@ def test_a_server_that_lies_is_survived() -> None:
                 dhcp.acquire(pod.pin, "net1", "ipv6", 1.5)
         assert server.turn >= 9
         # a lease that cannot be kept, whatever the mistake, does not end the thread that keeps the others
-        due = {**lease, "obtained": int(time.time()) - 60, "lifetime": 120, "renew": 60, "rebind": 96}
-        keeper.start("wrong", pod.pin, {**due, "family": "ipv6", "serverDuid": "no hexadecimal"}, config)
-        keeper.start("right", pod.pin, due, config)
+        due = older({**lease, "lifetime": 120, "renew": 60, "rebind": 96}, 60)
+        renewer.start("wrong", pod.pin, {**due, "family": "ipv6", "serverDuid": "no hexadecimal"}, config)
+        renewer.start("right", pod.pin, due, config)
         _wait(lambda: changes)
-        keeper.close()
+        renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
 
@@ -258,8 +381,8 @@ def test_times_of_a_lease(lifetime: int, renew: int, rebind: int, expected: tupl
     assert (times["renew"], times["rebind"]) == expected and times["lifetime"] == lifetime
 
 
-def _wait(true: t.Callable[[], object]) -> None:
-    end = time.monotonic() + 8
+def _wait(true: t.Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
