@@ -193,11 +193,12 @@ class Service:
         pin = self.paths.pin(record.uid)
         if record.phase == ATTACHED and netns.same(pin, request.netns):
             return  # for another container of the pod
-        with self._devices(record):
-            if record.phase != PREPARED:
-                # the last attempt did not end, or the pod has a new sandbox
+        if record.phase != PREPARED:
+            # the last attempt did not end, or the pod has a new sandbox
+            self._drop_leases(record)
+            with self._devices(record):
                 self._detach(record)
-            self._attach(record, request, pin)
+        self._attach(record, request, pin)
 
     def health(self) -> list[DeviceHealth]:
         """Of all devices. What is known of those in pods is what C(look_after) last found."""
@@ -526,6 +527,7 @@ class Service:
         """Take back a claim's devices and leave no trace of it; the record goes last. C(untold) keeps it until the
         claim's status says that nothing is here any more."""
         if record:
+            self._drop_leases(record)  # without the devices' locks, as a renewal may wait for its server
             with self._devices(record):
                 self._detach(record, last=True)
         with trace.step("remove metadata, CDI spec and pin"):
@@ -571,27 +573,18 @@ class Service:
             if renewed is None or not _is_for(renewed, pod_uid):
                 raise Refused(f"claim {record.namespace}/{record.name} is not for the pod {pod_uid}")
 
-    # devices; their locks are held
+    # devices
 
     def _attach(self, record: Record, request: AttachRequest, pin: Path) -> None:
         start = time.monotonic()
         try:
-            exclusive = any(device.known["rdma_devices"] for device in record.held) and rdma.mode() == "exclusive"
+            with self._devices(record):
+                self._move_in(record, request, pin)
+            # without their locks: a server that does not answer keeps nobody from the other functions of the card
             for device in record.held:
-                known = Device.from_json(device.known)
-                if device.interface:
-                    with trace.step("read the interface's state", device.device):
-                        device.host = interfaces.snapshot(known.identity)
-                if known.rdma_devices:
-                    nodes = [dataclasses.asdict(node) for node in self.files.live_nodes(device)]
-                    device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
-            record.netns = list(netns.identity(request.netns))
-            self._save(record, ATTACHING)
-            with trace.step("pin the namespace"):
-                netns.pin(request.netns, pin, self.mounts)
-            for device in record.held:
-                with trace.step("move and configure", device.device):
-                    self._give(device, pin)
+                if device.config.get("dhcp") and device.host is not None:
+                    with trace.step("ask for leases", device.device):
+                        self._note(device, interfaces.take_leases(device.host, device.config, pin))
             asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
             with trace.step("wait until addresses can be used"):
                 notes = interfaces.settle(pin, asked)
@@ -602,10 +595,13 @@ class Service:
             self._save(record, ATTACHED)
             self.files.set_attached(record.uid, True)
         except BaseException as error:
+            if isinstance(error, Busy) and record.phase == PREPARED:
+                raise  # nothing was begun
             message = error.message if isinstance(error, DriverError) else "the driver failed"
             log.error("attach failed: %s", message)
             try:
-                self._detach(record)
+                with self._devices(record):
+                    self._detach(record)
             except DriverError as second:
                 log.error("what attach did cannot be taken back now: %s", second.message)
             self._tell(record, message)
@@ -615,6 +611,25 @@ class Service:
         names = [device.device for device in record.held]
         log.info("attached %s in %.0f ms", ", ".join(names), (time.monotonic() - start) * 1000)
 
+    def _move_in(self, record: Record, request: AttachRequest, pin: Path) -> None:
+        """Bring the devices into the namespace. Their locks are held."""
+        exclusive = any(device.known["rdma_devices"] for device in record.held) and rdma.mode() == "exclusive"
+        for device in record.held:
+            known = Device.from_json(device.known)
+            if device.interface:
+                with trace.step("read the interface's state", device.device):
+                    device.host = interfaces.snapshot(known.identity)
+            if known.rdma_devices:
+                nodes = [dataclasses.asdict(node) for node in self.files.live_nodes(device)]
+                device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
+        record.netns = list(netns.identity(request.netns))
+        self._save(record, ATTACHING)
+        with trace.step("pin the namespace"):
+            netns.pin(request.netns, pin, self.mounts)
+        for device in record.held:
+            with trace.step("move and configure", device.device):
+                self._give(device, pin)
+
     def _give(self, device: DeviceRecord, pin: Path) -> None:
         moves = device.rdma["moves"] if device.rdma else []
         first = [link for link in moves if rdma.before_interface(link)]
@@ -622,14 +637,16 @@ class Service:
             rdma.move(link, pin)
         if device.interface and device.host is not None:
             identity = Device.from_json(device.known).identity
-            attached = interfaces.attach(identity, device.host, device.config, pin)
-            device.network = attached.network
-            device.leases = attached.leases
-            for note in attached.notes:
-                log.info("%s", note, extra={"device": device.device})
+            self._note(device, interfaces.attach(identity, device.host, device.config, pin))
         for link in moves:
             if link not in first:
                 rdma.move(link, pin)
+
+    @staticmethod
+    def _note(device: DeviceRecord, attached: interfaces.Attached) -> None:
+        device.network, device.leases = attached.network, attached.leases
+        for note in attached.notes:
+            log.info("%s", note, extra={"device": device.device})
 
     def _keep_leases(self, record: Record) -> None:
         if record.phase != ATTACHED:

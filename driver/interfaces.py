@@ -163,8 +163,9 @@ def check(identity: Identity, config: Config, path: str = "") -> list[Problem]:
         return rehearsal.problems(name, _wanted(host, config), config, mtu, path)
 
 
-def attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_timeout: float = 5.0) -> Attached:
-    """Gives the interface, or a child of it, to the namespace, configured and up.
+def attach(identity: Identity, host: Object, config: Config, netns: Path) -> Attached:
+    """Gives the interface, or a child of it, to the namespace, configured and up. With C(dhcp) it has no address,
+    route, rule and neighbor yet: C(take_leases) is next, which may wait long.
 
     Idempotent: may be called again for the same namespace, after a crash in the middle too. Where a step fails
     everything is taken back (as detach does) before the error is raised.
@@ -174,7 +175,7 @@ def attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_t
     if namespaces.is_host(netns):
         raise Refused(f"{identity.name} is not given to a pod in the node's own network namespace")
     try:
-        return _attach(identity, host, config, netns, dhcp_timeout)
+        return _attach(identity, host, config, netns)
     except Exception as failure:
         _undo(failure, identity, host, netns, config)
         raise
@@ -309,10 +310,9 @@ def _pod_route(route: Object) -> Object:
     return {**route, "protocol": routes.RTPROT_STATIC}
 
 
-def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_timeout: float) -> Attached:
+def _attach(identity: Identity, host: Object, config: Config, netns: Path) -> Attached:
     name = str(config.get("name") or host["name"])
     wanted = _wanted(host, config)
-    notes: list[str] = []
     if "child" in config:
         index = children.make(identity, config, netns, name, _link_attributes(config))
         _set_ethtool(name, netns, config)
@@ -320,7 +320,6 @@ def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_
         index = _move(identity, host, config, netns, name)
     with step(f"set sysctls of {name}"):
         namespaces.run(netns, sysctls.write, name, wanted.sysctls)
-    leases: list[Object] = []
     with Netlink(netns) as connection:
         if "vrf" in config:
             vrf.enslave(connection, index, config["vrf"])
@@ -329,32 +328,58 @@ def _attach(identity: Identity, host: Object, config: Config, netns: Path, dhcp_
                 addresses.add(connection, index, entry)
         with step(f"set {name} up"):
             links.set_up(connection, index, True)
-        for kind in config.get("dhcp", ()):
-            from . import dhcp
+        if not config.get("dhcp"):
+            _route(connection, name, index, wanted)
+        return _attached(connection, name, index, wanted, [])
 
-            lease = dhcp.acquire(netns, name, kind, dhcp_timeout)
-            leases.append(lease)
-            dhcp.apply(connection, index, lease, config)
-        _wait_for_sources(connection, name, index, wanted.routes)
-        for route, error in routes.add_all(connection, index, wanted.routes):
-            with step(f"add the route to {route['destination']} by {name}"):
-                raise error
-        for rule in wanted.rules:
-            with step(f"add the rule with table {rule['table']} for {name}"):
-                routes.add_rule(connection, rule)
-        for neighbor in wanted.neighbors:
-            with step(f"add the neighbor {neighbor['destination']} to {name}"):
-                addresses.add_neighbor(connection, index, neighbor)
-        with step(f"read {name} in the pod"):
-            link = links.get(connection, index=index)
+
+def take_leases(host: Object, config: Config, netns: Path, timeout: float = 5.0) -> Attached:
+    """Ends attach for a configuration with C(dhcp): asks for a lease of each family, C(timeout) seconds long each, and
+    configures it and what may need it. Works in the pod's namespace alone, so the device's lock is not needed.
+
+    Where a step fails the interface stays as it is, for detach.
+    """
+    from . import dhcp
+
+    name = str(config.get("name") or host["name"])
+    wanted = _wanted(host, config)
+    leases: list[Object] = []
+    with Netlink(netns) as connection:
+        with step(f"look for {name} in the pod"):
+            link = links.get(connection, name=name)
             if link is None:
                 raise OSError(errno.ENODEV, "it is gone")
-            asked = {str(ipaddress.ip_interface(one["address"])) for one in [*wanted.addresses, *leases]}
-            ips = [
-                entry["address"] for entry, _unused in addresses.listed(connection, index) if entry["address"] in asked
-            ]
-    if not link.carrier:
-        notes.append(f"{name} has no carrier yet")
+        for kind in config["dhcp"]:
+            lease = dhcp.acquire(netns, name, kind, timeout)
+            leases.append(lease)
+            dhcp.apply(connection, link.index, lease, config)
+        _route(connection, name, link.index, wanted)
+        return _attached(connection, name, link.index, wanted, leases)
+
+
+def _route(connection: Netlink, name: str, index: int, wanted: Wanted) -> None:
+    """Add what needs the interface's addresses."""
+    _wait_for_sources(connection, name, index, wanted.routes)
+    for route, error in routes.add_all(connection, index, wanted.routes):
+        with step(f"add the route to {route['destination']} by {name}"):
+            raise error
+    for rule in wanted.rules:
+        with step(f"add the rule with table {rule['table']} for {name}"):
+            routes.add_rule(connection, rule)
+    for neighbor in wanted.neighbors:
+        with step(f"add the neighbor {neighbor['destination']} to {name}"):
+            addresses.add_neighbor(connection, index, neighbor)
+
+
+def _attached(connection: Netlink, name: str, index: int, wanted: Wanted, leases: list[Object]) -> Attached:
+    with step(f"read {name} in the pod"):
+        link = links.get(connection, index=index)
+        if link is None:
+            raise OSError(errno.ENODEV, "it is gone")
+        asked = {str(ipaddress.ip_interface(one["address"])) for one in [*wanted.addresses, *leases]}
+        listed = [entry["address"] for entry, _flags in addresses.listed(connection, index)]
+    ips = [address for address in listed if address in asked]
+    notes = [] if link.carrier else [f"{name} has no carrier yet"]
     return Attached({"interfaceName": name, "hardwareAddress": link.mac, "ips": ips}, leases, notes)
 
 

@@ -17,7 +17,7 @@ if t.TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "world" in fixtures:
+        if "world" in fixtures or item.name == "test_everything_in_namespaces_of_its_own":
             item.add_marker(pytest.mark.control_plane)
         if "consumer" in fixtures:  # it builds a Go program
             item.add_marker(pytest.mark.long)

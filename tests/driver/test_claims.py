@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -446,6 +447,33 @@ else:
             service.close()
             server.terminate()
             server.wait()
+
+    def test_who_waits_for_a_lease_holds_up_no_function_of_the_same_card(clean: World, sandbox: Sandbox) -> None:
+        service = clean.service()
+        try:
+            service.prepare(clean.claims["leased"])
+            ended = threading.Event()
+
+            def wait_in_vain() -> None:
+                with contextlib.suppress(DriverError):
+                    service.attach(clean.request("leased", sandbox.path))
+                ended.set()
+
+            waiting = threading.Thread(target=wait_in_vain)
+            waiting.start()
+            record = service.store.load(clean.claims["leased"].uid)
+            assert record
+            end = time.monotonic() + 10
+            while (now := service.store.load(record.uid)) and now.phase != "attaching" and time.monotonic() < end:
+                time.sleep(0.01)
+            # other VFs of a card have the same lock
+            with service.locks.hold(*(f"device-{device.lock}" for device in record.held)):
+                assert not ended.is_set()
+            waiting.join(60)
+            assert ended.is_set()
+        finally:
+            service.unprepare(clean.claims["leased"])
+            service.close()
 
     # the claim's status
 

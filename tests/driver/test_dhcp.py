@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
@@ -75,6 +76,16 @@ def node() -> dict[str, t.Any]:
     return interfaces.snapshot(ONE)
 
 
+def attached(host: dict[str, t.Any], config: dict[str, t.Any], netns: Path, timeout: float = 5.0) -> t.Any:
+    """As a claim is attached, whose devices go back where a step fails."""
+    interfaces.attach(ONE, host, config, netns)
+    try:
+        return interfaces.take_leases(host, config, netns, timeout)
+    except BaseException:
+        interfaces.detach(ONE, host, netns, config)
+        raise
+
+
 def older(lease: dhcp.Lease, seconds: float) -> dhcp.Lease:
     """The lease as if it had been obtained that long before it was."""
     return {**lease, "boottime": lease["boottime"] - seconds, "obtained": int(lease["obtained"] - seconds)}
@@ -89,7 +100,7 @@ def test_a_pod_gets_leases_of_both_families() -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4", "ipv6"]}
     with server(), Pod() as pod:
-        got = interfaces.attach(ONE, host, config, pod.pin)
+        got = attached(host, config, pod.pin)
         four, six = got.leases
         assert four["address"].startswith("10.1.0.5") and four["address"].endswith("/24")
         assert six["address"].startswith("fd00::1") and six["address"].endswith("/128")
@@ -121,7 +132,7 @@ def test_no_server_leaves_the_interface_on_the_node() -> None:
     with Pod() as pod:
         for family in ("ipv4", "ipv6"):
             with pytest.raises(KernelError, match="no DHCP.* answered in time"):
-                interfaces.attach(ONE, host, {"dhcp": [family]}, pod.pin, dhcp_timeout=2.5)
+                attached(host, {"dhcp": [family]}, pod.pin, 2.5)
             assert interfaces.where(ONE, pod.pin).side == "host"
 
 
@@ -133,7 +144,7 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
     renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
     with Pod() as pod:
         with server():
-            (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+            (lease,) = attached(host, config, pod.pin).leases
             due = older(lease, lease["renew"])
             renewer.start("claim/one", pod.pin, due, config)  # as after a restart of the driver
             _wait(lambda: changes)
@@ -168,7 +179,7 @@ def test_a_renewal_is_told_until_it_is_heard() -> None:
 
     renewer = LeaseRenewer(changed)
     with Pod() as pod, server():
-        (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        (lease,) = attached(host, config, pod.pin).leases
         renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
         _wait(lambda: len(told) == 3)
         time.sleep(1.5)
@@ -185,7 +196,7 @@ def test_a_clock_that_is_set_ends_no_lease_and_keeps_none(monkeypatch: pytest.Mo
     renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
     real = time.time
     with Pod() as pod, server():
-        (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        (lease,) = attached(host, config, pod.pin).leases
         monkeypatch.setattr(time, "time", lambda: real() + 400)  # forward: it is not over
         renewer.start("claim/one", pod.pin, lease, config)
         time.sleep(1.0)
@@ -214,7 +225,7 @@ def test_a_lost_lease_is_told_and_asked_for_until_there_is_a_new_one() -> None:
     renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
     with Pod() as pod:
         with server():
-            (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+            (lease,) = attached(host, config, pod.pin).leases
         # nobody answers when its time is up, for longer than one attempt
         renewer.start("claim/one", pod.pin, older(lease, 130), config)
         _wait(lambda: changes)
@@ -235,7 +246,7 @@ def test_a_server_that_is_silent_holds_up_no_other_lease() -> None:
     changes: dict[str, float] = {}
     renewer = LeaseRenewer(lambda key, _lease: changes.setdefault(key, time.monotonic()))
     with Pod() as pod, server():
-        (lease,) = interfaces.attach(ONE, host, config, pod.pin).leases
+        (lease,) = attached(host, config, pod.pin).leases
         silent = older({**lease, "server": "10.1.0.99"}, lease["renew"])
         start = time.monotonic()
         for number in range(3):
@@ -281,7 +292,7 @@ def test_an_address_is_preferred_as_long_as_its_server_says() -> None:
     run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
     config = {"name": "net1", "dhcp": ["ipv4"]}
     with Pod() as pod, server():
-        interfaces.attach(ONE, host, config, pod.pin)
+        attached(host, config, pod.pin)
         lease = dhcp.acquire(pod.pin, "net1", "ipv6", 5)
         assert lease["preferred"] == 120
         with Netlink(pod.pin) as connection:
@@ -348,7 +359,7 @@ def test_a_server_that_lies_is_survived() -> None:
     renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
     config = {"name": "net1", "dhcp": ["ipv4"]}
     with Pod() as pod:
-        interfaces.attach(ONE, host, config, pod.pin)
+        attached(host, config, pod.pin)
         for _unused in range(3):
             lease = dhcp.acquire(pod.pin, "net1", "ipv4", 3)
             assert lease["address"] in ("10.1.0.50/32",) and lease["routes"] == []
