@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 
-from ..uplinks.carried import Rule, ssh_session
-from ..uplinks.storage import address
 from .system import System
 
 
@@ -42,6 +40,10 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
     The SSH C(connection) that this came by (the value of SSH_CONNECTION: far address, port, own address, port) counts
     as every other session, wherever its socket is. Raises HostError.
     """
+    # takes long to load, and a run that changes nothing does not ask
+    from ..uplinks.carried import Rule, ssh_session
+    from ..uplinks.storage import address
+
     far, own, port = "", "", ""
     if len(connection.split()) == 4:
         far, _port, own, port = connection.split()
