@@ -117,5 +117,6 @@ def _call(command: int, request: t.Any) -> int:
     buffer = ctypes.create_string_buffer(request, len(request)) if isinstance(request, bytes) else request
     result = _libc.syscall(ctypes.c_long(number), command, buffer, ctypes.c_uint(len(buffer)))
     if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        code = ctypes.get_errno()
+        raise OSError(code, f"bpf(2), command {command}: {os.strerror(code)}")
     return int(result)
