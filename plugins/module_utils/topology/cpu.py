@@ -36,8 +36,15 @@ def _cpus(reader: Reader, folder: str, mask_name: str, list_name: str, size: int
     return None
 
 
-def local_cpus(reader: Reader, folder: str) -> int | None:
-    """The CPUs that a PCI function names as its own, or None."""
+def local_cpus(reader: Reader, folder: str, known: dict[str, int | None]) -> int | None:
+    """The CPUs that a PCI function names as its own, or None. C(known) keeps masks, as few differ."""
+    text = reader.text(f"{folder}/local_cpus", 4096, whole=True)
+    if text is not None:
+        if text not in known:
+            known[text] = cpuset.from_mask(text)
+        bits = known[text]
+        if bits is not None:
+            return bits
     return _cpus(reader, folder, "local_cpus", "local_cpulist", 4096)
 
 

@@ -24,9 +24,9 @@ def standard_attributes(address: str, device_path: str | None, numa_node: int | 
     attributes: dict[str, t.Any] = {}
     if _BUS_ID.match(address):
         attributes["pciBusID"] = address
-        parts = (device_path or "").split("/")
-        if parts[:3] == ["", "sys", "devices"] and len(parts) > 4 and parts[3][:3] == "pci" and parts[-1] == address:
-            attributes["pcieRoot"] = parts[3]
+        path = device_path or ""
+        if path[:16] == "/sys/devices/pci" and path.endswith(f"/{address}") and path.count("/") > 3:
+            attributes["pcieRoot"] = path[13 : path.index("/", 13)]
         if numa_node is not None and numa_node >= 0:
             attributes["numaNode"] = numa_node
     return attributes

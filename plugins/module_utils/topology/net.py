@@ -17,6 +17,12 @@ _NET = "/sys/class/net"
 _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_arp.h
 #: One of these at least is in the folder of an interface; sparse recordings may have no more than one.
 _ATTRIBUTES = frozenset(("ifindex", "address", "addr_assign_type", "type", "flags", "mtu", "operstate", "dev_port"))
+#: What is read of an interface, where its folder has it.
+_FILES = (
+    ("type", "ifindex", "address", "addr_assign_type", "mtu", "operstate", "carrier", "speed", "dev_port")
+    + ("phys_port_name", "phys_switch_id", "ifalias", "uevent")
+)
+_DEVTYPE = re.compile(r"^DEVTYPE=(\w+)$", re.MULTILINE)
 _DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
 #: Names of the ports that a switchdev driver gives to the far ends of VFs, SFs and, on a DPU, of the host's PFs
 #: (devlink-port, kernel documentation).
@@ -54,11 +60,11 @@ def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> 
         if names or not address_in(folder):
             return None  # else the link says at least what the interface hangs on
 
-    def text(attribute: str) -> str | None:
-        return reader.text(f"{folder}/{attribute}") or None if attribute in names else None
+    wanted = [attribute for attribute in _FILES if attribute in names]
+    texts = dict(zip(wanted, reader.texts(folder, wanted)))
 
     def number(attribute: str) -> int | None:
-        return reader.integer(f"{folder}/{attribute}") if attribute in names else None
+        return reader.number(f"{folder}/{attribute}", texts.get(attribute))
 
     interface = Interface(name=name)
     hardware = "/devices/virtual/" not in folder
@@ -70,34 +76,34 @@ def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> 
     if hardware_type is not None:
         interface.link_layer = _LINK_LAYERS.get(hardware_type, "other")
     interface.ifindex = number("ifindex")
-    interface.mac = text("address")
+    interface.mac = texts.get("address") or None
     if hardware and number("addr_assign_type") == 0:  # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
         interface.permanent_mac = interface.mac
     interface.mtu = number("mtu")
-    interface.operstate = text("operstate")
+    interface.operstate = texts.get("operstate") or None
     carrier = number("carrier")
     interface.carrier = None if carrier is None else bool(carrier)
     speed = number("speed")
     interface.speed_mbps = speed if speed is not None and 0 < speed < 2**31 else None  # -1: SPEED_UNKNOWN
     interface.dev_port = number("dev_port")
-    interface.phys_port_name = text("phys_port_name")
-    interface.phys_switch_id = text("phys_switch_id")
-    interface.alias = text("ifalias")
+    interface.phys_port_name = texts.get("phys_port_name") or None
+    interface.phys_switch_id = texts.get("phys_switch_id") or None
+    interface.alias = texts.get("ifalias") or None
     if "master" in names:
         interface.master = (reader.link(f"{folder}/master") or "").rpartition("/")[2] or None
     interface.lower = sorted(entry[6:] for entry in names if entry[:6] == "lower_")
-    interface.kind = _kind(reader, interface, folder, names, functions)
+    interface.kind = _kind(interface, folder, names, texts.get("uevent") or "", functions)
     return interface
 
 
-def _kind(reader: Reader, interface: Interface, folder: str, names: set[str], functions: dict[str, PciFunction]) -> str:
+def _kind(interface: Interface, folder: str, names: set[str], uevent: str, functions: dict[str, PciFunction]) -> str:
     if interface.link_layer == "loopback":
         return "loopback"
     if "bonding" in names:
         return "bond"
     if "bridge" in names:
         return "bridge"
-    devtype = re.search(r"^DEVTYPE=(\w+)$", reader.text(f"{folder}/uevent") or "", re.MULTILINE)
+    devtype = _DEVTYPE.search(uevent) if "DEVTYPE" in uevent else None
     if devtype and devtype.group(1) in _DEVTYPES:
         return devtype.group(1)
     if interface.phys_switch_id and _REPRESENTOR.match(interface.phys_port_name or ""):

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import functools
 import re
@@ -38,6 +39,7 @@ _PLAIN = frozenset(("05", "06", "07", "08", "0c", "11"))
 #: A device on a USB bus hangs on its host controller's PCI function, but that is no NIC for it.
 USB = re.compile(r"/usb[0-9]+/")
 _VIRTFN = re.compile(r"^virtfn[0-9]{1,5}$")
+_SRIOV = ("sriov_numvfs", "sriov_offset", "sriov_stride", "sriov_vf_device", "sriov_drivers_autoprobe")
 _T = t.TypeVar("_T")
 _SPEED = re.compile(r"^([0-9]{1,4}(?:\.[0-9])?) GT/s")
 
@@ -105,6 +107,11 @@ def network_carriers(reader: Reader) -> set[str]:
     return found
 
 
+def _may_have_vfs(function: PciFunction) -> bool:
+    """Whether a function can be a PF or a VF of interest."""
+    return function.kind != "bridge" and (function.kind != "other" or (function.class_code or "")[:2] not in _PLAIN)
+
+
 def _contradict(vf: PciFunction, pf: PciFunction) -> bool:
     """Whether what both functions say of themselves rules out that one is a VF of the other."""
     if vf.vendor_id and pf.vendor_id and vf.vendor_id != pf.vendor_id:
@@ -134,6 +141,9 @@ class PciReader:
         self._vf_numbers: dict[str, int] = {}
         self._configs: dict[str, bytes] = {}  # the first 256 bytes, of functions that lack files
         self._carriers = network_carriers(reader)
+        self._speeds: dict[str, float | None] = {}
+        self._masks: dict[str, int | None] = {}
+        self._first_vfs: dict[tuple[str | None, ...], PciFunction] = {}
 
     def read(self) -> dict[str, PciFunction]:
         """All functions, by address, in address order."""
@@ -192,22 +202,21 @@ class PciReader:
             return function
         if function.root_complex is None:
             reader.report(f"{DEVICES}/{address}", f"does not lead below a PCI host bridge: {target or 'not a link'}")
-        on_root_bus = bool(function.root_complex) and not function.bridges
-        function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
-        if function.kind == "other" and address in self._carriers:
-            function.kind = "nic"
         function.name = ids.device_name(function.vendor_id, function.device_id)
         if self._slots:  # a card with a switch of its own answers at the slot with the switch
             chain = (slot_of(step) for step in (address, *reversed(function.bridges)))
             function.slot = next((self._slots[place] for place in chain if place in self._slots), None)
         kernel_numa = reader.integer(f"{folder}/numa_node", whole=True)
-        self._locality(function, folder, kernel_numa)
+        first = self._first_vf(function)
+        self._locality(function, folder, kernel_numa, first)
         function.kubernetes = standard_attributes(address, target, kernel_numa)
-        function.link = self._link(folder) or self._link_from_config(address)
+        if first is not None:
+            function.link = copy.copy(first.link)
+        else:
+            function.link = self._link(folder) or self._link_from_config(address)
         if self._has_iommu_groups:
             self._iommu_group(function, folder)
-        if function.kind != "bridge" and (function.kind != "other" or (function.class_code or "")[:2] not in _PLAIN):
-            function.physfn = self._linked(f"{folder}/physfn")
+        if function.physfn is None and _may_have_vfs(function):
             function.sriov = self._sriov(folder)
         if function.kind == "bridge":
             function.acs = self._from_config(folder, config_space.read_acs)
@@ -240,7 +249,7 @@ class PciReader:
             function.class_code = code.zfill(6)
             function.vendor_id, function.device_id = vendor, device
             function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
-            driver = _DRIVER.search(text)
+            driver = _DRIVER.search(text) if "DRIVER=" in text else None
             function.driver = driver.group(1) if driver else None
         else:  # a recorded tree may have the single files only
             function.class_code = self._hexadecimal(folder, "class", 6)
@@ -249,10 +258,34 @@ class PciReader:
             function.subsystem_vendor_id = self._hexadecimal(folder, "subsystem_vendor", 4)
             function.subsystem_device_id = self._hexadecimal(folder, "subsystem_device", 4)
             function.driver = (reader.link(f"{folder}/driver") or "").rpartition("/")[2] or None
-        function.revision = self._hexadecimal(folder, "revision", 2)
+        self._set_kind(function, folder)
+        first = self._first_vf(function)
+        function.revision = first.revision if first else self._hexadecimal(folder, "revision", 2)
         if not (function.revision and function.vendor_id and function.class_code):
             self._identify_from_header(function, folder)
+            self._set_kind(function, folder)
         return bool(function.class_code or function.vendor_id)
+
+    def _set_kind(self, function: PciFunction, folder: str) -> None:
+        """Tell the kind and, where it can be a VF, the PF."""
+        on_root_bus = bool(function.root_complex) and not function.bridges
+        function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
+        if function.kind == "other" and function.address in self._carriers:
+            function.kind = "nic"
+        if function.physfn is None and _may_have_vfs(function):
+            function.physfn = self._linked(f"{folder}/physfn")
+
+    def _first_vf(self, function: PciFunction) -> PciFunction | None:
+        """The VF of the same PF and part that was read first, which says for all what is the same for all.
+
+        That are the revision (the kernel takes VF 0's, pci_read_vf_config_common), the link, which is the PF's, and the
+        CPUs, where both name one NUMA node.
+        """
+        if function.physfn is None or function.kind == "other":
+            return None
+        part = (function.physfn, function.class_code, function.vendor_id, function.device_id)
+        first = self._first_vfs.setdefault(part, function)
+        return None if first is function else first
 
     def _hexadecimal(self, folder: str, name: str, digits: int) -> str | None:
         text = self._reader.text(f"{folder}/{name}")
@@ -282,15 +315,19 @@ class PciReader:
             function.subsystem_vendor_id = function.subsystem_vendor_id or word(0x2C, 2)
             function.subsystem_device_id = function.subsystem_device_id or word(0x2E, 2)
 
-    def _locality(self, function: PciFunction, folder: str, kernel_numa: int | None) -> None:
+    def _locality(
+        self, function: PciFunction, folder: str, kernel_numa: int | None, first: PciFunction | None
+    ) -> None:
         numa_from_cpus = None
         stated = kernel_numa is not None and kernel_numa >= 0
         if stated and kernel_numa not in self._nodes:
             self._reader.report(f"{folder}/numa_node", f"names NUMA node {kernel_numa}, which is not there")
             stated = False
         # the kernel derives the one from the other, so reading both is for the functions that matter
-        if not stated or function.kind != "other":
-            bits = cpu.local_cpus(self._reader, folder)
+        if stated and first is not None and first.numa_source == "kernel" and first.numa_node == kernel_numa:
+            function.local_cpus = first.local_cpus
+        elif not stated or function.kind != "other":
+            bits = cpu.local_cpus(self._reader, folder, self._masks)
             if bits is not None:
                 known = self._cpu_sets.get(bits)
                 if known is None:
@@ -312,24 +349,32 @@ class PciReader:
         current = reader.text(f"{folder}/current_link_speed")
         if current is None:
             return None  # not PCI Express: the kernel gives such a function none of the link files
-
-        def speed(text: str | None) -> float | None:
-            match = _SPEED.match(text or "")
-            return float(match.group(1)) if match else None
-
-        def width(name: str) -> int | None:
-            value = reader.integer(f"{folder}/{name}")
-            return value if value and 0 < value <= 32 else None  # 0 and 255: the kernel does not know
-
-        best = reader.text(f"{folder}/max_link_speed")
-        link = Link(speed(current), width("current_link_width"), speed(best), width("max_link_width"))
+        width, best, best_width = reader.texts(folder, ("current_link_width", "max_link_speed", "max_link_width"))
+        link = Link(
+            self._speed(current),
+            self._width(f"{folder}/current_link_width", width),
+            self._speed(best),
+            self._width(f"{folder}/max_link_width", best_width),
+        )
         if link.width and not link.speed_gts or link.max_width and not link.max_speed_gts:
             # a kernel older than the link's generation (8 GT/s before 4.17) has no word for its speed
             registers = self._from_config(folder, config_space.read_link) or Link()
             link.speed_gts = link.speed_gts or registers.speed_gts
             link.max_speed_gts = link.max_speed_gts or registers.max_speed_gts
         link.gb_per_s = config_space.payload_rate(link.speed_gts, link.width)
-        return link if link != Link() else None
+        return link if link.speed_gts or link.width or link.max_speed_gts or link.max_width else None
+
+    def _speed(self, text: str | None) -> float | None:
+        if not text:
+            return None
+        if text not in self._speeds:
+            match = _SPEED.match(text)
+            self._speeds[text] = float(match.group(1)) if match else None
+        return self._speeds[text]
+
+    def _width(self, path: str, text: str | None) -> int | None:
+        value = self._reader.number(path, text)
+        return value if value and 0 < value <= 32 else None  # 0 and 255: the kernel does not know
 
     def _link_from_config(self, address: str) -> Link | None:
         """The link as config space has it, where that was read for want of other files."""
@@ -369,13 +414,18 @@ class PciReader:
         total = reader.integer(f"{folder}/sriov_totalvfs")
         if total is None:
             return None
-        autoprobe = reader.integer(f"{folder}/sriov_drivers_autoprobe")
+        texts = dict(zip(_SRIOV, reader.texts(folder, _SRIOV)))
+
+        def number(name: str) -> int | None:
+            return reader.number(f"{folder}/{name}", texts[name])
+
+        autoprobe = number("sriov_drivers_autoprobe")
         sriov = Sriov(
             total_vfs=total,
-            num_vfs=reader.integer(f"{folder}/sriov_numvfs"),
-            offset=reader.integer(f"{folder}/sriov_offset"),
-            stride=reader.integer(f"{folder}/sriov_stride"),
-            vf_device_id=reader.text(f"{folder}/sriov_vf_device") or None,
+            num_vfs=number("sriov_numvfs"),
+            offset=number("sriov_offset"),
+            stride=number("sriov_stride"),
+            vf_device_id=texts["sriov_vf_device"] or None,
             drivers_autoprobe=None if autoprobe is None else bool(autoprobe),
         )
         if sriov.num_vfs != 0:

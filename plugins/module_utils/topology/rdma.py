@@ -15,13 +15,15 @@ from .reader import Reader
 
 _CLASS = "/sys/class/infiniband"
 _LINK_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
+_RATE = re.compile(r"^([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
+_CHAR_DEVICE = re.compile(r"^(uverbs|umad|issm)\d+$")
 _EMPTY_GID = re.compile(r"^(fe80(:0000){3}|0000(:0000){3})(:0000){4}$")
 
 
 def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bool = True) -> list[RdmaDevice]:
     """All RDMA devices of the RDMA namespace that the tree shows, by name. Rates are Gbit/s."""
     names = reader.names(_CLASS)
-    char_devices = _char_devices(reader) if names else {}
+    char_devices = _char_devices(reader, names) if names else {}
     hardware = {one.name: one for one in interfaces if one.address and one.kind in ("physical", "vf", "sf")}
     devices = []
     for name in names:
@@ -32,16 +34,28 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
     return devices
 
 
-def _char_devices(reader: Reader) -> dict[str, list[str]]:
-    """The character devices of each RDMA device: verbs, and MAD and SM access of each port."""
-    found: dict[str, list[str]] = {}
-    for folder in ("/sys/class/infiniband_verbs", "/sys/class/infiniband_mad"):
-        for name in reader.names(folder):
-            if re.match(r"^(uverbs|umad|issm)\d+$", name):
-                device = reader.text(f"{folder}/{name}/ibdev")
-                if device:
-                    found.setdefault(device, []).append(f"/dev/infiniband/{name}")
-    return found
+def _char_devices(reader: Reader, names: list[str]) -> dict[str, list[str]]:
+    """The character devices of each RDMA device: verbs, and MAD and SM access of each port.
+
+    They hang where the RDMA device hangs, beside it: C(ibdev) is read only where several hang there, or none is known.
+    """
+    beside: dict[str, list[str]] = {}
+    for name in names:
+        owner, found, _name = (reader.link(f"{_CLASS}/{name}", expected=False) or "").rpartition("/infiniband/")
+        if found:
+            beside.setdefault(owner, []).append(name)
+    devices: dict[str, list[str]] = {}
+    for kind in ("infiniband_verbs", "infiniband_mad"):
+        for name in reader.names(f"/sys/class/{kind}"):
+            if not _CHAR_DEVICE.match(name):
+                continue
+            folder = reader.link(f"/sys/class/{kind}/{name}", expected=False)
+            siblings = beside.get((folder or "").rpartition(f"/{kind}/")[0], [])
+            device = siblings[0] if len(siblings) == 1 else None
+            device = device or reader.text(f"{folder or f'/sys/class/{kind}/{name}'}/ibdev")
+            if device:
+                devices.setdefault(device, []).append(f"/dev/infiniband/{name}")
+    return devices
 
 
 def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids: bool) -> RdmaDevice | None:
@@ -54,23 +68,26 @@ def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids
     # what the device hangs on: a PCI function, or an SF, which is an auxiliary device below its PF's directory
     owner = target.rpartition("/infiniband/")[0] if target else reader.link(f"{folder}/device", expected=False)
     address = address_in(owner)
+    node_type, node_guid, image_guid, firmware, board, parent = reader.texts(
+        folder, ("node_type", "node_guid", "sys_image_guid", "fw_ver", "board_id", "parent")
+    )
     device = RdmaDevice(
         name=name,
         address=address,
-        node_type=_after_colon(reader.text(f"{folder}/node_type")),
-        node_guid=reader.text(f"{folder}/node_guid") or None,
-        sys_image_guid=reader.text(f"{folder}/sys_image_guid") or None,
-        firmware=reader.text(f"{folder}/fw_ver") or None,
-        board_id=reader.text(f"{folder}/board_id") or None,
+        node_type=_after_colon(node_type),
+        node_guid=node_guid or None,
+        sys_image_guid=image_guid or None,
+        firmware=firmware or None,
+        board_id=board or None,
     )
     siblings = [hardware[one] for one in reader.names(f"{owner}/net") if one in hardware] if address else []
-    parent = reader.text(f"{folder}/parent")  # the interface under a soft RDMA device
     ports = [name for name in reader.names(f"{folder}/ports") if re.match(r"^[0-9]{1,3}$", name)]
     for port_name in ports:
         device.ports.append(
             _port(reader, f"{folder}/ports/{port_name}", int(port_name), siblings, len(ports) == 1, with_gids)
         )
     device.ports.sort(key=lambda port: port.port)
+    # the parent of a soft RDMA device is the interface under it
     if parent and len(device.ports) == 1 and not device.ports[0].interfaces:
         device.ports[0].interfaces = [parent]
     device.interfaces = sorted({interface for port in device.ports for interface in port.interfaces})
@@ -80,16 +97,18 @@ def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids
 def _port(
     reader: Reader, folder: str, number: int, siblings: list[Interface], only_port: bool, with_gids: bool
 ) -> RdmaPort:
-    layer = reader.text(f"{folder}/link_layer")
+    layer, state, phys_state, lid, sm_lid, speed = reader.texts(
+        folder, ("link_layer", "state", "phys_state", "lid", "sm_lid", "rate")
+    )
     port = RdmaPort(
         port=number,
         link_layer=_LINK_LAYERS.get(layer or "", layer or None),
-        state=_after_colon(reader.text(f"{folder}/state")),
-        phys_state=_after_colon(reader.text(f"{folder}/phys_state")),
-        lid=reader.text(f"{folder}/lid") or None,
-        sm_lid=reader.text(f"{folder}/sm_lid") or None,
+        state=_after_colon(state),
+        phys_state=_after_colon(phys_state),
+        lid=lid or None,
+        sm_lid=sm_lid or None,
     )
-    rate = re.match(r"^([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec", reader.text(f"{folder}/rate") or "")
+    rate = _RATE.match(speed or "")
     port.rate_gbps = float(rate.group(1)) if rate else None
     # several ports on one PCI function are told apart by dev_port, which counts from 0
     sole = only_port and len(siblings) == 1

@@ -11,6 +11,7 @@ import errno
 import os
 import posixpath
 import re
+import stat
 import typing as t
 
 #: What the kernel answers for an attribute that a device does not have or cannot tell in its present state: no value,
@@ -69,13 +70,19 @@ class Reader:
         if inside is None:
             parent = folder.rpartition("/")[0]
             inside = self._is_inside(parent)
-            if inside and os.path.islink(self._prefix + folder):
+            if inside and self._is_link(folder):
                 real = os.path.realpath(self._prefix + folder)
                 inside = real == self._real_root or real.startswith(self._real_root + "/")
                 if not inside:
                     self.report(folder, "leads out of the root")
             self._inside[folder] = inside
         return inside
+
+    def _is_link(self, folder: str) -> bool:
+        try:
+            return stat.S_ISLNK(os.lstat(self._prefix + folder).st_mode)
+        except OSError:
+            return False
 
     def data(self, path: str, size: int, offset: int = 0) -> bytes | None:
         """Up to C(size) bytes from C(offset) of a file, or None."""
@@ -129,15 +136,46 @@ class Reader:
             self.report(path, "not UTF-8 text")
             return None
 
-    def integer(self, path: str, whole: bool = False) -> int | None:
-        """The decimal number in a file, or None."""
-        text = self.text(path, whole=whole)
+    def texts(self, folder: str, names: t.Sequence[str]) -> list[str | None]:
+        """The stripped texts of several small files of one folder, each as :meth:`text` gives it, at a lower price."""
+        if self._prefix and not self._is_inside(folder):
+            return [None] * len(names)
+        base = f"{self._prefix}{folder}/"
+        found: list[str | None] = []
+        for name in names:
+            text = None
+            try:
+                handle = os.open(base + name, _FLAGS)
+            except FileNotFoundError:
+                found.append(None)
+                continue
+            except OSError as error:
+                self._report_error(f"{folder}/{name}", error)
+                found.append(None)
+                continue
+            try:
+                text = os.pread(handle, _PAGE, 0).decode("utf-8").strip()
+            except OSError as error:
+                self._report_error(f"{folder}/{name}", error)
+            except UnicodeDecodeError:
+                text = self.text(f"{folder}/{name}")  # says what is wrong with it
+            finally:
+                os.close(handle)
+            found.append(text)
+        return found
+
+    def number(self, path: str, text: str | None) -> int | None:
+        """The decimal number in C(text), which was read from C(path), or None."""
         if not text:  # a recording of a file that could not be read is empty
             return None
         if not _INTEGER.match(text):
             self.report(path, f"not a number: {text[:40]!r}")
             return None
         return int(text)
+
+    def integer(self, path: str, whole: bool = False) -> int | None:
+        """The decimal number in a file, or None."""
+        return self.number(path, self.text(path, whole=whole))
 
     def names(self, path: str) -> list[str]:
         """The sorted names in a directory; empty where there is none."""
