@@ -382,7 +382,13 @@ def main() -> None:
                 msg=f"root {root!r} holds no folder 'sys': give the absolute path above a machine's sys and proc"
             )
         else:
-            topology = probe(root, params["locality_overrides"], with_vpd=params["vpd"], with_gids=params["gids"])
+            topology = probe(
+                root,
+                params["locality_overrides"],
+                with_vpd=params["vpd"],
+                with_gids=params["gids"],
+                only_relevant=params["pci_functions"] == "relevant",
+            )
     except OverrideError as error:
         module.fail_json(msg=str(error))
     except (OSError, ValueError) as error:

@@ -18,10 +18,13 @@ _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_ar
 #: One of these at least is in the folder of an interface; sparse recordings may have no more than one.
 _ATTRIBUTES = frozenset(("ifindex", "address", "addr_assign_type", "type", "flags", "mtu", "operstate", "dev_port"))
 #: What is read of an interface, where its folder has it.
-_FILES = (
-    ("type", "ifindex", "address", "addr_assign_type", "mtu", "operstate", "carrier", "speed", "dev_port")
-    + ("phys_port_name", "phys_switch_id", "ifalias", "uevent")
+_FILES = ("type", "address", "addr_assign_type", "mtu", "operstate", "carrier", "speed", "dev_port") + (
+    "phys_port_name",
+    "phys_switch_id",
+    "ifalias",
+    "uevent",
 )
+_IFINDEX = re.compile(r"^IFINDEX=([0-9]{1,10})$", re.MULTILINE)
 _DEVTYPE = re.compile(r"^DEVTYPE=(\w+)$", re.MULTILINE)
 _DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
 #: Names of the ports that a switchdev driver gives to the far ends of VFs, SFs and, on a DPU, of the host's PFs
@@ -62,6 +65,11 @@ def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> 
 
     wanted = [attribute for attribute in _FILES if attribute in names]
     texts = dict(zip(wanted, reader.texts(folder, wanted)))
+    index = _IFINDEX.search(texts.get("uevent") or "")
+    if index:
+        texts["ifindex"] = index.group(1)
+    elif "ifindex" in names:
+        texts["ifindex"] = reader.text(f"{folder}/ifindex")
 
     def number(attribute: str) -> int | None:
         return reader.number(f"{folder}/{attribute}", texts.get(attribute))
@@ -112,7 +120,7 @@ def _kind(interface: Interface, folder: str, names: set[str], uevent: str, funct
         return "virtual"
     if USB.search(folder):
         return "usb"
-    if re.search(r"\.sf\.\d+/", folder):
+    if ".sf." in folder and re.search(r"\.sf\.\d+/", folder):
         return "sf"
     function = functions.get(interface.address)
     return "vf" if function and function.physfn else "physical"
@@ -124,7 +132,8 @@ def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
     for interface in interfaces:
         if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):
             continue
-        parent = reader.integer(f"{_NET}/{interface.name}/iflink")
+        folder = reader.link(f"{_NET}/{interface.name}", expected=False) or f"{_NET}/{interface.name}"
+        parent = reader.integer(f"{folder}/iflink")
         if parent is not None and interface.ifindex is not None and parent != interface.ifindex:
             interface.kind = "virtual"
             if parent in by_index and by_index[parent] not in interface.lower:

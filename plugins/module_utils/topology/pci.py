@@ -15,7 +15,7 @@ import typing as t
 
 from . import config_space, cpu, cpuset, ids
 from .kubernetes import standard_attributes
-from .model import Link, PciFunction, Sriov
+from .model import Acs, Link, PciFunction, Sriov
 from .reader import Reader
 
 DEVICES = "/sys/bus/pci/devices"
@@ -38,6 +38,7 @@ _DRIVER = re.compile(r"^DRIVER=(\S+)$", re.MULTILINE)
 _PLAIN = frozenset(("05", "06", "07", "08", "0c", "11"))
 #: A device on a USB bus hangs on its host controller's PCI function, but that is no NIC for it.
 USB = re.compile(r"/usb[0-9]+/")
+_GROUP = re.compile(r"^[0-9]{1,9}$")
 _VIRTFN = re.compile(r"^virtfn[0-9]{1,5}$")
 _SRIOV = ("sriov_numvfs", "sriov_offset", "sriov_stride", "sriov_vf_device", "sriov_drivers_autoprobe")
 _T = t.TypeVar("_T")
@@ -107,6 +108,13 @@ def network_carriers(reader: Reader) -> set[str]:
     return found
 
 
+def _read_bridge(read: config_space.Read) -> tuple[str | None, Acs | None]:
+    """Revision and ACS of a bridge from its configuration space."""
+    header = read(0, 64) or b""
+    known = len(header) == 64 and header[:4] != b"\xff\xff\xff\xff"
+    return f"{header[8]:02x}" if known else None, config_space.read_acs(read)
+
+
 def _may_have_vfs(function: PciFunction) -> bool:
     """Whether a function can be a PF or a VF of interest."""
     return function.kind != "bridge" and (function.kind != "other" or (function.class_code or "")[:2] not in _PLAIN)
@@ -124,7 +132,12 @@ class PciReader:
     """Reads the PCI functions of one node. C(config_space) tells whether more than the first 64 bytes were readable."""
 
     def __init__(
-        self, reader: Reader, nodes: t.Collection[int], node_cpus: dict[int, int], with_vpd: bool = True
+        self,
+        reader: Reader,
+        nodes: t.Collection[int],
+        node_cpus: dict[int, int],
+        with_vpd: bool = True,
+        only_relevant: bool = False,
     ) -> None:
         self.config_space: bool | None = None
         self._reader = reader
@@ -133,6 +146,7 @@ class PciReader:
         online = cpu.online_cpus(reader)
         self._online = -1 if online is None else online
         self._with_vpd = with_vpd
+        self._only_relevant = only_relevant
         self._group_types: dict[str, str | None] = {}
         self._cpu_sets: dict[int, tuple[str, int | None]] = {}
         self._has_iommu_groups = bool(reader.names("/sys/kernel/iommu_groups"))
@@ -142,6 +156,7 @@ class PciReader:
         self._configs: dict[str, bytes] = {}  # the first 256 bytes, of functions that lack files
         self._carriers = network_carriers(reader)
         self._speeds: dict[str, float | None] = {}
+        self._placed: dict[int | None, PciFunction] = {}  # one of each NUMA node: bridges there have its local CPUs
         self._masks: dict[str, int | None] = {}
         self._first_vfs: dict[tuple[str | None, ...], PciFunction] = {}
 
@@ -200,6 +215,8 @@ class PciReader:
             function.root_complex, function.bridges = None, []  # the path of what is not there
             function.kubernetes = standard_attributes(address, target, None)
             return function
+        if self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN:
+            return function
         if function.root_complex is None:
             reader.report(f"{DEVICES}/{address}", f"does not lead below a PCI host bridge: {target or 'not a link'}")
         function.name = ids.device_name(function.vendor_id, function.device_id)
@@ -218,8 +235,6 @@ class PciReader:
             self._iommu_group(function, folder)
         if function.physfn is None and _may_have_vfs(function):
             function.sriov = self._sriov(folder)
-        if function.kind == "bridge":
-            function.acs = self._from_config(folder, config_space.read_acs)
         if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
             # before Linux 5.15 a card without VPD answers with EIO
             with reader.opened(f"{folder}/vpd", no_value=errno.EIO) as file:
@@ -260,7 +275,13 @@ class PciReader:
             function.driver = (reader.link(f"{folder}/driver") or "").rpartition("/")[2] or None
         self._set_kind(function, folder)
         first = self._first_vf(function)
-        function.revision = first.revision if first else self._hexadecimal(folder, "revision", 2)
+        if self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN:
+            return True
+        if function.kind == "bridge":  # its configuration space is opened anyway, and begins with what identifies it
+            function.revision, function.acs = self._from_config(folder, _read_bridge)
+        elif first:
+            function.revision = first.revision
+        function.revision = function.revision or self._hexadecimal(folder, "revision", 2)
         if not (function.revision and function.vendor_id and function.class_code):
             self._identify_from_header(function, folder)
             self._set_kind(function, folder)
@@ -315,17 +336,16 @@ class PciReader:
             function.subsystem_vendor_id = function.subsystem_vendor_id or word(0x2C, 2)
             function.subsystem_device_id = function.subsystem_device_id or word(0x2E, 2)
 
-    def _locality(
-        self, function: PciFunction, folder: str, kernel_numa: int | None, first: PciFunction | None
-    ) -> None:
+    def _locality(self, function: PciFunction, folder: str, kernel_numa: int | None, first: PciFunction | None) -> None:
         numa_from_cpus = None
         stated = kernel_numa is not None and kernel_numa >= 0
         if stated and kernel_numa not in self._nodes:
             self._reader.report(f"{folder}/numa_node", f"names NUMA node {kernel_numa}, which is not there")
             stated = False
         # the kernel derives the one from the other, so reading both is for the functions that matter
-        if stated and first is not None and first.numa_source == "kernel" and first.numa_node == kernel_numa:
-            function.local_cpus = first.local_cpus
+        alike = first if function.kind != "bridge" else self._placed.get(kernel_numa)
+        if stated and alike is not None and alike.numa_source == "kernel" and alike.numa_node == kernel_numa:
+            function.local_cpus = alike.local_cpus
         elif not stated or function.kind != "other":
             bits = cpu.local_cpus(self._reader, folder, self._masks)
             if bits is not None:
@@ -341,6 +361,8 @@ class PciReader:
             )
         elif stated:
             function.numa_node, function.numa_source = kernel_numa, "kernel"
+            if function.local_cpus is not None:
+                self._placed.setdefault(kernel_numa, function)
         elif numa_from_cpus is not None:
             function.numa_node, function.numa_source = numa_from_cpus, "local_cpus"
 
@@ -392,7 +414,7 @@ class PciReader:
 
     def _iommu_group(self, function: PciFunction, folder: str) -> None:
         group = (self._reader.link(f"{folder}/iommu_group") or "").rpartition("/")[2]
-        if not re.match(r"^[0-9]{1,9}$", group):
+        if not _GROUP.match(group):
             return
         function.iommu_group = int(group)
         if group not in self._group_types:

@@ -23,6 +23,7 @@ def probe(
     locality_overrides: t.Sequence[dict[str, t.Any]] = (),
     with_vpd: bool = True,
     with_gids: bool = True,
+    only_relevant: bool = False,
 ) -> Topology:
     """Read the node below C(root).
 
@@ -30,6 +31,7 @@ def probe(
     @param locality_overrides: see :func:`overrides.check_overrides`.
     @param with_vpd: read the vital product data of NICs, which takes some milliseconds a card.
     @param with_gids: read the GID tables of RDMA ports.
+    @param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
     @raise OverrideError: for an override that is malformed.
     """
     stated = list(locality_overrides)
@@ -40,7 +42,7 @@ def probe(
     topology.packages = cpu.read_packages(reader)
     topology.numa_nodes, node_cpus = cpu.read_numa_nodes(reader)
     cpu.join_packages(topology.numa_nodes, node_cpus, topology.packages)
-    pci_reader = pci.PciReader(reader, {node.id for node in topology.numa_nodes}, node_cpus, with_vpd)
+    pci_reader = pci.PciReader(reader, {node.id for node in topology.numa_nodes}, node_cpus, with_vpd, only_relevant)
     topology.functions = pci_reader.read()
     topology.source.config_space = pci_reader.config_space
     topology.interfaces = net.read_interfaces(reader, topology.functions)
@@ -53,6 +55,8 @@ def probe(
     topology.source.unreadable = reader.unreadable
     topology.source.unreadable_count = reader.unreadable_count
     complete(topology, stated, models, elsewhere)
+    if only_relevant:
+        keep_relevant(topology)
     return topology
 
 

@@ -15,6 +15,7 @@ from .reader import Reader
 
 _CLASS = "/sys/class/infiniband"
 _LINK_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
+_PORT, _INDEX = re.compile(r"^[0-9]{1,3}$"), re.compile(r"^[0-9]{1,5}$")
 _RATE = re.compile(r"^([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
 _CHAR_DEVICE = re.compile(r"^(uverbs|umad|issm)\d+$")
 _EMPTY_GID = re.compile(r"^(fe80(:0000){3}|0000(:0000){3})(:0000){4}$")
@@ -24,7 +25,14 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
     """All RDMA devices of the RDMA namespace that the tree shows, by name. Rates are Gbit/s."""
     names = reader.names(_CLASS)
     char_devices = _char_devices(reader, names) if names else {}
-    hardware = {one.name: one for one in interfaces if one.address and one.kind in ("physical", "vf", "sf")}
+    hardware: dict[
+        str, list[Interface]
+    ] = {}  # by what they hang on, which may be an SF below the folder of its function
+    for one in interfaces:
+        if one.address and one.kind in ("physical", "vf", "sf"):
+            link = reader.link(f"/sys/class/net/{one.name}", expected=False)
+            owner = link.rpartition("/net/")[0] if link else reader.link(f"/sys/class/net/{one.name}/device")
+            hardware.setdefault(owner or "", []).append(one)
     devices = []
     for name in names:
         device = _device(reader, name, hardware, with_gids)
@@ -58,19 +66,18 @@ def _char_devices(reader: Reader, names: list[str]) -> dict[str, list[str]]:
     return devices
 
 
-def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids: bool) -> RdmaDevice | None:
+def _device(reader: Reader, name: str, hardware: dict[str, list[Interface]], with_gids: bool) -> RdmaDevice | None:
     target = reader.link(f"{_CLASS}/{name}", expected=False)
     if is_anothers(reader, f"{_CLASS}/{name}", target):
         return None
     folder = target or f"{_CLASS}/{name}"
-    if not reader.names(folder):
-        reader.report(f"{_CLASS}/{name}", "an empty or missing device directory")
     # what the device hangs on: a PCI function, or an SF, which is an auxiliary device below its PF's directory
     owner = target.rpartition("/infiniband/")[0] if target else reader.link(f"{folder}/device", expected=False)
     address = address_in(owner)
-    node_type, node_guid, image_guid, firmware, board, parent = reader.texts(
-        folder, ("node_type", "node_guid", "sys_image_guid", "fw_ver", "board_id", "parent")
-    )
+    texts = reader.texts(folder, ("node_type", "node_guid", "sys_image_guid", "fw_ver", "board_id"))
+    if not any(texts) and not reader.names(folder):
+        reader.report(f"{_CLASS}/{name}", "an empty or missing device directory")
+    node_type, node_guid, image_guid, firmware, board = texts
     device = RdmaDevice(
         name=name,
         address=address,
@@ -80,8 +87,9 @@ def _device(reader: Reader, name: str, hardware: dict[str, Interface], with_gids
         firmware=firmware or None,
         board_id=board or None,
     )
-    siblings = [hardware[one] for one in reader.names(f"{owner}/net") if one in hardware] if address else []
-    ports = [name for name in reader.names(f"{folder}/ports") if re.match(r"^[0-9]{1,3}$", name)]
+    siblings = hardware.get(owner, []) if address and owner else []
+    parent = None if address else reader.text(f"{folder}/parent")
+    ports = [name for name in reader.names(f"{folder}/ports") if _PORT.match(name)]
     for port_name in ports:
         device.ports.append(
             _port(reader, f"{folder}/ports/{port_name}", int(port_name), siblings, len(ports) == 1, with_gids)
@@ -121,9 +129,7 @@ def _port(
 
 def _gids(reader: Reader, folder: str) -> list[Gid]:
     gids = []
-    for name in sorted(
-        (entry for entry in reader.names(f"{folder}/gids") if re.match(r"^[0-9]{1,5}$", entry)), key=int
-    ):
+    for name in sorted((entry for entry in reader.names(f"{folder}/gids") if _INDEX.match(entry)), key=int):
         text = reader.text(f"{folder}/gids/{name}")
         if text and not _EMPTY_GID.match(text):
             gids.append(

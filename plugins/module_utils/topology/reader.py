@@ -44,6 +44,7 @@ class Reader:
         self._prefix = "" if self.root == "/" else self.root
         self._real_root = os.path.realpath(self.root)
         self._inside: dict[str, bool] = {"": True}
+        self._links: dict[str, str] = {}
         self.unreadable: list[str] = []
         self.unreadable_count = 0
 
@@ -208,7 +209,16 @@ class Reader:
         The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
         step is the whole resolution.
         """
-        if "\0" in path or not self._is_inside(path.rpartition("/")[0]):
+        target = self._links.get(path)
+        if target is None:
+            target = self._read_link(path, expected)
+            if target is not None:
+                self._links[path] = target
+        return target
+
+    def _read_link(self, path: str, expected: bool) -> str | None:
+        folder = path.rpartition("/")[0]
+        if "\0" in path or not self._is_inside(folder):
             return None
         try:
             target = os.readlink(self._prefix + path)
@@ -220,7 +230,6 @@ class Reader:
             return None
         if not target.isascii() and not self._is_text(path, target):
             return None
-        folder = path.rpartition("/")[0]
         while target[:3] == "../":
             target = target[3:]
             folder = folder.rpartition("/")[0]
