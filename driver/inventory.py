@@ -10,13 +10,16 @@ import os
 import threading
 import typing as t
 
+from . import traffic_control
 from .device import Device
 from .errors import DriverError
 from .links import step
+from .netlink import Netlink
 from .topology import publish
 from .topology.model import as_dict
 from .topology.overrides import OverrideError
 from .topology.probe import probe
+from .topology.selector import like
 from .uplinks.carried import Path, Rule
 
 if t.TYPE_CHECKING:
@@ -87,7 +90,7 @@ class Inventory:
             virtual=settings.virtual_interfaces,
             management=settings.management,
             aliases=dict(settings.aliases),
-            uplinks=self.carried(),
+            uplinks={**self.burdened(_candidates(facts, settings)), **self.carried()},
             held={name: device.device for name, device in held.items()},
         )
         publication = publish.publication(facts, counters, policy)
@@ -138,8 +141,20 @@ class Inventory:
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
                     reasons = self.carried(_SESSIONS_FOR)
-                found[name] = next((reasons[one] for one in interfaces if one in reasons), "")
+                kept = {**self.burdened(interfaces), **reasons}
+                found[name] = next((kept[one] for one in interfaces if one in kept), "")
         return {name: reason for name, reason in found.items() if reason}
+
+    def burdened(self, interfaces: t.Sequence[str]) -> dict[str, str]:
+        """Those of the interfaces that somebody set something on which a claim would lose, by name, with the reason.
+
+        Raises KernelError.
+        """
+        if self._root != "/" or not interfaces:
+            return {}
+        with step("read the traffic control of interfaces"), Netlink() as connection:
+            found = {name: traffic_control.found(connection, name) for name in interfaces}
+        return {name: f"it has tc {what}, which a claim would lose" for name, what in found.items() if what}
 
     def carried(self, at_most: float = 0.0) -> t.Mapping[str, str]:
         """The interfaces that carry this node's own traffic, by name, with the reason.
@@ -152,6 +167,12 @@ class Inventory:
         paths += [Path(None, one, "", "the API server is reached over it") for one in self.api_addresses]
         with step("read the node's network tables"):
             return self._rule.now(paths, self.settings.default_routes, at_most=at_most).by_name
+
+
+def _candidates(facts: Object, settings: Settings) -> list[str]:
+    """The interfaces that may be published: those of PCI functions, and others that the settings name."""
+    names = [(entry["name"], entry["address"]) for entry in facts["interfaces"]]
+    return [name for name, address in names if address or like(name, settings.virtual_interfaces)]
 
 
 def _interfaces_of(address: str) -> list[str]:

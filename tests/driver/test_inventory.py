@@ -341,6 +341,57 @@ def test_the_nodes_address_and_the_way_to_the_api_server() -> None:
     assert found == [["nic1", "nic2"], "it has the node's address", "the API server is reached over it"]
 
 
+def tc(*commands: str) -> t.Any:
+    """What an inventory says of nic0 before and after these tc commands: published, why not, what keeps it now."""
+    lines = "".join(f"subprocess.run('tc {one}'.split(), check=True)\n        " for one in commands)
+    return in_namespace(
+        f"""
+        node = inventory()
+        before = published(node)
+        {lines}
+        needed = node.needed(["net-nic0", "net-nic1"])
+        print(json.dumps([before, needed, published(node), node.withheld("net-nic0")]))
+        """
+    )
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("commands", "what"),
+    [
+        (
+            ["qdisc add dev nic0 clsact", "filter add dev nic0 ingress u32 match u32 0 0 flowid 1:1"],
+            "filters (u32 at ingress)",
+        ),
+        (
+            ["qdisc add dev nic0 clsact", "filter add dev nic0 egress u32 match u32 0 0 flowid 1:1"],
+            "filters (u32 at egress)",
+        ),
+        (
+            ["qdisc add dev nic0 ingress", "filter add dev nic0 parent ffff: u32 match u32 0 0 flowid 1:1"],
+            "filters (u32 at ingress)",
+        ),
+        (
+            ["qdisc add dev nic0 root handle 1: htb", "class add dev nic0 parent 1: classid 1:1 htb rate 1mbit"]
+            + ["filter add dev nic0 parent 1: u32 match u32 0 0 flowid 1:1"],
+            "filters (u32 at the root) and classes (htb)",
+        ),
+        (
+            ["qdisc add dev nic0 root handle 1: htb", "class add dev nic0 parent 1: classid 1:1 htb rate 1mbit"],
+            "classes (htb)",
+        ),
+        (["qdisc add dev nic0 clsact"], ""),
+        (["qdisc add dev nic0 root tbf rate 1mbit burst 10k latency 1s"], ""),
+    ],
+)
+def test_filters_and_classes_that_a_claim_would_lose(commands: list[str], what: str) -> None:
+    """An interface that has some is withheld; prepare sees those that came after it was published, too."""
+    before, needed, after, withheld = tc(*commands)
+    reason = f"it has tc {what}, which a claim would lose" if what else ""
+    assert before == ALL and after == (ALL[1:] if what else ALL)
+    assert needed == ({"net-nic0": reason} if what else {}) and withheld == reason
+
+
 @needs_namespaces
 def test_many_routes_take_no_time() -> None:
     """A node that speaks BGP has many routes, of which none matters here."""

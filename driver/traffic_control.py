@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Filters and classes of traffic control (linux/rtnetlink.h, linux/pkt_sched.h) that stand on an interface of the node.
+
+The kernel drops them when the interface goes to another namespace, and they do not tell enough to be put back: an
+interface that has some is not for pods. Filters that are BPF programs are left out: whoever keeps them there (Cilium,
+say) watches the interfaces and puts them back.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import typing as t
+
+from . import netlink
+from .netlink import Netlink
+
+_GET_CLASSES, _GET_FILTERS = 42, 46
+_KIND = 1
+_TC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
+#: Where filters stand: the root discipline, ingress, and both sides of clsact, for all of which ingress would answer.
+_ROOT, _INGRESS = {0: "at the root"}, {0xFFFF0000: "at ingress"}
+_CLSACT = {0xFFFFFFF2: "at ingress", 0xFFFFFFF3: "at egress"}
+#: Disciplines whose classes somebody has made; others (mq, fq_codel) make their own.
+_CLASSFUL = ("htb", "hfsc", "drr", "qfq")
+
+
+def found(connection: Netlink, interface: str) -> str:
+    """What would be lost, as words for a person (C(filters (u32 at ingress))); empty where nothing would be, or where
+    there is no such interface. Raises OSError."""
+    try:
+        index = socket.if_nametoindex(interface)
+    except OSError:
+        return ""
+    said = _filters(connection, index, _ROOT)
+    said += _filters(connection, index, _INGRESS) or _filters(connection, index, _CLSACT)
+    classes = [kind for kind in _kinds(connection, _GET_CLASSES, index, 0) if kind in _CLASSFUL]
+    words = [f"filters ({', '.join(dict.fromkeys(said))})"] if said else []
+    return " and ".join(words + [f"classes ({', '.join(dict.fromkeys(classes))})"] * bool(classes))
+
+
+def _filters(connection: Netlink, index: int, places: t.Mapping[int, str]) -> list[str]:
+    """The kinds of the filters at some places, but for BPF programs, each with the words for its place."""
+    found = [(kind, at) for place, at in places.items() for kind in _kinds(connection, _GET_FILTERS, index, place)]
+    return [f"{kind} {at}" for kind, at in found if kind != "bpf"]
+
+
+def _kinds(connection: Netlink, request: int, index: int, parent: int) -> list[str]:
+    try:
+        answers = list(connection.dump(request, _TC.pack(socket.AF_UNSPEC, index, 0, parent, 0)))
+    except OSError as error:
+        # the kernel has no such discipline, or the interface went away
+        if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+            return []
+        raise
+    kinds = []
+    for _type, body in answers:
+        _family, owner, _handle, _parent, _info = _TC.unpack_from(body)
+        kind = netlink.attributes(body, _TC.size).get(_KIND)
+        if owner == index and kind:
+            kinds.append(netlink.string(kind))
+    return kinds
