@@ -9,8 +9,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import mmap
 import os
 import random
+import socket
+import struct
 import subprocess
 import time
 
@@ -25,7 +30,7 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import (
     shown,
     wait_for_ipv6,
 )
-from lanewise_driver import interfaces, programs, stacked, take_back
+from lanewise_driver import interfaces, netns, programs, stacked, take_back
 from lanewise_driver.errors import KernelError
 from lanewise_driver.interfaces import Identity
 
@@ -297,3 +302,52 @@ def test_bpf_programs_do_not_stay() -> None:
         assert link is not None and programs.listed(link.index) == {} and link.xdp == {}
         for descriptor in held:
             os.close(descriptor)
+
+
+def xdp_socket(pod: Pod, name: str) -> socket.socket:
+    """An AF_XDP socket that gets all packets of the first queue (linux/if_xdp.h). Raises OSError."""
+    area = mmap.mmap(-1, 64 * 4096)
+    held = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def make() -> socket.socket:
+        made = socket.socket(_AF_XDP, socket.SOCK_RAW, 0)
+        made.setsockopt(_SOL_XDP, _UMEM_REG, struct.pack("=QQIIII", held, 64 * 4096, 4096, 0, 0, 0))
+        for ring in (_RX_RING, _FILL_RING, _COMPLETION_RING):
+            made.setsockopt(_SOL_XDP, ring, 64)
+        index = socket.if_nametoindex(name)
+        address = struct.pack("=HHIII", _AF_XDP, 0, index, 0, 0)
+        if libc.bind(made.fileno(), address, len(address)):
+            code = ctypes.get_errno()
+            made.close()
+            raise OSError(code, os.strerror(code))
+        return made
+
+    made = netns.run(pod.pin, make)
+    _areas.append(area)
+    return made
+
+
+_AF_XDP, _SOL_XDP = 44, 283
+_RX_RING, _UMEM_REG, _FILL_RING, _COMPLETION_RING = 2, 4, 5, 6
+_areas: list[mmap.mmap] = []  # the kernel has them while a socket is open
+
+
+@on_a_node
+def test_an_af_xdp_socket_has_no_queue_any_more() -> None:
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with Pod() as pod, Pod("next") as follower:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        try:
+            held = xdp_socket(pod, "one")
+        except OSError as error:
+            pytest.skip(f"this kernel has no AF_XDP: {error}")
+        with pytest.raises(OSError, match="busy"):
+            xdp_socket(pod, "one")
+        assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
+        assert held.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ENETDOWN
+        interfaces.attach(ONE, host, {}, follower.pin)
+        xdp_socket(follower, "one").close()
+        assert interfaces.detach(ONE, host, follower.pin, {}) == []
+        held.close()
