@@ -47,7 +47,10 @@ def node() -> dict[str, t.Any]:
 
 def inside(pod: Pod) -> str:
     interfaces.settle(pod.pin, {"net1": CONFIG["addresses"]})
-    return pod.run("ip -o link show net1 | sed 's/^[0-9]*//'; ip -o addr show net1; ip route show table 100; ip rule")
+    return pod.run(
+        "ip -o link show net1 | sed 's/^[0-9]*//'; ip -o addr show net1 | sed 's/ optimistic tentative//'; "
+        "ip route show table 100; ip rule"
+    )
 
 
 @pytest.mark.parametrize("after", ["detach", "attach"])
