@@ -130,6 +130,8 @@ class Service:
         self._ailing: dict[str, dict[str, Ailment]] = {}
         #: By claim: the interfaces of its devices, as they are called on the node.
         self._interfaces: dict[str, set[str]] = {}
+        #: By claim: the UID of the pod that its devices are to go to.
+        self._prepared: dict[str, str] = {}
         self._renewer: lease_renewer.LeaseRenewer | None = None
         self._renewer_lock = threading.Lock()
         self._next_pod = NextPod(self._hand_on)
@@ -180,6 +182,17 @@ class Service:
                     about = Pod(request.pod_namespace, request.pod_name, request.pod_uid)
                     self._report(events.pod(about), events.ATTACH, error)
                 raise
+
+    def attach_early(self, request: AttachRequest) -> None:
+        """As M(attach), before a container starts: what fails is for its hook to tell."""
+        with trace.operation("attach"), self._claim(request.uid):
+            record = self._load(request.uid)
+            if record and record.phase == PREPARED and record.pod and record.pod.uid == request.pod_uid:
+                self._attach_once(request)
+
+    def waiting(self, pod_uid: str = "") -> list[str]:
+        """The claims of a pod that this process has prepared and not attached; of all pods without C(pod_uid)."""
+        return [uid for uid, pod in list(self._prepared.items()) if not pod_uid or pod == pod_uid]
 
     def _attach_once(self, request: AttachRequest) -> None:
         record = self._load(request.uid)
@@ -419,6 +432,10 @@ class Service:
         except BaseException:
             record.phase, record.since = before
             raise
+        if phase == PREPARED and record.pod and record.held:
+            self._prepared[record.uid] = record.pod.uid
+        else:
+            self._prepared.pop(record.uid, None)
         self._interfaces[record.uid] = {str(device.known.get("interface")) for device in record.held}
 
     @staticmethod
@@ -537,6 +554,7 @@ class Service:
         else:
             self.store.remove(uid)
         self._interfaces.pop(uid, None)
+        self._prepared.pop(uid, None)
         if record and record.held:
             self.released("a pod's devices are back")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from . import cdi, claim_status, cluster, events, logs, metrics, pace
 from .claims import Service
 from .dra.interface_config import DRIVER
+from .early import Early
 from .hook_server import HookServer
 from .inventory import Device, Inventory
 from .paths import Paths
@@ -69,6 +70,7 @@ class Daemon:
         self.service.released = self.publisher.wake
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
+        self.early = Early(self.service, self.metrics)
         self.web: Web | None = None
         if settings.metrics_address:
             host, port = settings.metrics_address
@@ -112,6 +114,7 @@ class Daemon:
             self.renewal.start()
         self.publisher.start()
         self.hooks.start()
+        self.early.start()
         self.plugin.start()
         threading.Thread(target=self._look_after, name="health", daemon=True).start()
         pace.tune()
@@ -120,6 +123,7 @@ class Daemon:
     def _stop(self) -> None:
         """Devices stay where they are and slices stay published: pods run on, and the next start takes over."""
         self.plugin.stop()
+        self.early.stop()
         self.hooks.stop()
         self.publisher.stop()
         if self.renewal:

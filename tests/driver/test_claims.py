@@ -37,9 +37,11 @@ from lanewise_driver import rdma
 from lanewise_driver.calls import AttachRequest, ClaimRef
 from lanewise_driver.claim_status import Writer
 from lanewise_driver.claims import Service
+from lanewise_driver.early import Early
 from lanewise_driver.errors import Busy, DriverError, KernelError, Refused
 from lanewise_driver.inventory import Device
 from lanewise_driver.lock import Locks
+from lanewise_driver.metrics import Metrics
 from lanewise_driver.records import ATTACHED, PREPARED
 
 EXAMPLES = int(os.environ.get("LANEWISE_CLAIM_EXAMPLES", "3"))
@@ -80,6 +82,64 @@ else:
         told = next(clean.paths.metadata_dir.rglob("metadata.json")).read_text()
         assert "198.51.100.7/24" in told and "net1" in told
         service.unprepare(clean.claims["one"])
+        assert set(sandbox.links()) == {"lo"}
+
+    def test_devices_are_in_the_pod_before_its_containers_start(clean: World, sandbox: Sandbox, tmp_path: Path) -> None:
+        """As soon as containerd notes the pod's sandbox. Other pods, containers, and what cannot be read are left, and
+        what fails here is for the hook to tell."""
+        service = clean.service()
+        claim, path = clean.claims["one"], str(sandbox.path)
+        pod = dict(clean.request("one", sandbox.path).annotations)
+        marker = clean.paths.attached(claim.uid)
+
+        def bundle(name: str, content: t.Any, *, late: bool = False) -> None:
+            folder = tmp_path / name
+            folder.mkdir()
+            text = content if isinstance(content, str) else json.dumps(content)
+            if late:  # a reader sees a part of it first
+                (folder / "config.json").write_text(text[: len(text) // 2])
+                time.sleep(0.05)
+            (folder / "config.json").write_text(text)
+
+        def spec(kind: str, **annotations: str) -> dict[str, t.Any]:
+            spaces = [{"type": "pid"}, {"type": "network", "path": path}]
+            noted = {**pod, "io.kubernetes.cri.container-type": kind, **annotations}
+            return {"annotations": noted, "linux": {"namespaces": spaces}}
+
+        def wait(true: t.Callable[[], bool]) -> None:
+            end = time.monotonic() + world_module.PATIENCE
+            while not true():
+                assert time.monotonic() < end
+                time.sleep(0.02)
+
+        measured = Metrics()
+        early = Early(service, measured, tmp_path)
+        early.start()
+        try:
+            bundle("nobody-waits", spec("sandbox"))
+            service.prepare(claim)
+            assert service.waiting() == [claim.uid] == service.waiting(pod["io.kubernetes.cri.sandbox-uid"])
+            wait(lambda: "early" in [one.name for one in threading.enumerate()])
+            time.sleep(0.2)  # until it watches
+            bundle("container", spec("container"))
+            bundle("other", spec("sandbox", **{"io.kubernetes.cri.sandbox-uid": "another"}))
+            bundle("host", {**spec("sandbox"), "linux": {"namespaces": [{"type": "network"}]}})
+            bundle("odd", "[" * 100_000)
+            bundle("list", [])
+            bundle("gone", {**spec("sandbox"), "linux": {"namespaces": [{"type": "network", "path": "/nowhere"}]}})
+            wait(lambda: b'operation="attach",outcome="kernel"' in measured.text())
+            assert not marker.exists() and WIRES[0] in host_state()["links"]
+            wait(lambda: service.waiting() == [claim.uid])
+            bundle("sandbox", spec("sandbox"), late=True)
+            wait(marker.exists)
+            assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
+            assert service.waiting() == []
+            service.attach(clean.request("one", sandbox.path))  # the hook of a container, where it asks
+            assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
+        finally:
+            early.stop()
+        service.unprepare(claim)
+        assert service.waiting() == [] and not marker.exists()
         assert set(sandbox.links()) == {"lo"}
 
     def test_two_devices_and_a_child(clean: World, sandbox: Sandbox) -> None:
