@@ -28,6 +28,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import (
     is_dra,
     unsupported,
 )
+from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
@@ -153,11 +154,18 @@ class ActionModule(ClusterAction, ControllerAction):
         """The probed topology by host: given, or of this run's hosts and, for the others, of the site report."""
         if options["nodes"] is not None:
             return dict(options["nodes"])
+        now = {host: facts_of(variables, host) for host in variables.get("ansible_play_hosts_all") or []}
+        now = {host: facts for host, facts in now.items() if isinstance(facts, dict)}
         found: dict[str, t.Any] = {}
         if options["report"]:
             report = self._path(options["report"], variables)
             try:
-                found.update(stored_facts(report))
+                for host, facts in stored_facts(report).items():
+                    wrong = "" if host in now else fault(facts, dict[str, t.Any])
+                    if wrong:  # as a release stored it that did not look
+                        self._display.warning(f"{host}: its facts in {report} are not used: {wrong}. Probe it again.")
+                    else:
+                        found[host] = facts
             except FileNotFoundError:
                 raise AnsibleActionFail(
                     f"There is no site report in {report!r}. Name the folder that lanewise.dra.probe wrote "
@@ -165,10 +173,7 @@ class ActionModule(ClusterAction, ControllerAction):
                 ) from None
             except (OSError, ValueError) as error:
                 raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
-        for host in variables.get("ansible_play_hosts_all") or []:
-            facts = facts_of(variables, host)
-            if isinstance(facts, dict):
-                found[host] = facts
+        found.update(now)
         return found or None
 
     def _render(

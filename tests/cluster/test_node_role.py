@@ -25,6 +25,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, NAME, add_rail
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
+from ansible_collections.lanewise.dra.tests.site.test_hostile_node import hostile
 from environment import CACHE  # tools/cluster.py has put its folder on the path
 
 Object = dict[str, t.Any]
@@ -290,6 +291,19 @@ def test_a_token_that_does_not_do_is_replaced(site: Site) -> None:
     assert path.read_text() == "none"
     assert site.play() == 2
     assert path.read_text() not in ("none", before)
+
+
+def test_a_node_that_says_it_is_another_one_gets_no_token_of_that(site: Site) -> None:
+    """Its Python adds facts to every answer; with Ansible's defaults these are variables."""
+    site.plane.add_node("other-node")
+    facts = {"dra_driver_node_name": "other-node", "dra_driver_kubeconfig": "/taken/from/a/fact"}
+    path = Path("/etc/lanewise/token")
+    path.write_text("none")
+    site.play(rc=2, **hostile(site.folder, ansible_facts=facts))
+    assert "answered with facts that Ansible takes for variables of the site: 'dra_driver_kubeconfig'" in site.output
+    assert path.read_text() == "none" and "/taken/from/a/fact" not in site.output
+    assert site.play() == 2 and site.info()["token"]["node"] == site.node.name
+    site.plane.expect("DELETE", "/api/v1/nodes/other-node")
 
 
 def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None:

@@ -172,6 +172,21 @@ def test_a_number_that_an_earlier_run_has_stored_is_no_more_than_not_stated(tmp_
     assert "one" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
+def test_claims_are_not_checked_against_what_an_earlier_run_has_stored_without_bounds(tmp_path, tree):
+    hosts = {"one": {"topology_root": tree}, "two": {"topology_root": tree}}
+    played(tmp_path, hosts, "probe")
+    store = tmp_path / "report" / "nodes" / "one.json"
+    store.write_text(store.read_text("utf-8").replace('"memory_bytes": ', '"memory_bytes": 1' + "0" * 320), "utf-8")
+    claims = {
+        "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
+        "dra_claims_templates": [{"name": "a", "namespace": "a", "devices": [{"name": "nic", "kind": "nic"}]}],
+        "site_claims_dest": str(tmp_path / "kubernetes"),
+    }
+    output = played(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
+    said = " ".join(output.split())
+    assert "one: its facts in" in said and "is no whole number of 64 bits" in said and "of 1 node(s)" in said
+
+
 def test_the_python_of_the_test_is_one(tmp_path):
     python = hostile(tmp_path, added=True)["ansible_python_interpreter"]
     done = subprocess.run([python, "-c", "print('{}')"], capture_output=True, text=True, check=True)
