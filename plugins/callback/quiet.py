@@ -49,10 +49,10 @@ class CallbackModule(Default):
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "lanewise.dra.quiet"
 
-    def get_option(self, option: str, hostvars: t.Any = None) -> t.Any:
-        if option in ("display_ok_hosts", "display_skipped_hosts") and not self._display.verbosity:
+    def get_option(self, k: str, hostvars: t.Any = None) -> t.Any:
+        if k in ("display_ok_hosts", "display_skipped_hosts") and not self._display.verbosity:
             return False  # then Ansible's own shows the name of a task only where something follows
-        return super().get_option(option, hostvars)
+        return super().get_option(k, hostvars)
 
     def __init__(self) -> None:
         super().__init__()
