@@ -10,7 +10,7 @@ import os
 import threading
 import typing as t
 
-from . import traffic_control
+from . import rdma, traffic_control
 from .device import Device
 from .errors import DriverError
 from .links import step
@@ -91,6 +91,8 @@ class Inventory:
             management=settings.management,
             aliases=dict(settings.aliases),
             uplinks={**self.burdened(_candidates(facts, settings)), **self.carried()},
+            keep_ib=settings.keep_ib_interfaces,
+            exclusive=settings.keep_ib_interfaces and self._root == "/" and rdma.mode() == "exclusive",
             held={name: device.device for name, device in held.items()},
         )
         publication = publish.publication(facts, counters, policy)
@@ -99,7 +101,7 @@ class Inventory:
             if device["name"] in unclean:
                 taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
                 device["taints"] = [*device.get("taints", ()), taint]
-        found = _devices(publication, facts)
+        found = _devices(publication, facts, policy)
         self._devices = {**found, **held}
         self._publication = publication
         return publication
@@ -136,7 +138,7 @@ class Inventory:
             device = self.device(name)
             if device is None:
                 found[name] = self.withheld(name)
-            elif self._root == "/":
+            elif self._root == "/" and not (device.link_layer == "infiniband" and device.interface is None):
                 interfaces = _interfaces_of(device.address) if device.address else []
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
@@ -191,7 +193,7 @@ def _interfaces_of(address: str) -> list[str]:
     return found
 
 
-def _devices(publication: publish.Publication, facts: Object) -> dict[str, Device]:
+def _devices(publication: publish.Publication, facts: Object, policy: publish.Policy) -> dict[str, Device]:
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = {}
@@ -210,6 +212,7 @@ def _devices(publication: publish.Publication, facts: Object) -> dict[str, Devic
         elif publication.addresses.get(name) in nics:
             nic = nics[publication.addresses[name]]
             interface = nic["interfaces"][0] if len(nic["interfaces"]) == 1 else None
+            interface = None if policy.keeps_interface(nic) else interface
             found[name] = Device(
                 name=name,
                 device=device,

@@ -17,6 +17,7 @@
     virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function that are published too
     reset: when_changed             # unbind and bind a function after a claim: never, when_changed, always
     rdma_management: false          # give pods umad and issm devices too, for management datagrams
+    keep_ib_interfaces: false       # give pods InfiniBand's RDMA devices alone: their interfaces stay on the node
     rails: {"0000:8a:00.0": 3}
     aliases: {"0000:8a:00.0": storage, eth5: backup}
     locality: [{address: ..., numa_node: 1}, ...]   # as dra_topology_locality_overrides of the collection
@@ -63,6 +64,7 @@ class Settings:
     virtual_interfaces: tuple[str, ...] = ()
     reset: str = "when_changed"
     rdma_management: bool = False
+    keep_ib_interfaces: bool = False
     rails: tuple[tuple[str, int], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     locality: tuple[t.Mapping[str, t.Any], ...] = ()
@@ -302,6 +304,7 @@ _READERS: dict[str, t.Callable[[Reader, t.Any, str], t.Any]] = {
     "virtual_interfaces": _patterns,
     "reset": _choice("never", "when_changed", "always"),
     "rdma_management": _boolean,
+    "keep_ib_interfaces": _boolean,
     "rails": _rails,
     "aliases": _aliases,
     "locality": _locality,

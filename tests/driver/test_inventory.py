@@ -71,6 +71,16 @@ def test_settings_choose(sriov: Path) -> None:
     assert {*inventory(sriov, include=[{"min_speed_mbps": 100000, "type": "pf"}]).refresh().addresses} < every
 
 
+def test_interfaces_of_infiniband_may_stay_on_the_node(sriov: Path) -> None:
+    name, ethernet = "pci-0000-49-00-0", PF
+    moved, kept = inventory(sriov).device(name), inventory(sriov, keep_ib_interfaces=True).device(name)
+    assert moved and kept and moved.interface and moved.rdma_devices
+    assert kept.interface is None and kept.permanent_mac is None and kept.rdma_devices == moved.rdma_devices
+    assert kept.device == moved.device
+    device = inventory(sriov, keep_ib_interfaces=True).device(ethernet)
+    assert device and device.interface
+
+
 def test_aliases_and_rails(sriov: Path) -> None:
     node = inventory(sriov, aliases={"0000:c9:00.1": "storage"}, rails={"0000:c9:00.1": 7})
     device = node.device(PF)

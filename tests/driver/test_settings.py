@@ -36,6 +36,7 @@ default_routes: main
 virtual_interfaces: [eth*]
 reset: always
 rdma_management: true
+keep_ib_interfaces: true
 rails: {"0000:8a:00.0": 3}
 aliases: {"0000:8a:00.0": storage, eth5: backup}
 locality: [{address: "0000:8b:00.0", numa_node: 1}]
@@ -82,6 +83,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         virtual_interfaces=("eth*",),
         reset="always",
         rdma_management=True,
+        keep_ib_interfaces=True,
         rails=(("0000:8a:00.0", 3),),
         aliases=(("0000:8a:00.0", "storage"), ("eth5", "backup")),
         locality=({"address": "0000:8b:00.0", "numa_node": 1},),

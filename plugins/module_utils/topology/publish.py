@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .selector import LINK_LAYERS, NEAR, Selector, like, type_of, values_of, values_of_interface
 
@@ -69,8 +69,10 @@ class Policy:
     C(include) empty means all devices, C(exclude) wins. C(virtual) are patterns of interfaces without a PCI function
     that are published too. C(management) are patterns of interface names and PCI addresses that never are. C(aliases)
     names devices by PCI address or interface. C(uplinks) tells by interface why the node needs it (a default route in
-    any table, an SSH session, or being below such a one). C(held) are the devices that pods have, by name, as they were
-    published when they were allocated.
+    any table, an SSH session, or being below such a one). C(keep_ib) says that interfaces of InfiniBand functions stay
+    on the node, whatever they carry there, and pods get the RDMA device alone; C(exclusive) that RDMA devices belong to
+    network namespaces, where an interface goes with its RDMA device. C(held) are the devices that pods have, by name,
+    as they were published when they were allocated.
     """
 
     include: tuple[Selector, ...] = ()
@@ -79,7 +81,13 @@ class Policy:
     management: tuple[str, ...] = ()
     aliases: t.Mapping[str, str] = field(default_factory=dict)
     uplinks: t.Mapping[str, str] = field(default_factory=dict)
+    keep_ib: bool = False
+    exclusive: bool = False
     held: t.Mapping[str, dict[str, t.Any]] = field(default_factory=dict)
+
+    def keeps_interface(self, nic: Facts) -> bool:
+        """Whether pods get the RDMA device of a function without its interface."""
+        return self.keep_ib and nic["link_layer"] == "infiniband" and bool(nic["rdma_devices"])
 
 
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
@@ -128,10 +136,14 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
         if device_name(address) in held:
             continue
         away = not policy and bool(nic.get("elsewhere"))  # facts that an earlier release stored do not have it
-        reason = "" if away else _needed(nic, interfaces, lower)
+        keeps = bool(policy and policy.keeps_interface(nic))
+        # what an interface does that stays where it is keeps nobody from the RDMA device
+        given = {**nic, "interfaces": [], "default_route": False} if keeps else nic
+        reason = "" if away else _needed(given, interfaces, lower)
         reason = reason or _needed_for_vfs(nic, virtual.get(address, []), interfaces, lower)
         if policy and not reason:
-            reason = _unfit(nic, facts, interfaces, policy) or _uplink_vf(virtual.get(address, []), policy)
+            reason = _rdma_unfit(nic, facts, policy) if keeps else _unfit(nic, facts, interfaces, policy)
+            reason = reason or _uplink_vf(virtual.get(address, []), policy)
         if not reason and not counters and virtual.get(address):
             reason = f"it has {len(virtual[address])} VFs, and without shared counters both could be given away"
         if not reason and not counters and nic["physfn"] and device_name(nic["physfn"]) in held:
@@ -250,6 +262,13 @@ def _unfit(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts], policy: 
     if not nic["interfaces"] and nic["link_layer"] == "ethernet":
         return "its network interface is in another namespace"
     return ""
+
+
+def _rdma_unfit(nic: Facts, facts: Facts, policy: Policy) -> str:
+    """Why a function whose interface stays on the node is not given away."""
+    if policy.exclusive:
+        return "the settings keep its interface on the node, which in RDMA's exclusive mode goes with the RDMA device"
+    return _excluded(values_of(nic, facts), replace(policy, uplinks={}))
 
 
 def _uplink_vf(vfs: list[Facts], policy: Policy) -> str:

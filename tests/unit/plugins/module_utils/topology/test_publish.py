@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 
 import pytest
@@ -204,6 +205,27 @@ def test_a_function_with_several_interfaces_is_withheld() -> None:
     nic["interfaces"] = [*nic["interfaces"], "ib9"]
     assert "0000:19:00.0" in publication(facts).addresses.values()
     assert "several interfaces" in publication(facts, policy=Policy()).withheld["0000:19:00.0"]
+
+
+def test_interfaces_of_infiniband_that_stay_keep_nobody_from_their_rdma_devices() -> None:
+    """An uplink, a part of a bond and one with partitions: with their interfaces withheld, without them published."""
+    facts = probed.facts("hgx-h100")
+    infiniband = [nic for nic in facts["nics"] if nic["link_layer"] == "infiniband"]
+    uplink, bonded, parted, excluded = (nic["address"] for nic in infiniband[:4])
+    infiniband[2]["interfaces"] = [*infiniband[2]["interfaces"], "ib9.8001"]
+    for entry in facts["interfaces"]:
+        if entry["name"] == infiniband[1]["interfaces"][0]:
+            entry["master"] = "bond9"
+    uplinks = {infiniband[0]["interfaces"][0]: "it carries storage"}
+    policy = Policy(uplinks=uplinks, exclude=(Selector(address=(excluded,)),))
+    assert {uplink, bonded, parted, excluded} <= set(publication(facts, policy=policy).withheld)
+    kept = publication(facts, policy=dataclasses.replace(policy, keep_ib=True))
+    assert {uplink, bonded, parted} <= set(kept.addresses.values())
+    assert kept.withheld[excluded] == "the settings exclude it"
+    exclusive = publication(facts, policy=dataclasses.replace(policy, keep_ib=True, exclusive=True))
+    assert "exclusive mode" in exclusive.withheld[uplink]
+    others = {nic["address"] for nic in facts["nics"]} - {nic["address"] for nic in infiniband}
+    assert {one: exclusive.withheld.get(one) for one in others} == {one: kept.withheld.get(one) for one in others}
 
 
 def test_interfaces_without_a_function() -> None:
