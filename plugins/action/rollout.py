@@ -28,6 +28,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     plan_lines,
     problem_lines,
     state_lines,
+    stop_lines,
     too_many,
 )
 
@@ -50,7 +51,8 @@ class ActionModule(ControllerAction):
         # Ansible takes all but one out of the play where a task for all nodes fails, also where that is rescued
         looked = alive | {name for name in names if _of(variables, name, "site_looked")}
         if options["tell"] == "plan":
-            result.update(self._plan(_nodes(variables, names, looked), options["serial"]))
+            limit = str(variables.get("ansible_limit") or "all")
+            result.update(self._plan(_nodes(variables, names, looked), options["serial"], limit, alive))
         elif options["tell"] == "drift":
             result.update(self._drift(variables, _nodes(variables, names, looked)))
         else:
@@ -58,14 +60,21 @@ class ActionModule(ControllerAction):
         result["changed"] = False
         return result
 
-    def _plan(self, nodes: list[Node], serial: list[int | str]) -> dict[str, t.Any]:
+    def _plan(self, nodes: list[Node], serial: list[int | str], limit: str, alive: set[str]) -> dict[str, t.Any]:
         try:
             lines = plan_lines(nodes, serial)
             ordered = batches([node.name for node in nodes if node.to_do], serial)
         except (TypeError, ValueError) as error:
             raise AnsibleActionFail(f"serial: {serial!r} has neither numbers nor percentages: {error}") from error
         lines = lines or ([] if nodes else [NOTHING])
-        return {"summary": lines, "batches": ordered, "serial": serial, "problems": problem_lines(nodes)}
+        return {
+            "summary": lines,
+            "batches": ordered,
+            "serial": serial,
+            "problems": problem_lines(nodes),
+            "unfit": [node.name for node in nodes if node.problems],
+            "stops": stop_lines(nodes, limit, alive),
+        }
 
     def _drift(self, variables: dict[str, t.Any], nodes: list[Node]) -> dict[str, t.Any]:
         claims, lines = NOT_COMPARED, []

@@ -89,6 +89,15 @@ problems:
   type: list
   elements: str
   sample: ["gpu-07: rails: chooses 7 NICs of this node, not 8"]
+unfit:
+  description: The hosts with something in the way.
+  returned: with O(tell=plan)
+  type: list
+  elements: str
+stops:
+  description: What each of these is to be told, with the way to go on without it.
+  returned: with O(tell=plan)
+  type: dict
 drift:
   description:
     - What differs. C(verdict) is one of V(as wanted), V(drifted) and V(unknown), C(nodes) has C(state), C(lines),

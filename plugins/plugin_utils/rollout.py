@@ -129,6 +129,32 @@ def problem_lines(nodes: t.Sequence[Node]) -> list[str]:
     return [f"{node.name}: {line}" for node in nodes for problem in node.problems for line in _lines(problem)]
 
 
+def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> dict[str, str]:
+    """By node with something in the way: what that is, and how the others go on.
+
+    `limit` is the run's own `--limit`. The first of the nodes that are `alive` tells of those that are not, as nothing
+    can be told on them any more.
+    """
+    unfit = [node for node in nodes if node.problems]
+    fit = [node.name for node in nodes if not node.problems]
+    names = [node.name for node in unfit]
+    way_out = ""
+    if fit:
+        are = "is fit" if len(fit) == 1 else "are fit"
+        way_out = f"\nThe other {_count(len(fit), 'node')} ({_some(fit, ', ')}) {are}"
+        if len(names) <= _SHOWN:
+            pattern = ",".join([limit, *(f"!{name}" for name in names)])
+            way_out += f": to go on without {_some(names, ', ')}, add --limit '{pattern}'"
+    lost = [node for node in unfit if node.name not in alive]
+    found: dict[str, str] = {}
+    for node in unfit:
+        told = [node, *lost] if node.name in alive and not found else [node]
+        if node.name in alive:
+            lines = "\n".join(problem_lines(told))
+            found[node.name] = f"Nothing was changed anywhere, as this is in the way:\n{lines}{way_out}"
+    return found
+
+
 def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t.Any]:
     """What differs from the inventory: C(verdict), C(nodes) by name and C(claims), the latter with a verdict and lines.
 

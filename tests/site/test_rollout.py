@@ -113,6 +113,10 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
     assert re.search("gone: .*reached over (ssh|SSH)", problems)
     assert "good: " not in problems and "silent: " not in problems
     assert "Roll out" not in output
+    # each is booked on its node, and the way to go on is told
+    recap = dict(re.findall(r"^(\w+) +: .*failed=(\d)", output, re.MULTILINE))
+    assert recap == {"good": "0", "two": "1", "other": "1", "gone": "1", "silent": "0"}
+    assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) is fit" in output
     # what is planned is told all the same
     assert "planned only, as they are recorded: 1 node" in output
 
