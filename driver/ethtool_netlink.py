@@ -49,7 +49,7 @@ _SETTINGS = {
     "debug": _setting(7, 8),
     "wake on LAN": _setting(9, 10, takes=(2, 3)),
     "channels": _setting(17, 18, takes=(6, 7, 8, 9)),
-    "rings": _setting(15, 16, takes=(6, 7, 8, 9, 10, 11, 12, 13, 14, 15)),
+    "rings": _setting(15, 16, takes=(6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)),
     "coalesce": _setting(19, 20),
     "pause": _setting(21, 22, runs=(5, 6)),
     "energy efficient": _setting(23, 24, runs=(3, 4)),

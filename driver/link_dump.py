@@ -47,6 +47,7 @@ MAY_DIFFER = {
     **dict.fromkeys(("LINK", "LINK_NETNSID", "NEW_NETNSID", "IF_NETNSID", "NEW_IFINDEX"), _INDEX),
     **dict.fromkeys(("PROMISCUITY", "ALLMULTI"), _USERS),
     "QDISC": "noop until the link was up for the first time; those that somebody set are compared in qdiscs.py",
+    **dict.fromkeys(("HEADROOM", "TAILROOM"), "follow from what the other end needs, and cannot be set"),
     "WIRELESS": "is an event and no setting",
     "PAD": "has no meaning",
 }
@@ -55,8 +56,11 @@ _INFO_KEPT = {1: "KIND", 2: "DATA", 4: "SLAVE_KIND"}
 #: Kinds of links whose own data has timers.
 _INFO_RUNS = ("bridge", "bond")
 _INET_KEPT = {1: "CONF"}
-#: Of AF_INET6 the flags, statistics, ICMP statistics and the time stamps of the cache are left out.
-_INET6_KEPT = {2: "CONF", 7: "TOKEN", 8: "ADDR_GEN_MODE", 9: "RA_MTU"}
+#: Of AF_INET6 the flags, statistics, ICMP statistics, the time stamps of the cache and the MTU that a router tells are
+#: left out.
+_INET6_KEPT = {2: "CONF", 7: "TOKEN", 8: "ADDR_GEN_MODE"}
+#: Where the interrupt's number is in IFLA_MAP (struct rtnl_link_ifmap): it is given anew when a function is bound.
+_INTERRUPT = slice(24, 26)
 _INET6, _TOKEN = "AF_INET6", 7
 _NO_TOKEN = bytes(16)
 _REASON_MASK, _REASON_VALUE = 1, 2
@@ -96,6 +100,10 @@ def attributes(link: links.Link) -> dict[str, str]:
             # two of its values are a setting, the others follow from carrier
             if value[0] in (_TESTING, _DORMANT):
                 found[called] = value.hex()
+        elif called == "MAP":
+            masked = bytearray(value)
+            masked[_INTERRUPT] = bytes(len(masked[_INTERRUPT]))
+            found[called] = masked.hex()
         elif called == "LINKINFO":
             found.update(_parts("LINKINFO", value, _INFO_KEPT))
             if link.kind in _INFO_RUNS:
