@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How long a test of properties takes says nothing on a machine that has much else to do."""
+"""Property tests measure no time: a busy machine is no fault of what they test."""
 
 from __future__ import annotations
 
