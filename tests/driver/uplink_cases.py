@@ -289,8 +289,16 @@ CASES: dict[str, Case] = {
             [lambda port=port: session("192.0.1.9", port, "192.0.1.1")],  # type: ignore[misc]
             {"nic1": f"it is on the route to the {what} server 192.0.1.9"},
         )
-        for what, port in (("iSCSI", 3260), ("NFS", 2049), ("NVMe/TCP", 4420), ("Ceph", 6789), ("Ceph", 6801))
+        for what, port in (("iSCSI", 3260), ("NFS", 2049), ("NVMe/TCP", 4420), ("Ceph", 6789))
     },
+    "Ceph's monitor and a store": Case(
+        [lambda: session("192.0.1.9", 3300, "192.0.1.1"), lambda: session("192.0.2.9", 6801, "192.0.2.1")],
+        {
+            "nic1": "it is on the route to the Ceph server 192.0.1.9",
+            "nic2": "it is on the route to the Ceph server 192.0.2.9",
+        },
+    ),
+    "a port as of Ceph's stores, without a monitor": Case([lambda: session("192.0.2.9", 6801, "192.0.2.1")], {}),
     "iSCSI by another interface": Case(
         ["route add 198.51.100.1 via 192.0.2.9", lambda: session("198.51.100.1", 3260, "192.0.1.1")],
         {

@@ -178,21 +178,22 @@ class Rule:
         """Of storage that this node uses, and of what it serves to others."""
         used: dict[Path, None] = {}
         served: dict[Path, None] = {}
-        ranges = [(low, high) for low, high, _what in storage.PORTS]
-        try:
-            for one in sockets.established(ranges, ranges, f"{self._root}/proc"):
-                if what := storage.service(one.far_port):
-                    used[_of_socket(one, _storage_session(what, one.own, one.far, "to", "server"))] = None
-                else:
-                    what = storage.service(one.own_port)
-                    served[_of_socket(one, _storage_session(what, one.own, one.far, "from", "client"))] = None
-        except OSError as error:
-            unread.append(f"the open TCP connections ({error.strerror or error})")
         began = time.monotonic()
         if not aged or began - self._files[0] > _FILES_FOR:
             self._files = (began, storage.ends(self._root))
         ends, problems = self._files[1]
         unread += problems
+        ranges = [(low, high) for low, high, _what in storage.PORTS]
+        found: list[sockets.Socket] = []
+        try:
+            found = sockets.established(ranges, ranges, f"{self._root}/proc")
+        except OSError as error:
+            unread.append(f"the open TCP connections ({error.strerror or error})")
+        for one, what in _by_port(found, any(end.what == storage.CEPH for end in ends)):
+            if storage.service(one.far_port):
+                used[_of_socket(one, _storage_session(what, one.own, one.far, "to", "server"))] = None
+            else:
+                served[_of_socket(one, _storage_session(what, one.own, one.far, "from", "client"))] = None
         for end in ends:
             if end.far or end.own:
                 used[_storage_session(end.what, end.own, end.far, "to", "server")] = None
@@ -220,6 +221,17 @@ def ssh_session(own: Address | None, far: Address | None) -> Path:
 def _storage_session(what: str, own: Address | None, far: Address | None, way: str, role: str) -> Path:
     holds = f"it has the address of {_an(what)} session" + (f" {way} {far}" if far else "")
     return Path(own, far, holds, f"it is on the route to the {what} {role} {far}")
+
+
+def _by_port(found: t.Sequence[sockets.Socket], ceph: bool) -> list[tuple[sockets.Socket, str]]:
+    """What connections are for, by their ports. C(ceph) says whether files tell of Ceph."""
+    stores, others = [], []
+    for one in found:
+        what = storage.service(one.far_port) or storage.service(one.own_port)
+        is_store = storage.is_store(one.far_port) or storage.is_store(one.own_port)
+        (stores if is_store else others).append((one, what))
+    ceph = ceph or any(what == storage.CEPH for _one, what in others)
+    return [*others, *(stores if ceph else ())]
 
 
 def _of_socket(one: sockets.Socket, path: Path) -> Path:

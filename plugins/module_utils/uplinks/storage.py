@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 from .routes import Address
 
+#: Of Ceph's object stores. Others use ports of this range, too: they count where the node has to do with a monitor.
+CEPH, CEPH_STORES = "Ceph", (6800, 7568)
 #: The ports of servers, low and high, and what they serve.
 PORTS: tuple[tuple[int, int, str], ...] = (
     (445, 445, "SMB"),
@@ -27,14 +29,12 @@ PORTS: tuple[tuple[int, int, str], ...] = (
     (988, 988, "Lustre"),
     (2049, 2049, "NFS"),
     (3260, 3260, "iSCSI"),
-    (3300, 3300, "Ceph"),
+    (3300, 3300, CEPH),
     (4420, 4420, "NVMe/TCP"),
-    (6789, 6789, "Ceph"),
-    (6800, 7568, "Ceph"),
+    (6789, 6789, CEPH),
+    (*CEPH_STORES, CEPH),
     (7788, 7799, "DRBD"),
-    (8009, 8009, "NVMe/TCP"),
     (10809, 10809, "NBD"),
-    (20049, 20049, "NFS"),
     (24007, 24008, "GlusterFS"),
 )
 #: Types of mounts, what is reached by them, and the options with its addresses; for None the device has them.
@@ -67,6 +67,11 @@ class End:
 def service(port: int) -> str:
     """What a server with this port serves; empty where it is none that is known."""
     return next((what for low, high, what in PORTS if low <= port <= high), "")
+
+
+def is_store(port: int) -> bool:
+    """Whether a port is one of those that Ceph's object stores take."""
+    return CEPH_STORES[0] <= port <= CEPH_STORES[1]
 
 
 def ends(root: str = "") -> tuple[list[End], list[str]]:
