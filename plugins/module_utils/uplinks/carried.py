@@ -225,7 +225,8 @@ def _storage_session(what: str, own: Address | None, far: Address | None, way: s
 
 def _by_port(found: t.Sequence[sockets.Socket], ceph: bool) -> list[tuple[sockets.Socket, str]]:
     """What connections are for, by their ports. C(ceph) says whether files tell of Ceph."""
-    stores, others = [], []
+    stores: list[tuple[sockets.Socket, str]] = []
+    others: list[tuple[sockets.Socket, str]] = []
     for one in found:
         what = storage.service(one.far_port) or storage.service(one.own_port)
         is_store = storage.is_store(one.far_port) or storage.is_store(one.own_port)
