@@ -6,11 +6,18 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Pools
 
 Object = dict[str, t.Any]
+
+#: A name in DNS (RFC 1123).
+_NAME = re.compile(
+    r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
 
 
 def describe(
@@ -49,6 +56,7 @@ def describe(
             entry["findings"] += [
                 f"{driver}: {one['name']} has the taint {taint}" for one in devices for taint in one["taints"]
             ]
+    _one_address_each(found)
     for entry in found.values():
         if not entry["ready"]:
             entry["findings"].append("the node is not ready")
@@ -62,8 +70,10 @@ def _node(node: Object) -> Object:
     info = status.get("nodeInfo") or {}
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
     addresses = {one["type"]: one["address"] for one in reversed(status.get("addresses") or ())}
+    address = addresses.get("InternalIP") or addresses.get("Hostname")
+    usable = not address or _usable(str(address))
     return {
-        "address": addresses.get("InternalIP") or addresses.get("Hostname"),
+        "address": (address or None) if usable else None,
         "labels": node["metadata"].get("labels") or {},
         "ready": conditions.get("Ready") == "True",
         "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
@@ -72,8 +82,45 @@ def _node(node: Object) -> Object:
         "drivers": [],
         "driver_versions": {},
         "devices": [],
-        "findings": [],
+        "findings": []
+        if usable
+        else [f"its address {str(address)[:80]!r} is none by which another machine is reached"],
     }
+
+
+def _usable(address: str) -> bool:
+    """Whether an address that a node states of itself may be given to SSH: an IP address of another machine, or a name.
+
+    A name that begins with a dash would be an option of SSH.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return _NAME.fullmatch(address) is not None and address.lower().split(".")[0] != "localhost"
+    mapped = getattr(found, "ipv4_mapped", None) or found
+    return not (mapped.is_loopback or mapped.is_unspecified or mapped.is_multicast or mapped.is_link_local)
+
+
+def _one_address_each(nodes: dict[str, Object]) -> None:
+    """Take an address from all nodes that state the same: what is meant for one would be done to another."""
+    owners: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        if node["address"]:
+            owners.setdefault(_plain(node["address"]), []).append(name)
+    for names in owners.values():
+        for name in names if len(names) > 1 else ():
+            others = ", ".join(one for one in names if one != name)
+            nodes[name]["findings"].append(f"its address {nodes[name]['address']} is also that of {others}: not used")
+            nodes[name]["address"] = None
+
+
+def _plain(address: str) -> str:
+    """An address in the one form that all its spellings have."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address.lower().rstrip(".")
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], set[str]]:

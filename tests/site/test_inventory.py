@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
+import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
 
 Object = dict[str, t.Any]
@@ -50,6 +51,43 @@ def test_drivers_that_nobody_asked_for_tell_nothing() -> None:
     everything = describe(nodes, slices, [])
     assert everything["both"]["drivers"] == ["gpu.nvidia.com", "lanewise.dev"]
     assert everything["foreign"]["models"] == ["H100"] and len(everything["foreign"]["findings"]) == 1
+
+
+def at(name: str, *addresses: tuple[str, str]) -> Object:
+    found = node(name)
+    found["status"]["addresses"] = [{"type": kind, "address": address} for kind, address in addresses]
+    return found
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("-oProxyCommand=touch /tmp/x", "-l", "a b", "a;b", "$(x)", "a/b", "user@host", "", "a" * 254, "a\nb"),
+        *("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.1.1", "fe80::1", "224.0.0.1"),
+        *("localhost", "LocalHost", "localhost.localdomain"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["InternalIP", "Hostname"])
+def test_an_address_that_is_no_other_machine_is_not_used(address: str, kind: str) -> None:
+    """A node states its addresses itself, and SSH would take some for options, or for the controller."""
+    found = describe([at("one", (kind, address))], [], [])["one"]
+    assert found["address"] is None
+    assert len(found["findings"]) == bool(address) and all("none by which another" in one for one in found["findings"])
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "gpu-07", "gpu-07.example.org", "7.example"])
+def test_an_address_of_a_machine_is_used(address: str) -> None:
+    found = describe([at("one", ("InternalIP", address)), at("two", ("InternalIP", "10.0.0.8"))], [], [])
+    assert (found["one"]["address"], found["two"]["address"]) == (address, "10.0.0.8")
+
+
+@pytest.mark.parametrize("spelt", ["10.0.0.7", "::ffff:10.0.0.7"])
+def test_an_address_that_two_nodes_state_is_nobodys(spelt: str) -> None:
+    """What is meant for the one would be done to the other."""
+    stated = [("good", "10.0.0.7"), ("bad", spelt), ("other", "10.0.0.8")]
+    found = describe([at(name, ("InternalIP", address)) for name, address in stated], [], [])
+    assert [found[name]["address"] for name, _address in stated] == [None, None, "10.0.0.8"]
+    assert found["good"]["findings"] == ["its address 10.0.0.7 is also that of bad: not used"]
 
 
 def test_a_pool_may_have_slices_of_several_nodes() -> None:
