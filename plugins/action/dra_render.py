@@ -173,6 +173,9 @@ class ActionModule(ClusterAction, ControllerAction):
                 ) from None
             except (OSError, ValueError) as error:
                 raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
+        inventory = set((variables.get("groups") or {}).get("all") or [])
+        # of a report that several inventories share; a run without nodes of its own means all of them
+        found = {host: facts for host, facts in found.items() if host in inventory} or found
         found.update(now)
         return found or None
 

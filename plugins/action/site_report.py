@@ -83,6 +83,7 @@ class ActionModule(ReportAction):
             unreachable=unreachable,
             failed=set(failed),
             inventory=set((variables.get("groups") or {}).get("all") or []),
+            source="; ".join(map(str, variables.get("ansible_inventory_sources") or [])),
             prune=options["prune"],
             now=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )

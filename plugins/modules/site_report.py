@@ -62,7 +62,9 @@ options:
     type: str
     default: GPU and RDMA topology
   prune:
-    description: Whether to drop stored nodes that are neither in the inventory nor in O(nodes).
+    description:
+      - Whether to drop stored nodes that are neither in the inventory nor in O(nodes).
+      - Nodes that came from another inventory are kept.
     type: bool
     default: true
   unreachable:

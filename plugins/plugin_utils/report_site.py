@@ -115,13 +115,17 @@ class Node:
 
 @dataclass
 class Request:
-    """What a run of the report was given. C(play) are the hosts that this run reached for."""
+    """What a run of the report was given. C(play) are the hosts that this run reached for.
+
+    C(source) is where the inventory was read from: nodes that came from another one are not this one's to drop.
+    """
 
     facts: dict[str, t.Any]
     play: set[str]
     inventory: set[str]
     unreachable: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    source: str = ""
     prune: bool = True
     now: str = ""
 
@@ -219,7 +223,10 @@ class Site:
         before = self._site_file()
         stored = self._stored()
         times = self._merge(request, stored)
-        gone = [host for host in stored if host not in request.facts and host not in request.inventory]
+        missing = [host for host in stored if host not in request.facts and host not in request.inventory]
+        sources = _sources(before)
+        gone = [host for host in missing if sources.get(host, request.source) == request.source]
+        self._origins = {**sources, **dict.fromkeys(request.inventory, request.source)} if request.source else sources
         if request.prune:
             for host in gone:
                 times.pop(host)
@@ -259,8 +266,11 @@ class Site:
             self.diff.append("~ pages written anew; the facts are the same")
         summary = self._summary(nodes, counts)
         if request.prune and gone:
-            names = ", ".join(clean(host) for host in gone[:10]) + (f" and {len(gone) - 10} more" * (len(gone) > 10))
-            summary.insert(-1, f"dropped, not in this inventory: {names}")
+            summary.insert(-1, f"dropped, not in this inventory: {_some_hosts(gone)}")
+        if request.prune and len(gone) < len(missing):
+            summary.insert(
+                -1, f"kept, of other inventories: {_some_hosts([one for one in missing if one not in gone])}"
+            )
         return {"counts": counts, "summary": summary}
 
     def _merge(self, request: Request, stored: dict[str, str]) -> dict[str, str]:
@@ -287,7 +297,7 @@ class Site:
         status = {}
         earlier = before.get("absent")
         for host, word in (earlier if isinstance(earlier, dict) else {}).items():
-            known = host in request.inventory or (host in times or not request.prune)
+            known = host in request.inventory or host in times or not request.prune
             if host not in request.play and known and word in (UNREACHABLE, FAILED, ABSENT):
                 status[host] = word
         for host in request.play - set(request.facts):
@@ -456,6 +466,7 @@ class Site:
                     "name": n.host,
                     "file": n.file,
                     "status": n.status or "probed",
+                    "inventory": self._origins.get(n.host, ""),
                     "product": n.product,
                     "gpu_model": n.gpu_model,
                     "gpus": n.gpus,
@@ -593,3 +604,17 @@ def _csv(columns: list[str], rows: list[list[t.Any]]) -> bytes:
     writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
     return stream.getvalue().encode("utf-8", "replace")
+
+
+def _sources(site: dict[str, t.Any]) -> dict[str, str]:
+    """Where each stored node's inventory was read from, as far as the report says it."""
+    nodes = site.get("nodes")
+    found = {}
+    for one in nodes if isinstance(nodes, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("inventory"), str) and one["inventory"]:
+            found[str(one.get("name"))] = one["inventory"]
+    return found
+
+
+def _some_hosts(hosts: t.Sequence[str]) -> str:
+    return ", ".join(clean(host) for host in hosts[:10]) + (f" and {len(hosts) - 10} more" * (len(hosts) > 10))

@@ -254,6 +254,20 @@ def test_prune(fleet, report):
     assert (report.folder / "nodes" / "notes.txt").exists()
 
 
+def test_nodes_of_another_inventory_are_not_dropped(fleet, report):
+    first = {host: facts for host, facts in fleet.items() if host != "vmd-1"}
+    report.run(first, source="/srv/first.yml")
+    report.run({"vmd-1": fleet["vmd-1"]}, source="/srv/second.yml")
+    assert report.result["counts"]["nodes"] == len(fleet)
+    assert report.result["summary"][-2].startswith("kept, of other inventories: ")
+    kept = dict(list(first.items())[1:])
+    report.run(kept, source="/srv/first.yml")
+    assert report.result["summary"][-3] == f"dropped, not in this inventory: {next(iter(first))}"
+    assert report.result["summary"][-2] == "kept, of other inventories: vmd-1"
+    before = report.files()
+    assert not report.run(kept, source="/srv/first.yml").changed and report.files() == before
+
+
 def test_check_mode_tells_the_truth_and_writes_nothing(fleet, machines, report):
     assert report.run(fleet, dry=True).changed and not report.folder.exists()
     report.run(fleet)

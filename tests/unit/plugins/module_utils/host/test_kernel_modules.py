@@ -38,6 +38,8 @@ def _converge(root: Path, check_mode: bool = False, **general: t.Any) -> t.Any:
 
 
 def test_options_wait_for_a_boot_and_not_for_ever(root: Path) -> None:
+    assert _converge(root, check_mode=True, **WISH).not_recorded == ["kernel_modules (no /etc/modprobe.d)"]
+    (root / "etc/modprobe.d").mkdir(parents=True, exist_ok=True)
     planned = _converge(root, check_mode=True, **WISH)
     assert planned.reboot == ["module ib_core was loaded with netns_mode=Y, not 0"]
     assert _converge(root, **WISH).after == planned.after

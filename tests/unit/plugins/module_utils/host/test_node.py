@@ -110,7 +110,8 @@ def test_a_card_that_a_pod_has_is_counted_and_left_alone(make_node: MakeNode) ->
 
 def test_a_later_rule_replaces_what_it_names() -> None:
     base = {"mtu": 9000, "rings": {"rx": 1, "tx": 2}, "num_vfs": None}
-    assert merged(base, {"rings": {"rx": 3}, "mtu": None}) == {**base, "rings": {"rx": 3, "tx": 2}}
+    assert merged(base, {"rings": {"rx": 3}}) == {"mtu": 9000, "rings": {"rx": 3, "tx": 2}}
+    assert merged(base, {"rings": {"tx": None}, "mtu": None}) == {"rings": {"rx": 1}}
     assert base["rings"] == {"rx": 1, "tx": 2}
 
 
