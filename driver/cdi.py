@@ -31,6 +31,9 @@ HOOK_WAIT = 30
 #: Seconds that the runtime gives the hook beyond that, to say why it gave up.
 HOOK_GRACE = 5
 
+#: What runs hook.sh: the node's shell of POSIX.
+SHELL = "/bin/sh"
+
 #: Hooks get this environment and not the runtime's.
 _ENVIRONMENT = ["LC_ALL=C.UTF-8"]
 
@@ -125,17 +128,18 @@ def written(paths: Paths) -> set[str]:
 
 
 def install_hook(paths: Paths) -> None:
-    """Put the hook program where specs name it, to be called at each start. Raises OSError."""
-    files.sweep(paths.hook_program.parent, paths.hook_program.name)
-    files.replace(paths.hook_program, Path(__file__).with_name("hook.py").read_bytes(), 0o644)
+    """Put the hook's two files where specs name them, to be called at each start. Raises OSError."""
+    for path in (paths.hook_program, paths.hook_script):
+        files.sweep(path.parent, path.name)
+        files.replace(path, Path(__file__).with_name(path.name).read_bytes(), 0o644)
 
 
 def hook_command(paths: Paths, uid: str) -> list[str]:
-    """How a runtime calls the hook. C(-I -S) keeps it off the caller's environment and off installed packages."""
+    """How a runtime calls the hook."""
     return [
+        SHELL,
+        str(paths.hook_script),
         str(paths.hook_python),
-        "-I",
-        "-S",
         str(paths.hook_program),
         str(paths.hook_socket),
         uid,

@@ -235,7 +235,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     yield f"kubelet looks for drivers in {kubelet}", there
     yield "the driver is ready", _ready(settings)
     yield "the node's configuration was restored at boot", _failed_units()
-    hook = [str(path) for path in (paths.hook_program,) if not path.exists()]
+    hook = [str(path) for path in (paths.hook_program, paths.hook_script) if not path.exists()]
     yield "the hook of containers is in place", [f"{path} is not there: start the driver" for path in hook]
     try:
         api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)

@@ -5,6 +5,8 @@
 """The createRuntime hook: asks the driver to attach a claim's devices to the container that is about to start.
 
 A program of its own: C(python -I -S hook.py SOCKET CLAIM-UID SECONDS), the container's OCI state on standard input.
+hook.sh runs it, but where all is attached already; C(-I -S) keeps it off the caller's environment and off installed
+packages.
 It opens the container's network namespace and hands it to the driver together with the state.
 Where the driver restarts, or something has to end first, it asks again, up to SECONDS. Exit status 0: devices are
 attached. Otherwise the container does not start, and the one line on standard error stands in the pod's event.

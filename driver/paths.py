@@ -57,8 +57,13 @@ class Paths:
 
     @property
     def hook_program(self) -> Path:
-        """The copy of hook.py that CDI specs name."""
+        """The copy of hook.py."""
         return self.plugin_dir / "hook.py"
+
+    @property
+    def hook_script(self) -> Path:
+        """The copy of hook.sh, which CDI specs name and which runs C(hook_program) where that is needed."""
+        return self.plugin_dir / "hook.sh"
 
     @property
     def hook_socket(self) -> Path:

@@ -198,7 +198,7 @@ def hook(folder: Path) -> Figures:
         subprocess.run(words, input=state.encode(), check=True)
 
     try:
-        bare = [*command[:3], "-c", "pass"]
+        bare = [command[2], "-I", "-S", "-c", "pass"]
         taken = turns(40, hook=lambda: run(*command), bare=lambda: run(*bare))
     finally:
         container.kill()

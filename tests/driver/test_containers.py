@@ -95,8 +95,8 @@ def test_a_container_gets_its_devices(paths: Paths, consumer: Path) -> None:
     (hook,) = spec["hooks"]["createRuntime"]
     assert set(spec["hooks"]) == {"createRuntime"}
     assert hook["args"] == [
-        "/opt/lanewise/current/bin/python",
-        *("-I", "-S", str(paths.hook_program), str(paths.hook_socket), CLAIM.uid, "30"),
+        *("/bin/sh", str(paths.hook_script), "/opt/lanewise/current/bin/python"),
+        *(str(paths.hook_program), str(paths.hook_socket), CLAIM.uid, "30"),
     ]
     assert hook["path"] == hook["args"][0] and hook["timeout"] > int(hook["args"][-1])
     assert hook["env"] == ["LC_ALL=C.UTF-8"]
@@ -207,7 +207,7 @@ def test_killed_while_writing(paths: Paths, consumer: Path) -> None:
         seen.append(len(json.loads(paths.cdi_spec(CLAIM.uid).read_text())["devices"]))
         read(consumer, "cdi", paths.cdi_dir, *ids)
         cdi.write(paths, CLAIM.uid, listed[:1])
-    assert len(seen) > 5 and set(seen) == {1, 3}
+    assert len(seen) > 4 and set(seen) == {1, 3}
     assert seen == sorted(seen)
 
 
@@ -311,7 +311,8 @@ def test_metadata_is_removed(paths: Paths) -> None:
 def test_hook_is_installed(paths: Paths) -> None:
     for _unused in range(2):
         cdi.install_hook(paths)
-    assert paths.hook_program.read_bytes() == Path(cdi.__file__).with_name("hook.py").read_bytes()
+    for path in (paths.hook_program, paths.hook_script):
+        assert path.read_bytes() == Path(cdi.__file__).with_name(path.name).read_bytes()
     before = paths.hook_program.stat().st_mtime_ns
     time.sleep(0.01)
     cdi.install_hook(paths)

@@ -235,6 +235,9 @@ def test_where_the_devices_are_there_nobody_is_asked(paths: Paths, container: in
         started = time.monotonic()
         assert Hook(paths, container, 30).ended() == (0, "")
         assert time.monotonic() - started < 20
+        never = dataclasses.replace(paths, hook_python=Path("/bin/false"))  # not even Python, which takes long to start
+        assert Hook(never, container, 30).ended() == (0, "")
+        assert Hook(never, os.getpid(), 0.1).ended() == (1, "")
         assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1  # as a pod's new sandbox
     finally:
         netns.unpin(pin)
@@ -600,13 +603,14 @@ def test_starts_quickly(
     command = cdi.hook_command(paths, CLAIM)
     state = request(container).split(b"\n")[1]
     least = processor_time(["true"])
-    bare = processor_time([*command[:3], "-c", "pass"])
+    python = [command[2], "-I", "-S"]
+    bare = processor_time([*python, "-c", "pass"])
     whole = processor_time(command, state)
     record_property("processor time in ms", {"true": least, "python": bare, "hook": whole})
     print(f"processor time: true {least:.1f} ms, python {bare:.1f} ms, hook {whole:.1f} ms")
     assert whole < bare + 15
     loaded = subprocess.run(
-        [*command[:3], "-X", "importtime", *command[3:]], input=state, capture_output=True, check=True
+        [*python, "-X", "importtime", *command[3:]], input=state, capture_output=True, check=True
     ).stderr.decode()
     modules = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
     assert "_socket" in modules and not modules & {"json", "re", "socket", "enum", "site", "collections", "typing"}

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# What CDI specs name as the createRuntime hook: sh hook.sh PYTHON HOOK.PY SOCKET CLAIM-UID SECONDS, the container's OCI
+# state on standard input. Where the claim's devices are in the container's namespace, set up, as they are when attach
+# came before the container or the container starts again, it ends with status 0. That takes a tenth of the time that
+# Python needs to start, and each container waits for it. For all else it is HOOK.PY that decides, with the same checks.
+
+python=$1 program=$2 socket=$3 uid=$4 seconds=$5
+state= line=
+while IFS= read -r line || [ -n "$line" ]; do
+    state="$state$line
+"
+done
+
+folder=${socket%/*}
+if [ -e "$folder/attached/$uid" ]; then
+    # no other key of this name has a number (hook.py, process)
+    rest=$state pid=
+    while [ -z "$pid" ]; do
+        case $rest in
+            *'"pid":'*) rest=${rest#*'"pid":'} ;;
+            *) break ;;
+        esac
+        value=${rest#"${rest%%[! ]*}"}
+        pid=${value%%[!0-9]*}
+    done
+    if [ -n "$pid" ] && [ "/proc/$pid/ns/net" -ef "$folder/netns/$uid" ]; then
+        exit 0
+    fi
+fi
+printf '%s' "$state" | "$python" -I -S "$program" "$socket" "$uid" "$seconds"
