@@ -75,15 +75,14 @@ import typing as t
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import JsonError, loads_cut
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import JsonError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import PREFERENCE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
 
 Object = dict[str, t.Any]
 
 _GROUP = "resource.k8s.io"
-#: Objects of one answer: a large cluster's slices come in parts.
-_CHUNK = 500
 _SECONDS = 60
 
 
@@ -157,9 +156,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
             served = f"{_GROUP}/{version}"
             return (
-                _all(nodes, "v1", "Node"),
-                _all(resources("resourceslices"), served, "ResourceSlice"),
-                _all(resources("resourceclaims"), served, "ResourceClaim"),
+                read_all(nodes, "v1", "Node"),
+                read_all(resources("resourceslices"), served, "ResourceSlice"),
+                read_all(resources("resourceclaims"), served, "ResourceClaim"),
             )
         except client.ApiException as error:
             fix = {
@@ -180,27 +179,3 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if found is None:
             raise AnsibleParserError(f"the cluster serves no {_GROUP} that is known: it needs Kubernetes 1.34")
         return found.partition("/")[2]
-
-
-def _all(ask: t.Callable[..., t.Any], version: str, kind: str) -> list[Object]:
-    """The objects of all parts of a list. One that is too old to go on with is asked for anew, at once and whole.
-
-    C(ask) gives the raw response: Python's own reader would give up a list for one claim that is nested too deep.
-    """
-    from kubernetes import client
-
-    found: list[Object] = []
-    query: Object = {"limit": _CHUNK}
-    while True:
-        try:
-            answer = loads_cut(ask(**query, _request_timeout=_SECONDS, _preload_content=False).data)
-        except client.ApiException as error:
-            if error.status != 410 or "_continue" not in query:
-                raise
-            found, query = [], {}
-            continue
-        found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
-        more = answer["metadata"].get("continue")
-        if not more:
-            return found
-        query["_continue"] = more

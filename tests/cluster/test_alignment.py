@@ -177,6 +177,20 @@ def test_what_was_allocated_is_aligned(site: Site) -> None:
     assert "alignment.html" in dry and not (site.report / "alignment.html").exists()
 
 
+@pytest.mark.parametrize("odd", [b"[" * 4900 + b"]" * 4900, b'"\xff"'], ids=["deep", "bytes"])
+def test_a_claim_that_no_reader_takes_hides_no_other(site: Site, odd: bytes) -> None:
+    """Any tenant of the cluster can make one; the API server takes it."""
+    path = f"{RESOURCE}/namespaces/default/resourceclaims"
+    head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"d.example.com",'
+    rest = b'"parameters":{"a":%s}}}],"requests":[{"name":"r","exactly":{"deviceClassName":"c"}}]}}}' % odd
+    site.plane.expect("POST", path, head + rest)
+    try:
+        answer, _output = site.verify()
+        assert site.claim(answer, "pair")["verdict"] == "kept"
+    finally:
+        site.plane.expect("DELETE", f"{path}/odd")
+
+
 def test_a_cluster_without_claims_is_told_in_words(site: Site) -> None:
     answer, output = site.verify(alignment_namespaces=["nobody", "here"])
     assert answer["claims"] == [] and "msg: []" not in output

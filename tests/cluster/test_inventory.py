@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.plugins.inventory import slices as slices_plugin
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, VERSION_ANNOTATION
 from ansible_collections.lanewise.dra.tests.cluster.client import Client
@@ -117,7 +117,7 @@ def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane
     assert "cached-newest" not in hosts(newest, drivers=["dra.net"], all_nodes=False)
 
 
-def test_a_list_whose_parts_are_gone_is_asked_for_anew(newest: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_whose_parts_are_gone_is_asked_for_anew(newest: ControlPlane) -> None:
     """Of Events, of which the API server keeps no copies that outlast those of etcd."""
     path, names = "/api/v1/namespaces/default/events", [f"part-{number}" for number in range(4)]
     api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(newest.kubeconfig)))
@@ -139,8 +139,7 @@ def test_a_list_whose_parts_are_gone_is_asked_for_anew(newest: ControlPlane, mon
 
     for name in names[:-1]:
         add(name)
-    monkeypatch.setattr(slices_plugin, "_CHUNK", 2)
-    assert [one["metadata"]["name"] for one in slices_plugin._all(ask, "v1", "Event")] == names
+    assert [one["metadata"]["name"] for one in read_all(ask, "v1", "Event", chunk=2)] == names
     assert asked == [{"limit"}, set()]  # what is refused is not noted
     etcd.close()
 

@@ -1,0 +1,164 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_objects_info
+short_description: List the objects of a cluster's dynamic resource allocation
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Lists ResourceClaims, ResourceSlices, DeviceClasses and Pods of all namespaces.
+  - Whoever makes a claim decides what is in its opaque configuration. Parts that are nested deeper than 64 levels are
+    null in the answer, and what is no UTF-8 is U+FFFD, so that such a claim cannot hide the others.
+  - What nobody needs to look at devices is left out, such as annotations, volumes, commands and environments.
+notes:
+  - Runs on the controller, with the rights of the kubeconfig. It has to allow listing the O(kinds).
+requirements:
+  - kubernetes (Python client) >= 24.2.0 on the controller
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  kubeconfig:
+    description: A kubeconfig file on the controller. By default that of C(kubectl).
+    type: path
+  context:
+    description: The context of the kubeconfig to use, where it is not the current one.
+    type: str
+  api_version:
+    description: The group and version of all kinds but C(Pod).
+    type: str
+    default: resource.k8s.io/v1
+  kinds:
+    description: What to list.
+    type: list
+    elements: str
+    choices: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
+    default: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
+seealso:
+  - module: lanewise.dra.alignment_check
+  - plugin: lanewise.dra.slices
+    plugin_type: inventory
+"""
+
+EXAMPLES = r"""
+- name: List claims and slices
+  lanewise.dra.dra_objects_info:
+    kubeconfig: ~/.kube/config
+    kinds: [ResourceClaim, ResourceSlice]
+  delegate_to: localhost
+  register: cluster
+
+- name: Show the claims that have devices
+  ansible.builtin.debug:
+    msg: "{{ have | map(attribute='metadata.name') }}"
+  vars:
+    have: "{{ cluster.objects.ResourceClaim | selectattr('status.allocation', 'defined') }}"
+"""
+
+RETURN = r"""
+objects:
+  description: The objects by kind, as lists.
+  returned: success
+  type: dict
+  sample: {ResourceClaim: [{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: nics}}]}
+missing:
+  description: The kinds that the cluster does not serve in O(api_version). They have no entry in RV(objects).
+  returned: success
+  type: list
+  elements: str
+  sample: []
+"""
+
+import traceback
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import JsonError
+
+try:
+    import kubernetes
+    import kubernetes.config
+    import urllib3
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+
+KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
+#: What is left out, as whole pods are large and what their containers are told may be secret.
+HIDDEN = {
+    "metadata": ("annotations", "managedFields"),
+    "spec": ("affinity", "initContainers", "tolerations", "volumes"),
+    "status": ("conditions",),
+}
+HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
+PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+
+
+def reduced(found: dict[str, t.Any]) -> dict[str, t.Any]:
+    """An object without what nobody needs here."""
+    for part, names in HIDDEN.items():
+        for name in names:
+            (found.get(part) or {}).pop(name, None)
+    for container in (found.get("spec") or {}).get("containers") or ():
+        for name in (*HIDDEN_OF_CONTAINERS, *PROBES):
+            container.pop(name, None)
+    return found
+
+
+def listed(api: t.Any, kind: str, api_version: str) -> list[dict[str, t.Any]]:
+    """All objects of a kind. Raises as cluster_lists.read_all."""
+    if kind == "Pod":
+        return read_all(kubernetes.client.CoreV1Api(api).list_pod_for_all_namespaces, "v1", kind)
+    group, _slash, version = api_version.partition("/")
+    plural = "deviceclasses" if kind == "DeviceClass" else f"{kind.lower()}s"
+    custom = kubernetes.client.CustomObjectsApi(api)
+    return read_all(
+        lambda **query: custom.list_cluster_custom_object(group, version, plural, **query), api_version, kind
+    )
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "kubeconfig": {"type": "path"},
+            "context": {"type": "str"},
+            "api_version": {"type": "str", "default": "resource.k8s.io/v1"},
+            "kinds": {"type": "list", "elements": "str", "choices": list(KINDS), "default": list(KINDS)},
+        },
+        supports_check_mode=True,
+    )
+    if LIBRARY_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
+    params = module.params
+    objects: dict[str, t.Any] = {}
+    missing = []
+    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    try:
+        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        for kind in params["kinds"]:
+            doing = f"{kind}s of {'v1' if kind == 'Pod' else params['api_version']} cannot be listed"
+            try:
+                objects[kind] = [reduced(one) for one in listed(api, kind, params["api_version"])]
+            except kubernetes.client.ApiException as error:
+                if error.status != 404:
+                    raise
+                missing.append(kind)
+    except kubernetes.client.ApiException as error:
+        module.fail_json(msg=f"{doing}: the API server answers {error.status} {error.reason}")
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, JsonError) as error:
+        module.fail_json(msg=f"{doing}: {error}")
+    module.exit_json(changed=False, objects=objects, missing=missing)
+
+
+if __name__ == "__main__":
+    main()
