@@ -639,7 +639,9 @@ class Service:
                     device.host = interfaces.snapshot(known.identity)
             if known.rdma_devices:
                 nodes = [dataclasses.asdict(node) for node in self.files.live_nodes(device)]
-                device.rdma = {"nodes": nodes, "moves": list(known.rdma_devices) if exclusive else []}
+                moves = list(known.rdma_devices) if exclusive else []
+                told = {link: rdma.known(link) for link in moves}
+                device.rdma = {"nodes": nodes, "moves": moves, "known": told}
         record.netns = list(netns.identity(request.netns))
         self._save(record, ATTACHING)
         with trace.step("pin the namespace"):
@@ -756,7 +758,9 @@ class Service:
             except KernelError as error:
                 if rdma.place(link, pin) != "missing":
                     raise
-                # its hardware is gone, or the pod gave it another name: it then comes when the namespace ends
+                if rdma.fetch(link, (device.rdma or {}).get("known", {}).get(link, {})):
+                    continue
+                # its hardware is gone, or it is where nobody sees it; prepare gives no device out without it
                 log.warning("%s is left: %s", link, error.message, extra={"device": device.device})
         if device.host is not None:
             identity = Device.from_json(device.known).identity

@@ -18,7 +18,7 @@ import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import netlink
+from . import netlink, node_namespaces
 from . import netns as namespaces
 from .errors import KernelError
 from .links import step
@@ -29,7 +29,7 @@ SYS = "/sys"
 DEV = "/dev"
 _NLDEV = 5 << 10
 _GET, _SET, _SYS_GET = _NLDEV + 1, _NLDEV + 2, _NLDEV + 6
-_INDEX, _NAME, _NETNS_MODE, _NETNS_FD = 1, 2, 66, 68
+_INDEX, _NAME, _NODE_GUID, _NETNS_MODE, _NETNS_FD = 1, 2, 6, 66, 68
 _VERBS, _MANAGEMENT = "infiniband_verbs", "infiniband_mad"
 
 Side = t.Literal["host", "pod", "missing"]
@@ -148,19 +148,62 @@ def move(link: str, netns: Path, back: bool = False) -> None:
             os.close(descriptor)
 
 
+def known(link: str) -> dict[str, t.Any]:
+    """What tells an RDMA device of the node from others wherever it goes and however it is called, as JSON."""
+    with step(f"look at the RDMA device {link}"):
+        for index, name, guid in _listed(None):
+            if name == link:
+                return {"index": index, "guid": guid}
+    return {}
+
+
+def fetch(link: str, told: t.Mapping[str, t.Any]) -> bool:
+    """Brings an RDMA device back to the node, under its name, from whichever namespace a pod has moved it to; whether
+    it was found. C(told) is what :func:`known` said. KernelError where it does not come."""
+    if not isinstance(told.get("index"), int) or not told.get("guid"):
+        return False
+    with step(f"take the RDMA device {link} back from where a pod moved it"):
+        host = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = _is_in(None, told)
+            for space in () if found else node_namespaces.all_but_own():
+                if _is_in(space.descriptor, told):
+                    namespaces.run(space.descriptor, _give, told["index"], host)
+                    found = True
+                    break
+        finally:
+            os.close(host)
+        if found:
+            now = next((name for index, name, _guid in _listed(None) if index == told["index"]), link)
+            if now != link:
+                with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
+                    connection.request(_SET, netlink.u32(_INDEX, told["index"]) + netlink.text(_NAME, link))
+        return found
+
+
+def _is_in(netns: Path | int | None, told: t.Mapping[str, t.Any]) -> bool:
+    return any((index, guid) == (told["index"], told["guid"]) for index, _name, guid in _listed(netns))
+
+
+def _listed(netns: Path | int | None) -> list[tuple[int, str, str]]:
+    """Index, name and node GUID of the RDMA devices of a namespace. Raises OSError."""
+    try:
+        with Netlink(netns, netlink.NETLINK_RDMA) as connection:
+            told = [netlink.attributes(body) for _unused, body in connection.dump(_GET, b"")]
+    except OSError as error:
+        if error.errno == errno.EPROTONOSUPPORT:
+            return []
+        raise
+    return [
+        (netlink.number(one[_INDEX]), netlink.string(one.get(_NAME, b"")), one.get(_NODE_GUID, b"").hex())
+        for one in told
+    ]
+
+
 def _give(index: int, descriptor: int) -> None:
     with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
         connection.request(_SET, netlink.u32(_INDEX, index) + netlink.u32(_NETNS_FD, descriptor))
 
 
 def _index(link: str, netns: Path | None) -> int | None:
-    try:
-        with Netlink(netns, netlink.NETLINK_RDMA) as connection:
-            for _unused, body in connection.dump(_GET, b""):
-                found = netlink.attributes(body)
-                if netlink.string(found.get(_NAME, b"")) == link:
-                    return netlink.number(found[_INDEX])
-    except OSError as error:
-        if error.errno != errno.EPROTONOSUPPORT:
-            raise
-    return None
+    return next((index for index, name, _guid in _listed(netns) if name == link), None)

@@ -97,6 +97,8 @@ def take_back(
         if link is None:
             return Outcome(notes=_gone(connection, identity_, known))
         outcome = _make_as_it_was(connection, link, identity_, host)
+        if policy == reset.ALWAYS and not fresh and identity_.address is not None:
+            outcome.notes.append(f"{host['name']} is not reset: {reset.impossible(identity_.address)}")
         if outcome.reasons and policy == reset.WHEN_CHANGED and not fresh:
             why = reset.impossible(identity_.address)
             if why:

@@ -227,3 +227,23 @@ sh("ip link del v5")
     )
     assert numbers == [5]
     print(f"VLANs: {milliseconds:.0f} ms, macvlan and its like: {evidence:.1f} ms")
+
+
+@pytest.mark.usefixtures("pod")
+@pytest.mark.parametrize("called", ["rxe0", "mine"])
+def test_an_rdma_device_that_a_pod_gave_to_another_comes_back(one: Node, called: str) -> None:
+    _pf, _address, name = virtual(one)
+    kernel.exclusive(one, name)
+    found, place, again = python(
+        one,
+        f"""
+told = rdma.known("rxe0")
+rdma.move("rxe0", POD)
+sh("ip netns exec pod rdma dev set rxe0 name {called}") if {called!r} != "rxe0" else None
+sh("ip netns add other; ip netns exec pod rdma dev set {called} netns other")
+found = rdma.fetch("rxe0", told)
+tell([found, rdma.place("rxe0", POD), rdma.fetch("rxe0", told)])
+sh("ip netns del other")
+""",
+    )
+    assert (found, place, again) == (True, "host", True)
