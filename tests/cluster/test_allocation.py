@@ -16,6 +16,7 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import (
     Allocation,
     Refusal,
@@ -445,3 +446,41 @@ def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict
     for rule in rules:
         plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{rule['metadata']['name']}")
     assert kinds == {"gpus": "allocated", "all-gpus": "taint", "one-pair": "taint"}
+
+
+@pytest.mark.parametrize(
+    ("gates", "rule"),
+    [
+        ({}, "inactive"),
+        ({"DRAConsumableCapacity": True}, "inactive"),
+        ({"DRAResourceClaimDeviceStatus": False}, "fatal"),
+    ],
+)
+def test_what_the_oldest_scheduler_makes_of_distinct_attributes(
+    gates: dict[str, bool], rule: str, planes: t.Any, engine: t.Any
+) -> None:
+    """1.34 keeps the field, and takes no two values for the same; or it gives up the pod."""
+    plane = ControlPlane("1.34", gates=gates) if gates else planes("1.34")
+    try:
+        plane.add_namespace(NAMESPACE)
+        plane.expect("POST", f"{RESOURCE}/deviceclasses", RAW_CLASS)
+        given = offers("distinct", facts("hgx-h100"), {"lanewise.dev": {}})
+        publish(plane, "distinct", given)
+        body = {"deviceClassName": "nic-lanewise", "allocationMode": "ExactCount", "count": 2}
+        constraints = [{"distinctAttribute": "lanewise.dev/type"}]  # the same for all
+        spec = {"devices": {"requests": [{"name": "nic", "exactly": body}], "constraints": constraints}}
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": spec}
+        assert [one.rule for one in versions.unsupported(claim, plane.version, gates)] == [rule]
+        known = Server(plane.version, gates).constraints
+        answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, given, engine, constraints=known)
+        start(plane, "distinct", spec, "distinct")
+        results, words = outcome(plane, "distinct")
+        assert isinstance(answer, Refusal)
+        if rule == "fatal":
+            assert answer.kind == "error" and not results and "empty constraint" in words
+        else:  # what was asked for is not what the pod gets
+            assert answer.kind == "constraint" and len(results) == 2
+        stop(plane, "distinct")
+    finally:
+        if gates:
+            plane.close()

@@ -101,7 +101,7 @@ class Server:
     @property
     def constraints(self) -> tuple[str, ...]:
         """The kinds of constraints that its scheduler knows: others end the scheduling of a pod."""
-        distinct = versions.enabled("DRAConsumableCapacity", self.minor, self.gates)
+        distinct = versions.distinguishes(self.minor, self.gates)
         return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
 
     def keeps(self, offer: Offer) -> Offer:

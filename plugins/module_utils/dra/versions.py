@@ -48,14 +48,16 @@ class GatedField:
     """A field that a server drops while its gate is off.
 
     C(path) is in the v1 form, with C([]) for the items of a list and C({}) for the values of a map. Servers before
-    1.C(drops_since) keep the field and act as if it were not there; where it is C(fatal), their scheduler gives up
-    every pod that uses it.
+    1.C(drops_since) keep the field and act as if it were not there; with C(fatal_without), the name of another gate,
+    their scheduler gives up every pod that uses the field where that one is off too. Up to 1.C(idle_until) it has
+    no effect even while its gate is on.
     """
 
     kind: str
     path: str
     drops_since: int = schema.OLDEST
-    fatal: bool = False
+    fatal_without: str = ""
+    idle_until: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,12 @@ class Feature:
         return bool((gates or {}).get(self.gate, default))
 
 
-def _claim(*paths: str, drops_since: int = schema.OLDEST, fatal: bool = False) -> tuple[GatedField, ...]:
+def _claim(
+    *paths: str, drops_since: int = schema.OLDEST, fatal_without: str = "", idle_until: int = 0
+) -> tuple[GatedField, ...]:
     prefixes = {"ResourceClaim": "spec", "ResourceClaimTemplate": "spec.spec"}
     return tuple(
-        GatedField(kind, f"{prefix}.devices.{path}", drops_since, fatal)
+        GatedField(kind, f"{prefix}.devices.{path}", drops_since, fatal_without, idle_until)
         for kind, prefix in prefixes.items()
         for path in paths
     )
@@ -130,7 +134,13 @@ FEATURES: dict[str, Feature] = {
             fields=(
                 *_slice("devices[].allowMultipleAllocations", "devices[].capacity{}.requestPolicy"),
                 *_request("capacity"),
-                *_claim("constraints[].distinctAttribute", drops_since=35, fatal=True),
+                # 1.34 compares the addresses of the values, so that no two are ever the same (constraint.go)
+                *_claim(
+                    "constraints[].distinctAttribute",
+                    drops_since=35,
+                    fatal_without="DRAResourceClaimDeviceStatus",
+                    idle_until=34,
+                ),
             ),
         ),
         # On by itself only in a server that does not promise to fall back to 1.36, which none does unless told.
@@ -346,6 +356,12 @@ def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
     )
 
 
+def distinguishes(minor: int, gates: Gates = None) -> bool:
+    """Whether the scheduler of 1.C(minor) takes constraints by distinctAttribute, with an effect or without."""
+    kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
+    return kept or enabled("DRAConsumableCapacity", minor, gates)
+
+
 def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
     """Deletes from a v1 object, in place, the fields that a server of 1.C(minor) drops before it validates."""
     kind = obj.get("kind")
@@ -397,12 +413,13 @@ def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None
     found = [problem for problem, value in decoder.unknown if carries(value)]
     v1 = {**convert(read, schema.V1), "kind": kind} if version == schema.V1BETA1 else read
     for feature in FEATURES.values():
-        if enabled(feature.gate, minor, gates):
-            continue
+        on = enabled(feature.gate, minor, gates)
         for gated in feature.fields:
-            if gated.kind != kind:
+            if gated.kind != kind or (on and minor > gated.idle_until):
                 continue
-            rule = "dropped" if minor >= gated.drops_since else "fatal" if gated.fatal else "inactive"
+            rule = "idle" if on else "dropped" if minor >= gated.drops_since else "inactive"
+            if rule == "inactive" and gated.fatal_without and not enabled(gated.fatal_without, minor, gates):
+                rule = "fatal"
             for holder, name, path in _holders(v1, _steps(gated.path), ""):
                 if carries(holder[name]):
                     where = own_path(path, str(kind), str(version))
@@ -427,6 +444,8 @@ def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
         "inactive": f"has no effect in Kubernetes 1.{minor}",
         "fatal": f"is kept by Kubernetes 1.{minor}, whose scheduler then gives up every pod that uses it,",
     }
+    if rule == "idle":
+        return Problem(path, f"has no effect in Kubernetes 1.{minor}, whatever the feature gate {gate} is", "inactive")
     return Problem(path, f"{what[rule]} while the feature gate {gate} is off", rule)
 
 

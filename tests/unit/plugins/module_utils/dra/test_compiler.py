@@ -521,7 +521,7 @@ def test_what_a_release_keeps_decides(machines: t.Callable[[str], Values]) -> No
     distinct = manifest(constraints=[{"distinctAttribute": "lanewise.dev/rail"}])
     (found,) = reach_of([own, distinct], nodes, {"lanewise.dev": {}}, Engine())
     assert found.nodes == ["n"]
-    assert reason([own, distinct], nodes, "1.34") == (
+    assert reason([own, distinct], nodes, "1.34", {"DRAResourceClaimDeviceStatus": False}) == (
         "the scheduler knows constraints by matchAttribute only, and gives up the pod"
     )
     wide = manifest()

@@ -179,11 +179,10 @@ def test_nothing_is_missing_in_137():
 
 def test_claims_on_older_servers():
     request = "spec.devices.requests[0].exactly"
-    assert told(CLAIM, "1.34") == {
-        (f"{request}.capacity", "dropped"),
-        ("spec.devices.constraints[0].distinctAttribute", "fatal"),
-        (f"{request}.tolerations", "inactive"),
-    }
+    distinct = "spec.devices.constraints[0].distinctAttribute"
+    others = {(f"{request}.capacity", "dropped"), (f"{request}.tolerations", "inactive")}
+    assert told(CLAIM, "1.34") == {*others, (distinct, "inactive")}
+    assert told(CLAIM, "1.34", {"DRAResourceClaimDeviceStatus": False}) == {*others, (distinct, "fatal")}
     assert told(CLAIM, "1.35") == {
         (f"{request}.capacity", "dropped"),
         ("spec.devices.constraints[0].distinctAttribute", "dropped"),
@@ -193,7 +192,7 @@ def test_claims_on_older_servers():
     flat = versions.convert(template(CLAIM), schema.V1BETA1)
     assert ("spec.spec.devices.requests[0].capacity", "dropped") in told(flat, "1.34")
     gates = {"DRAConsumableCapacity": True, "DRADeviceTaints": True}
-    assert told(CLAIM, "1.34", gates) == set()
+    assert told(CLAIM, "1.34", gates) == {(distinct, "inactive")}
 
 
 def test_slices_on_older_servers():
