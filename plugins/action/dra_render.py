@@ -33,6 +33,8 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.planned_vfs import rules_of, with_planned_vfs
+from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims" / "templates"
@@ -177,7 +179,7 @@ class ActionModule(ClusterAction, ControllerAction):
         # of a report that several inventories share; a run without nodes of its own means all of them
         found = {host: facts for host, facts in found.items() if host in inventory} or found
         found.update(now)
-        return found or None
+        return {host: _planned(facts, variables, host) for host, facts in found.items()} or None
 
     def _render(
         self, render: _Templates, objects: list[dict[str, t.Any]]
@@ -381,6 +383,17 @@ def _switched(variables: dict[str, t.Any]) -> dict[str, t.Any]:
             with contextlib.suppress(TypeError):
                 found[name] = boolean(found[name])
     return found
+
+
+def _planned(facts: dict[str, t.Any], variables: dict[str, t.Any], host: str) -> dict[str, t.Any]:
+    """The facts of a node with the VFs that its variables ask for."""
+    hostvars = variables.get("hostvars")
+    raw = hostvars.raw_get(host) if hostvars is not None and host in hostvars else None
+    names = ("fabric_board", "fabric_nics", "fabric_profiles")
+    if not isinstance(raw, dict) or not any(raw.get(name) for name in names[:2]) or set_by_facts(variables, host):
+        return facts
+    own = hostvars[host]
+    return with_planned_vfs(facts, rules_of({name: _plain(own[name]) for name in names if name in raw}))
 
 
 def _name(item: dict[str, t.Any]) -> str:

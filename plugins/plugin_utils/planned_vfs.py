@@ -1,0 +1,115 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""VFs that the inventory asks for and a node does not have yet, as facts: claims are planned for what will be there."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import typing as t
+
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Settings, Unfit, merged, overlaid, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.selector import values_of
+
+_VARS = pathlib.Path(__file__).resolve().parents[2] / "roles" / "fabric" / "vars" / "main.yml"
+
+Facts = dict[str, t.Any]
+
+
+@functools.cache
+def _known() -> t.Any:
+    return yaml.load(_VARS.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def rules_of(own: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+    """The rules of a host's variables, those of its board first, each with the settings of its profile."""
+    known = _known()
+    board = known["__fabric_boards"].get(own.get("fabric_board") or "") or {}
+    profiles = {**known["__fabric_profiles"], **(own.get("fabric_profiles") or {})}
+    found = []
+    for rule in [*board.get("nics", ()), *(own.get("fabric_nics") or ())]:
+        if isinstance(rule, dict):
+            profile = profiles.get(rule.get("profile") or "")
+            found.append(overlaid(profile if isinstance(profile, dict) else {}, rule))
+    return found
+
+
+def with_planned_vfs(facts: Facts, rules: t.Sequence[t.Mapping[str, t.Any]]) -> Facts:
+    """Facts with the VFs that rules (C(select), C(num_vfs)) ask of PFs that have fewer, as far as the card has them.
+
+    A rule that is wrong is told where nodes are configured, and asks for nothing here. VFs have the place of their PF,
+    and addresses by its offset and stride where the kernel tells these.
+    """
+    wanted = {pf: count for pf, count in _counts(facts, rules).items() if count > _present(facts, pf)}
+    if not wanted:
+        return facts
+    found = {name: list(facts[name]) for name in ("nics", "interfaces", "rdma_devices")}
+    functions = dict(facts["functions"])
+    for address, count in wanted.items():
+        pf = next(nic for nic in facts["nics"] if nic["address"] == address)
+        for number in range(_present(facts, address), count):
+            _add(found, functions, pf, number)
+    return {**facts, **found, "functions": functions}
+
+
+def _present(facts: Facts, pf: str) -> int:
+    return sum(nic["physfn"] == pf for nic in facts["nics"])
+
+
+def _counts(facts: Facts, rules: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, int]:
+    chosen: dict[str, Settings] = {}
+    for rule in rules:
+        try:
+            select = selector(rule.get("select") or {})
+        except (Unfit, AttributeError, TypeError):
+            continue
+        for nic in facts["nics"]:
+            values = values_of(nic, facts)
+            if not nic["physfn"] and select.matches(values):
+                one = {name: rule[name] for name in ("num_vfs", "externally_managed") if name in rule}
+                chosen[nic["address"]] = merged(chosen.get(nic["address"], {}), one)
+    found = {}
+    for address, settings in chosen.items():
+        sriov = facts["functions"][address]["sriov"] or {}
+        count = str(settings.get("num_vfs", 0))
+        if count.isdecimal() and not settings.get("externally_managed"):
+            found[address] = min(int(count), sriov.get("total_vfs") or 0)
+    return found
+
+
+def _add(found: dict[str, list[t.Any]], functions: Facts, pf: Facts, number: int) -> None:
+    parent = functions[pf["address"]]
+    address = _address(pf["address"], parent["sriov"] or {}, number)
+    name = f"{pf['interfaces'][0] if pf['interfaces'] else pf['address']}v{number}"
+    rdma = f"{pf['rdma_devices'][0]}-vf{number}" if pf["rdma_devices"] else ""
+    functions[address] = {
+        **parent,
+        "address": address,
+        "device_id": (parent["sriov"] or {}).get("vf_device_id") or parent["device_id"],
+        "sriov": None,
+        "physfn": pf["address"],
+        "vf_number": number,
+        "vpd": None,
+        "kubernetes": {**parent["kubernetes"], "pciBusID": address},
+    }
+    own = {"interfaces": [name], "rdma_devices": [rdma] if rdma else [], "representors": [], "elsewhere": []}
+    found["nics"].append({**pf, **own, "address": address, "physfn": pf["address"], "default_route": False})
+    for kind, key, new in (("interfaces", "interfaces", name), ("rdma_devices", "rdma_devices", rdma)):
+        like = next((one for one in found[kind] if pf[key] and one["name"] == pf[key][0]), None)
+        if like and new:
+            more = (
+                {"kind": "vf", "lower": [], "default_route": False} if kind == "interfaces" else {"interfaces": [name]}
+            )
+            found[kind].append({**like, "name": new, "address": address, **more})
+
+
+def _address(pf: str, sriov: t.Mapping[str, t.Any], number: int) -> str:
+    """By offset and stride (PCI Express, single root I/O virtualization, 3.3.9 and 3.3.10); beside the PF without."""
+    domain, bus, rest = pf.split(":")
+    device, function = rest.split(".")
+    routing = (int(bus, 16) << 8) + (int(device, 16) << 3) + int(function)
+    routing += (sriov.get("offset") or 0x100) + number * (sriov.get("stride") or 1)
+    return f"{domain}:{routing >> 8 & 0xFF:02x}:{routing >> 3 & 0x1F:02x}.{routing & 7}"
