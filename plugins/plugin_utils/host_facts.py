@@ -10,6 +10,9 @@ import json
 import pathlib
 import typing as t
 
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
+from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
+
 # variables that the role topology leaves with every host: the facts, and what the probe's task returned
 _FACTS = "topology_facts"
 _PROBE = "topology_probe"
@@ -28,8 +31,11 @@ def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
     if not isinstance(raw, dict):
         return None
     found = raw.get(_FACTS)
-    if found is None:
-        found = (raw.get("ansible_facts") or {}).get(_FACTS)
+    own = raw.get("ansible_facts") or {}
+    if _FACTS in own:  # from a cache, or from whatever the node said: the role leaves a variable
+        found = own[_FACTS] if found is None else found
+        if fault(found, Topology):
+            return None
     # A variable that refers to another one has to be templated after all.
     return hostvars[host].get(_FACTS) if isinstance(found, str) else found
 

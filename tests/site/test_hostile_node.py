@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import NumaNode, Topology, as_dict
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
 from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
@@ -185,6 +186,30 @@ def test_claims_are_not_checked_against_what_an_earlier_run_has_stored_without_b
     output = played(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
     said = " ".join(output.split())
     assert "one: its facts in" in said and "is no whole number of 64 bits" in said and "of 1 node(s)" in said
+
+
+REPORTED = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.stat: {path: /}
+    - ansible.builtin.include_role: {name: lanewise.dra.topology, tasks_from: report}
+      run_once: true
+"""
+
+
+@pytest.mark.parametrize("inject", ["true", "false"])
+def test_a_topology_that_a_fact_holds_is_checked_too(tmp_path, defaults, inject):
+    """A site may keep it in a cache of facts, and then any module's answer sets it."""
+    hosts: dict[str, dict[str, t.Any]] = {"a-good": {"ansible_connection": "local"}}
+    whole = as_dict(Topology(numa_nodes=[NumaNode(id=0, memory_bytes=10**320)]))
+    hosts["bad"] = hostile(tmp_path, ansible_facts={"topology_facts": whole})
+    given = {"topology_report_dest": str(tmp_path / "report")}
+    for host in hosts.values():
+        host.update(given)
+    play(tmp_path, REPORTED, hosts, 0, **defaults, ANSIBLE_INJECT_FACT_VARS=inject)
+    site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
+    assert {node["name"]: node["status"] for node in site["nodes"]} == {"a-good": "no facts", "bad": "no facts"}
 
 
 def test_the_python_of_the_test_is_one(tmp_path):
