@@ -50,13 +50,14 @@ class CallbackModule(Default):
     CALLBACK_NAME = "lanewise.dra.quiet"
 
     def get_option(self, k: str, hostvars: t.Any = None) -> t.Any:
-        if k in ("display_ok_hosts", "display_skipped_hosts") and not self._display.verbosity:
+        if k in ("display_ok_hosts", "display_skipped_hosts") and not (self._display.verbosity or self._showing):
             return False  # then Ansible's own shows the name of a task only where something follows
         return super().get_option(k, hostvars)
 
     def __init__(self) -> None:
         super().__init__()
         self._begun: t.Any = None
+        self._showing = False
 
     def v2_playbook_on_play_start(self, play: t.Any) -> None:
         if self._display.verbosity:
@@ -74,9 +75,16 @@ class CallbackModule(Default):
         if self._display.verbosity or result.result.get("changed"):
             super().v2_runner_on_ok(result)
             return
-        self._handle_warnings_and_exception(result)
-        if result.task.action in _DEBUG and "msg" in result.result:
-            self._say(result)
+        if result.task.action not in _DEBUG:
+            self._handle_warnings_and_exception(result)
+        elif not result.task.loop:  # what items say was shown with each
+            self._show(result, super().v2_runner_on_ok)
+
+    def v2_runner_item_on_ok(self, result: t.Any) -> None:
+        if self._display.verbosity or result.task.action not in _DEBUG or result.result.get("changed"):
+            super().v2_runner_item_on_ok(result)
+        else:
+            self._show(result, super().v2_runner_item_on_ok)
 
     def v2_playbook_on_include(self, included_file: t.Any) -> None:
         if self._display.verbosity:
@@ -102,8 +110,16 @@ class CallbackModule(Default):
             self._display.display(f"{rest} host{'s' * (rest > 1)}: nothing changed, nothing failed")
         self._display.display("")
 
-    def _say(self, result: t.Any) -> None:
+    def _show(self, result: t.Any, otherwise: t.Callable[[t.Any], None]) -> None:
         """What a task says: of one task for all hosts without the host's name, which means nothing there."""
+        if "msg" not in result.result:  # a variable
+            self._showing = True
+            try:
+                otherwise(result)
+            finally:
+                self._showing = False
+            return
+        self._handle_warnings_and_exception(result)
         if self._last_task_banner != result.task._uuid:
             self._print_task_banner(result.task)
         said = result.result["msg"]

@@ -60,6 +60,41 @@ def test_all_of_it_is_shown_on_demand(tree, tmp_path):
     assert "ok: [one]" in said and "skipping: " in said and "TASK [lanewise.dra.topology : Read" in said
 
 
+SAID = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Say it of each
+      ansible.builtin.debug: {msg: "{{ item }} of {{ inventory_hostname }}"}
+      loop: [first, second]
+    - name: Say it at once
+      ansible.builtin.debug: {msg: [one line, another]}
+      run_once: true
+    - name: Show a variable
+      ansible.builtin.debug: {var: site_become}
+    - name: Show variables
+      ansible.builtin.debug: {var: item}
+      loop: [x1, x2]
+    - name: Say a number
+      ansible.builtin.debug: {msg: "{{ 4711 }}"}
+    - name: Say nothing
+      ansible.builtin.assert: {that: true}
+    - name: Be left out
+      ansible.builtin.debug: {msg: never}
+      when: false
+"""
+
+
+def test_what_plays_of_the_site_say_is_shown(tmp_path):
+    (tmp_path / "play.yml").write_text(SAID, encoding="utf-8")
+    said = played(tmp_path, {"a": {}, "b": {}}, str(tmp_path / "play"), **QUIET)
+    for line in ("a: first of a", "b: second of b", "one line", "another", "a: 4711", "b: 4711"):
+        assert f"\n{line}\n" in said
+    assert said.count("one line") == 1 and "site_become: false" in said and "x2" in said
+    assert "never" not in said and "Say nothing" not in said and "All items" not in said
+    assert "2 hosts: nothing changed, nothing failed" in said
+
+
 def test_a_rollback_without_nodes_says_so(tree, tmp_path):
     said = played(tmp_path, {"one": tree}, "rollback", **QUIET)
     assert "None of these nodes has the driver by this inventory: dra_driver_kubeconfig" in said
