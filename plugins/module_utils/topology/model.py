@@ -12,16 +12,80 @@ more digits behind Intel VMD and on some hypervisors). CPU sets are kernel list 
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field
 
 #: Version of the dictionaries that :func:`as_dict` writes: the major number grows when a reader of the old form
 #: would break, the minor one when something is added.
 SCHEMA_VERSION = "1.0"
 
 
-@dataclass
-class Link:
+class OverrideError(ValueError):
+    """An override that cannot be understood; the text names the entry and what is wrong with it."""
+
+
+class _LazyFields:
+    """C(__dataclass_fields__) of a fact sheet, made when somebody asks for it: on the controller, never on a node."""
+
+    def __get__(self, instance: object, cls: type) -> dict[str, t.Any]:
+        if cls is Sheet:
+            raise AttributeError("Sheet itself has no fields")
+        dataclasses.dataclass(init=False, eq=False, repr=False)(cls)  # puts the real one in this one's place
+        return t.cast("dict[str, t.Any]", cls.__dict__["__dataclass_fields__"])
+
+
+class Sheet:
+    """What all fact sheets can do, written once.
+
+    They are dataclasses to those who look. But to generate the methods of two dozen classes takes longer than to probe
+    a node, and would be done in each run of the module.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    _names: t.ClassVar[tuple[str, ...]]
+
+    if not t.TYPE_CHECKING:
+        __dataclass_fields__ = _LazyFields()
+
+        def __init__(self, *values, **known):
+            cls, facts = type(self), self.__dict__
+            facts.update(cls._defaults)
+            for name, make in cls._factories:
+                facts[name] = make()
+            facts.update(zip(cls._names, values))
+            facts.update(known)
+            if len(facts) != len(cls._names) or len(values) > len(cls._names):
+                raise TypeError(f"{cls.__name__} has the fields {', '.join(cls._names)}, not {', '.join(facts)}")
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(other) is type(self) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+
+if t.TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(**options):
+        """:func:`dataclasses.dataclass` for subclasses of Sheet, which brings the methods."""
+
+        def made(cls):
+            cls._names = tuple(cls.__annotations__)
+            given = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
+            made_anew = {name: one.default_factory for name, one in given.items() if isinstance(one, dataclasses.Field)}
+            cls._factories = list(made_anew.items())
+            cls._defaults = {name: value for name, value in given.items() if name not in made_anew}
+            return cls
+
+        return made
+
+
+@dataclass(eq=False, repr=False)
+class Link(Sheet):
     """A PCIe link as one end of it reports it. Speeds are GT/s per lane, widths are lanes."""
 
     speed_gts: float | None = None
@@ -31,8 +95,8 @@ class Link:
     gb_per_s: float | None = None  # current payload rate of one direction in GB/s (10^9 bytes), after line coding
 
 
-@dataclass
-class Acs:
+@dataclass(eq=False, repr=False)
+class Acs(Sheet):
     """PCIe Access Control Services of a port (PCIe Base Specification, section 7.7.11).
 
     Both lists hold the two-letter names that lspci uses: SV, TB, RR, CR, UF, EC, DT.
@@ -42,8 +106,8 @@ class Acs:
     enabled: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Sriov:
+@dataclass(eq=False, repr=False)
+class Sriov(Sheet):
     """The SR-IOV capability of a PF (Documentation/ABI/testing/sysfs-bus-pci, sriov_*)."""
 
     total_vfs: int | None = None
@@ -55,8 +119,8 @@ class Sriov:
     vfs: list[str] = field(default_factory=list)  # addresses by VF number
 
 
-@dataclass
-class Vpd:
+@dataclass(eq=False, repr=False)
+class Vpd(Sheet):
     """Vital product data of a card (PCI Local Bus Specification 3.0, appendix I)."""
 
     name: str | None = None
@@ -66,8 +130,8 @@ class Vpd:
     uuid: str | None = None  # NVIDIA's V3 field: shared by a ConnectX-8 PF and its data-direct DMA function
 
 
-@dataclass
-class PciFunction:
+@dataclass(eq=False, repr=False)
+class PciFunction(Sheet):
     """One PCI function.
 
     C(bridges) are the addresses from the root complex down to, and without, the function itself. C(root_complex) is
@@ -102,8 +166,10 @@ class PciFunction:
     kubernetes: dict[str, t.Any] = field(default_factory=dict)
 
 
-@dataclass
-class NumaNode:
+@dataclass(eq=False, repr=False)
+class NumaNode(Sheet):
+    """A NUMA node."""
+
     id: int
     cpus: str | None = None  # "" for a node without CPUs, None where the kernel did not say
     memory_bytes: int | None = None
@@ -111,15 +177,17 @@ class NumaNode:
     distances: dict[str, int] = field(default_factory=dict)  # node number (a string, for JSON) -> SLIT distance
 
 
-@dataclass
-class Package:
+@dataclass(eq=False, repr=False)
+class Package(Sheet):
+    """A CPU socket."""
+
     id: int
     cpus: str
     numa_nodes: list[int] = field(default_factory=list)
 
 
-@dataclass
-class Interface:
+@dataclass(eq=False, repr=False)
+class Interface(Sheet):
     """A network interface of the namespace that was read."""
 
     name: str
@@ -143,16 +211,20 @@ class Interface:
     default_route: bool = False
 
 
-@dataclass
-class Gid:
+@dataclass(eq=False, repr=False)
+class Gid(Sheet):
+    """An entry of an RDMA port's GID table."""
+
     index: int
     gid: str
     type: str | None = None  # "IB/RoCE v1" or "RoCE v2"
     interface: str | None = None
 
 
-@dataclass
-class RdmaPort:
+@dataclass(eq=False, repr=False)
+class RdmaPort(Sheet):
+    """A port of an RDMA device."""
+
     port: int
     link_layer: str | None = None  # infiniband, ethernet
     state: str | None = None  # the kernel's word: ACTIVE, DOWN, INIT, ARMED
@@ -164,8 +236,8 @@ class RdmaPort:
     gids: list[Gid] = field(default_factory=list)
 
 
-@dataclass
-class RdmaDevice:
+@dataclass(eq=False, repr=False)
+class RdmaDevice(Sheet):
     """An RDMA device (Documentation/ABI/stable/sysfs-class-infiniband)."""
 
     name: str
@@ -180,8 +252,8 @@ class RdmaDevice:
     char_devices: list[str] = field(default_factory=list)  # paths under /dev/infiniband
 
 
-@dataclass
-class Nearest:
+@dataclass(eq=False, repr=False)
+class Nearest(Sheet):
     """The nearest devices of another kind. C(via) is the data-direct function that makes a NIC near, if one does."""
 
     level: str = "UNKNOWN"
@@ -189,8 +261,8 @@ class Nearest:
     via: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Gpu:
+@dataclass(eq=False, repr=False)
+class Gpu(Sheet):
     """A GPU or another accelerator. C(index) counts in PCI address order from 0."""
 
     address: str
@@ -204,8 +276,8 @@ class Gpu:
     nearest_nics: Nearest = field(default_factory=Nearest)
 
 
-@dataclass
-class Nic:
+@dataclass(eq=False, repr=False)
+class Nic(Sheet):
     """A PCI function that carries network or RDMA traffic: PFs and VFs alike."""
 
     address: str
@@ -229,8 +301,10 @@ class Nic:
     nearest_gpus: Nearest = field(default_factory=Nearest)
 
 
-@dataclass
-class Nvme:
+@dataclass(eq=False, repr=False)
+class Nvme(Sheet):
+    """An NVMe function and its controllers."""
+
     address: str
     controllers: list[str] = field(default_factory=list)
     model: str | None = None
@@ -239,16 +313,16 @@ class Nvme:
     numa_node: int | None = None
 
 
-@dataclass
-class Affinity:
+@dataclass(eq=False, repr=False)
+class Affinity(Sheet):
     """Levels between GPUs, NICs without VFs, and NVMe. C(levels) is a square matrix in the order of C(devices)."""
 
     devices: list[str] = field(default_factory=list)
     levels: list[list[str]] = field(default_factory=list)
 
 
-@dataclass
-class Group:
+@dataclass(eq=False, repr=False)
+class Group(Sheet):
     """GPUs and NICs that are each other's nearest. C(common) names what they share: a bridge, a root, a NUMA node."""
 
     level: str
@@ -257,8 +331,8 @@ class Group:
     nics: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Finding:
+@dataclass(eq=False, repr=False)
+class Finding(Sheet):
     """Something that an operator should know. C(evidence) holds the values that were read."""
 
     id: str
@@ -269,8 +343,10 @@ class Finding:
     evidence: list[str] = field(default_factory=list)
 
 
-@dataclass
-class System:
+@dataclass(eq=False, repr=False)
+class System(Sheet):
+    """The machine as a whole."""
+
     architecture: str | None = None
     vendor: str | None = None
     product: str | None = None
@@ -283,8 +359,10 @@ class System:
     iommu_arguments: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Source:
+@dataclass(eq=False, repr=False)
+class Source(Sheet):
+    """Where the facts come from."""
+
     kind: str = "sysfs"  # sysfs, nccl_xml, hwloc_xml
     path: str = "/"
     config_space: bool | None = None  # whether PCI config space beyond the first 64 bytes could be read
@@ -292,8 +370,8 @@ class Source:
     unreadable_count: int = 0
 
 
-@dataclass
-class Topology:
+@dataclass(eq=False, repr=False)
+class Topology(Sheet):
     """A whole node."""
 
     schema_version: str = SCHEMA_VERSION
@@ -313,17 +391,11 @@ class Topology:
     fingerprint: str | None = None  # equal for nodes of the same shape, whatever their serial numbers
 
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
-
 def as_dict(value: t.Any) -> t.Any:
     """Turn a fact sheet into dictionaries, lists and scalars that JSON and Ansible facts can carry."""
-    if is_dataclass(value):
-        kind = type(value)
-        names = _FIELDS.get(kind)
-        if names is None:
-            names = _FIELDS[kind] = tuple(f.name for f in fields(value))
-        return {name: as_dict(getattr(value, name)) for name in names}
+    if isinstance(value, Sheet):
+        facts = value.__dict__
+        return {name: as_dict(facts[name]) for name in value._names}
     if isinstance(value, list):
         return [as_dict(item) for item in value]
     if isinstance(value, dict):

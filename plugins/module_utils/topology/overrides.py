@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import typing as t
 
-from .model import Finding, Nic, PciFunction
+from .model import Finding, Nic, OverrideError, PciFunction
 from .pci import ADDRESS
 
+__all__ = ["OverrideError", "apply_locality", "apply_rails", "check_overrides"]
+
 _KEYS = frozenset(("address", "slot", "numa_node", "switch", "rail"))
-
-
-class OverrideError(ValueError):
-    """An override that cannot be understood; the text names the entry and what is wrong with it."""
 
 
 def check_overrides(overrides: list[dict[str, t.Any]]) -> None:

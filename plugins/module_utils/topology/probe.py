@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from . import affinity, cpu, findings, fingerprint, ids, net, overrides, pci, rdma
-from .model import Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology
+from . import affinity, cpu, findings, fingerprint, ids, net, pci, rdma
+from .model import Finding, Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology
 from .reader import Reader
 
 _ACCELERATORS = ("gpu", "accelerator")
@@ -35,7 +35,10 @@ def probe(
     @raise OverrideError: for an override that is malformed.
     """
     stated = list(locality_overrides)
-    overrides.check_overrides(stated)
+    if stated:
+        from . import overrides  # not needed for most nodes, so not read for one
+
+        overrides.check_overrides(stated)
     reader = Reader(root)
     topology = Topology(source=Source(path=reader.root))
     topology.system = cpu.read_system(reader)
@@ -71,10 +74,15 @@ def complete(
     C(elsewhere) is what functions have in other network namespaces, by address (see :func:`net.elsewhere`).
     """
     stated = stated or []
-    applied = overrides.apply_locality(stated, topology.functions)
+    applied: list[Finding] = []
+    if stated:
+        from . import overrides
+
+        applied = overrides.apply_locality(stated, topology.functions)
     topology.gpus = _gpus(topology.functions, gpu_models or {})
     topology.nics = _nics(topology, elsewhere or {})
-    overrides.apply_rails(stated, topology.functions, topology.nics)
+    if stated:
+        overrides.apply_rails(stated, topology.functions, topology.nics)
     proximity = affinity.Proximity(topology)
     affinity.find_nearest(proximity, topology.gpus, topology.nics)
     topology.groups = affinity.find_groups(proximity, topology.gpus, topology.nics)
