@@ -44,9 +44,9 @@ class Sheet:
 
     __hash__ = None  # type: ignore[assignment]
 
-    _names: t.ClassVar[tuple[str, ...]]
-
-    if not t.TYPE_CHECKING:
+    if t.TYPE_CHECKING:
+        _names: t.ClassVar[tuple[str, ...]]
+    else:  # out of sight of typing.get_type_hints, by which answers of nodes are checked
         __dataclass_fields__ = _LazyFields()
 
         def __init__(self, *values, **known):
