@@ -78,11 +78,11 @@ options:
     default: {}
   cgroups:
     description:
-      - What C(grep -rH . --include=cpuset.cpus.effective /sys/fs/cgroup) printed on each node. With it, the CPUs of
-        each container are compared with where its devices are.
-    type: list
-    elements: str
-    default: []
+      - What C(grep -rH . --include=cpuset.cpus.effective /sys/fs/cgroup) printed on each node, by host. With it, the
+        CPUs of each container are compared with where its devices are.
+      - Of what a node says, only its own pods' containers count.
+    type: dict
+    default: {}
   kubernetes_version:
     description: The minor version of Kubernetes, for the functions that selectors may use.
     type: str
@@ -360,6 +360,21 @@ def measured(entry: dict) -> dict:
         return {**known, "gb_per_s": None, "latency_us": None, "bytes": None, "details": {}, "problem": str(error)}
 
 
+def cpusets_of(params: dict) -> dict:
+    """The CPUs of containers by pod UID and container, of each pod as the node says that it runs on."""
+    where = {
+        pod["metadata"]["uid"]: (pod.get("spec") or {}).get("nodeName")
+        for pod in params["pods"] or ()
+        if (pod.get("metadata") or {}).get("uid")
+    }
+    found = {}
+    for host, text in params["cgroups"].items():
+        node = params["node_names"].get(host, host)
+        told = cgroup_cpusets(str(text))
+        found.update({uid: containers for uid, containers in told.items() if node and where.get(uid) == node})
+    return found
+
+
 def main() -> None:
     measurement = {
         "claim": {"type": "str", "required": True},
@@ -388,7 +403,7 @@ def main() -> None:
             "topologies": {"type": "dict", "default": {}},
             "report": {"type": "path"},
             "node_names": {"type": "dict", "default": {}},
-            "cgroups": {"type": "list", "elements": "str", "default": []},
+            "cgroups": {"type": "dict", "default": {}},
             "kubernetes_version": {"type": "str", "default": "1.37"},
             "compare": {"type": "list", "elements": "dict", "default": [], "options": comparison},
             "drivers": {"type": "dict", "default": {}},
@@ -413,9 +428,7 @@ def main() -> None:
         chosen = not params["namespaces"] or claim["metadata"]["namespace"] in params["namespaces"]
         return chosen and all(labels.get(key) == str(value) for key, value in params["labels"].items())
 
-    cpusets = {}
-    for text in params["cgroups"]:
-        cpusets.update(cgroup_cpusets(text))
+    cpusets = cpusets_of(params)
     topologies = topologies_of(module)
     try:
         check = Check(params["slices"], params["pods"], params["classes"], topologies, cpusets, engine)

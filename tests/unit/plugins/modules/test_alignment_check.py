@@ -49,6 +49,27 @@ def test_an_aligned_claim(run):
     assert run(_ansible_check_mode=True)["claims"] == answer["claims"]
 
 
+def test_a_node_says_nothing_of_another_ones_containers(run, world):
+    """Whatever it prints: the CPUs of a container count where they come from the node of its pod."""
+    uid, container = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "c" * 64
+    [pod] = world.pods
+    pod["metadata"]["uid"] = uid
+    pod["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{container}"}]
+    for one in world.claims[0]["status"]["reservedFor"]:
+        one["uid"] = uid
+    near, far = (node["cpus"] for node in world.facts["numa_nodes"][:2])
+    path = f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{container}/cpuset.cpus.effective"
+
+    def told(**cgroups):
+        names = {"host": NODE}
+        [report] = run(cgroups={host: f"{path}:{cpus}" for host, cpus in cgroups.items()}, node_names=names)["claims"]
+        return [one["cpus"] for one in report["cpus"]]
+
+    assert told(host=near) == [near] and told(host=far) == [far]
+    assert told(host=near, other=far) == [near] and told(aaa=far, host=near) == [near]
+    assert told(other=far) in ([], [None], [""])
+
+
 def test_what_comes_is_what_is_documented(run):
     answer = run(compare=[{"node": NODE, "gpu": "0000:18:00.0"}])
     assert set(answer) - {"invocation", "warnings", "deprecations"} == {*RETURN, "changed"}
