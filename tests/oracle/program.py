@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,12 +22,14 @@ class Program:
 
     def __init__(self, source: Path) -> None:
         binary = trees.CACHE / source.name
+        binary.parent.mkdir(parents=True, exist_ok=True)
         newest = max(path.stat().st_mtime for path in source.iterdir())
-        if not binary.exists() or binary.stat().st_mtime < newest:
-            binary.parent.mkdir(parents=True, exist_ok=True)
-            command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary), "."]
-            subprocess.run(command, cwd=source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
-            os.utime(binary)
+        with binary.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+            if not binary.exists() or binary.stat().st_mtime < newest:
+                command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary), "."]
+                subprocess.run(command, cwd=source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+                os.utime(binary)
         self.process = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self) -> Program:

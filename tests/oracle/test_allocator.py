@@ -39,6 +39,7 @@ except cel.EngineMissing as error:
     MISSING = str(error)
 
 pytestmark = [
+    pytest.mark.long,  # it builds a Go program
     pytest.mark.skipif(GO is None, reason="no Go toolchain to build the scheduler's allocator with"),
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "cel-expr-python is there"),
 ]
@@ -336,7 +337,7 @@ def test_what_the_scheduler_finds_in_time_is_found(oracle: Program, tell: t.Call
     machines = {name: offers("node", facts(name), drivers) for name in MACHINES}
     classes = {name: {"spec": body} for name, body in HARD.items()}
     kinds: dict[str, int] = {}
-    for _try in range(int(os.environ.get("LANEWISE_ALLOCATOR_HARD", "60"))):
+    for _try in range(int(os.environ.get("LANEWISE_ALLOCATOR_HARD", "40"))):
         node = chance.choice(list(machines.values()))
         there = [offer for offer in node if not offer.possible]
         held = [Result(0, "x", offer) for offer in chance.sample(there, chance.choice([0, 0, 1, 2, 4]))]
