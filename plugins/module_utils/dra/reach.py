@@ -328,7 +328,7 @@ def _shapes(
     for node in sorted(nodes):
         try:
             offered = offers(node, nodes[node], drivers, known, server)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             message = f"these are not facts of topology_info: {type(error).__name__} {error}"
             problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
             continue

@@ -535,6 +535,16 @@ def test_facts_of_something_else_are_told() -> None:
     assert refused(site({"devices": [GPU]}), nodes={"n": {"a": 1}})[0].path == "topology_facts of n"
 
 
+@pytest.mark.parametrize(("field", "value"), [("speed_mbps", True), ("model", "\ud800"), ("address", ["x"])])
+def test_facts_with_values_that_no_probe_gives_are_told(
+    field: str, value: t.Any, machines: t.Callable[[str], Values]
+) -> None:
+    odd = copy.deepcopy(machines("hgx-h100"))
+    for nic in odd["nics"]:
+        nic[field] = value
+    assert refused(site({"devices": [NIC]}), nodes={"n": odd})[0].rule == "bad-facts"
+
+
 @settings(max_examples=40, deadline=None)
 @given(claims_strategies.sites())
 def test_whatever_compiles_is_valid_and_compiles_again_alike(values: Values) -> None:
