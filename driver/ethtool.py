@@ -23,6 +23,12 @@ _SIOCETHTOOL = 0x8946
 _GDRVINFO, _GRINGPARAM, _SRINGPARAM, _GSTRINGS, _GPERMADDR = 0x03, 0x10, 0x11, 0x1B, 0x20
 _GPFLAGS, _SPFLAGS, _GSSET_INFO, _GFEATURES, _SFEATURES = 0x27, 0x28, 0x37, 0x3A, 0x3B
 _GCHANNELS, _SCHANNELS = 0x3C, 0x3D
+_RULE_COUNT, _GET_RULE, _ALL_RULES, _DELETE_RULE, _INSERT_RULE = 0x2E, 0x2F, 0x30, 0x31, 0x32
+_GRSSH, _SRSSH = 0x46, 0x47
+#: struct ethtool_rxnfc: its size, where its rule is, how long that is, and where in that its place stands
+_RXNFC, _RULE, _RULE_BYTES, _PLACE, _COUNT = 192, 16, 168, 160, 184
+#: struct ethtool_rxfh
+_RXFH = struct.Struct("=IIIIBB2xI")
 _SS_PRIVATE_FLAGS, _SS_FEATURES = 2, 4
 _STRING = 32
 _IFREQ = struct.Struct("@16sP16x")
@@ -153,6 +159,63 @@ class Ethtool:
     def set_channels(self, name: str, wanted: t.Mapping[str, int]) -> None:
         self._set_numbers(name, _GCHANNELS, _SCHANNELS, _CHANNELS, wanted)
 
+    def flow_rules(self, name: str) -> dict[str, str]:
+        """The rules by which the device steers or drops packets, by their place, in hexadecimal."""
+        try:
+            told = self._call(name, self._rule_request(_RULE_COUNT))
+            count = struct.unpack_from("=I", told, _COUNT)[0]
+            if not count:
+                return {}
+            request = self._rule_request(_ALL_RULES, count=count)[: _COUNT + 4] + bytes(4 * count)
+            places = struct.unpack_from(f"={count}I", self._call(name, request.ljust(_RXNFC, b"\0")), _COUNT + 4)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return {}
+            raise
+        found = {}
+        for place in places:
+            told = self._call(name, self._rule_request(_GET_RULE, place))
+            found[str(place)] = told[_RULE : _RULE + _RULE_BYTES].hex()
+        return found
+
+    def set_flow_rules(self, name: str, wanted: t.Mapping[str, str]) -> None:
+        """Removes what is not wanted, then adds what is."""
+        now = self.flow_rules(name)
+        for place, rule in now.items():
+            if wanted.get(place) != rule:
+                self._call(name, self._rule_request(_DELETE_RULE, int(place)))
+        for place, rule in wanted.items():
+            if now.get(place) != rule:
+                request = bytearray(self._rule_request(_INSERT_RULE))
+                request[_RULE : _RULE + _RULE_BYTES] = bytes.fromhex(rule)
+                self._call(name, bytes(request))
+
+    @staticmethod
+    def _rule_request(command: int, place: int = 0, count: int = 0) -> bytes:
+        request = bytearray(_RXNFC)
+        struct.pack_into("=I", request, 0, command)
+        struct.pack_into("=I", request, _RULE + _PLACE, place)
+        struct.pack_into("=I", request, _COUNT, count)
+        return bytes(request)
+
+    def spreading(self, name: str) -> str:
+        """How received packets are spread over queues: the table, key and function of RSS, in hexadecimal."""
+        try:
+            sizes = self._call(name, _RXFH.pack(_GRSSH, 0, 0, 0, 0, 0, 0))
+            _unused, _unused, table, key, _unused, _unused, _unused = _RXFH.unpack_from(sizes)
+            if not table and not key:
+                return ""
+            return self._call(name, _RXFH.pack(_GRSSH, 0, table, key, 0, 0, 0) + bytes(4 * table + key)).hex()
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return ""
+            raise
+
+    def set_spreading(self, name: str, wanted: str) -> None:
+        if wanted and wanted != self.spreading(name):
+            told = bytes.fromhex(wanted)
+            self._call(name, struct.pack("=I", _SRSSH) + told[4:])
+
     def read(self, name: str) -> dict[str, t.Any]:
         """All that can be set, as part of the host state."""
         return {
@@ -160,6 +223,8 @@ class Ethtool:
             "privateFlags": self.private_flags(name),
             "rings": self.rings(name)[0],
             "channels": self.channels(name)[0],
+            "flowRules": self.flow_rules(name),
+            "spreading": self.spreading(name),
         }
 
     def _numbers(self, name: str, command: int, fields: t.Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:

@@ -186,7 +186,9 @@ def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[st
             said += [(key, f"{key}: {_key(item)} is missing") for item in lacking]
             said += [(key, f"{key}: {_key(item)} is there in addition") for item in extra]
         elif isinstance(value, dict) and isinstance(now, dict):
-            unlike_ = [one for one in sorted({*value, *now}) if value.get(one) != now.get(one)]
+            # an older driver's record has fewer parts of ethtool
+            both = value if key == "ethtool" else {*value, *now}
+            unlike_ = [one for one in sorted(both) if value.get(one) != now.get(one)]
             said += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in unlike_]
         else:
             said.append((key, f"{key} is {now}, was {value}"))
@@ -286,6 +288,9 @@ def _restore_ethtool(name: str, state: Object, notes: list[str]) -> None:
             changed = {one: value for one, value in state[key].items() if now[key].get(one) != value}
             if changed:
                 _try(notes, f"ethtool {key}", write, name, changed)
+        if "flowRules" in state:  # not in records of older drivers
+            _try(notes, "ethtool flowRules", tool.set_flow_rules, name, state["flowRules"])
+            _try(notes, "ethtool spreading", tool.set_spreading, name, state["spreading"])
 
 
 def _restore_qdiscs(connection: Netlink, index: int, state: Object, notes: list[str]) -> None:

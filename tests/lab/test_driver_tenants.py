@@ -175,17 +175,17 @@ def test_settings_of_a_card_come_back(one: Node) -> None:
         f"ethtool -K {name} gro off rxvlan off",
         f"ethtool -s {name} advertise 0x008",
     ]
-    found, taken = python(
+    found, taken, told = python(
         one,
         f"""
 identity = Identity({device.address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
 taken = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", one]).returncode for one in {settings!r}]
-tell([outcome(take_back.take_back(identity, host, POD, dict())), taken])
+tell([outcome(take_back.take_back(identity, host, POD, dict())), taken, host["ethtool"]])
 """,
     )
-    assert taken.count(0) >= 5, taken
+    assert taken.count(0) >= 5, (dict(zip(settings, taken)), told)
     assert found == {"reasons": [], "notes": []}
 
 
@@ -247,3 +247,27 @@ sh("ip netns del other")
 """,
     )
     assert (found, place, again) == (True, "host", True)
+
+
+@pytest.mark.usefixtures("pod")
+def test_the_spreading_of_received_packets_comes_back(one: Node) -> None:
+    """By ioctl: kernels before 6.17 have no other way to set it."""
+    device = nics(one)[0]
+    name = one.interface(device)
+    one.ssh(f"ip link set {name} up")
+    found, first, changed, last = python(
+        one,
+        f"""
+from lanewise_driver.ethtool import Ethtool
+identity = Identity({device.address!r}, None, {name!r})
+host = interfaces.snapshot(identity)
+interfaces.attach(identity, host, dict(addresses=[]), POD)
+sh("ip netns exec pod ethtool -X {name} equal 1")
+with Ethtool(POD) as tool:
+    changed = tool.spreading({name!r})
+found = take_back.take_back(identity, host, POD, dict())
+tell([outcome(found), host["ethtool"]["spreading"], changed, interfaces.snapshot(identity)["ethtool"]["spreading"]])
+""",
+    )
+    assert found == {"reasons": [], "notes": []}
+    assert first == last != changed
