@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -58,8 +59,10 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     timer = ["systemd-run", f"--unit={_unit(name)}", f"--on-active={seconds}", "--timer-property=AccuracySec=100ms"]
     try:
         system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
-    except HostError:
-        os.unlink(path)  # nothing was changed yet, and nobody would ever undo it
+    except BaseException:
+        # nothing was changed yet, and nobody would ever undo it, while it would keep other runs away
+        with contextlib.suppress(OSError):
+            os.unlink(path)
         raise
     return name
 

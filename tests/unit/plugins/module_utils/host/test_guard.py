@@ -213,3 +213,18 @@ def test_what_runs_at_boot_is_taken_back_too(tmp_path: Path, monkeypatch: pytest
     assert files["DESIRED"].read_text() == '{"old": 1}'
     assert not files["PROGRAM"].exists() and not files["UNIT_PATH"].exists()
     assert ["systemctl", "disable", program.UNIT] in asked
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("x"), KeyboardInterrupt()])
+def test_no_file_waits_where_no_timer_could_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def run(_argv: list[str]) -> tuple[int, str, str]:
+        raise error
+
+    monkeypatch.setattr(guard, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(guard, "_PROGRAM", str(tmp_path / "fabric.pyz"))
+    monkeypatch.setattr(System, "exists", lambda _self, _path: True)
+    with pytest.raises((HostError, ValueError, KeyboardInterrupt)):
+        guard.arm(System(run=run), [CHANGE], 60)
+    assert not list(tmp_path.glob("undo-*"))
