@@ -356,7 +356,7 @@ def _device(
     )
     device = _with_attributes(device_name(nic["address"]), values)
     # A VF's share of the port is a setting and not a fact, so VFs have no bandwidth to count on.
-    if nic["speed_mbps"] and not nic["physfn"]:
+    if _is_rate(nic["speed_mbps"]) and not nic["physfn"]:
         device["capacity"] = {"bandwidth": {"value": _rate(nic["speed_mbps"])}}
     if nic["up"] is False:
         device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
@@ -383,7 +383,7 @@ def _interface_device(entry: Facts, facts: Facts, policy: Policy) -> dict[str, t
             "up": up,
         },
     )
-    if entry["speed_mbps"]:
+    if _is_rate(entry["speed_mbps"]):
         device["capacity"] = {"bandwidth": {"value": _rate(entry["speed_mbps"])}}
     if up is False:
         device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
@@ -410,6 +410,10 @@ def _attribute(value: t.Any) -> dict[str, t.Any] | None:
     if isinstance(value, str) and value and len(value.encode()) <= _VALUE_BYTES:
         return {"string": value}
     return None
+
+
+def _is_rate(mbps: t.Any) -> bool:
+    return isinstance(mbps, int) and not isinstance(mbps, bool) and mbps > 0
 
 
 def _rate(mbps: int) -> str:

@@ -535,7 +535,7 @@ def test_facts_of_something_else_are_told() -> None:
     assert refused(site({"devices": [GPU]}), nodes={"n": {"a": 1}})[0].path == "topology_facts of n"
 
 
-@pytest.mark.parametrize(("field", "value"), [("speed_mbps", True), ("model", "\ud800"), ("address", ["x"])])
+@pytest.mark.parametrize(("field", "value"), [("model", "\ud800"), ("address", ["x"])])
 def test_facts_with_values_that_no_probe_gives_are_told(
     field: str, value: t.Any, machines: t.Callable[[str], Values]
 ) -> None:
@@ -543,6 +543,15 @@ def test_facts_with_values_that_no_probe_gives_are_told(
     for nic in odd["nics"]:
         nic[field] = value
     assert refused(site({"devices": [NIC]}), nodes={"n": odd})[0].rule == "bad-facts"
+
+
+def test_a_rate_that_is_none_is_no_capacity(machines: t.Callable[[str], Values]) -> None:
+    odd = copy.deepcopy(machines("hgx-h100"))
+    for nic in odd["nics"]:
+        nic["speed_mbps"] = True
+    assert compile_site(site({"devices": [NIC]}), {"n": odd}).reach[0].nodes == ["n"]
+    wide = site({"devices": [{**NIC, "bandwidth": "1G"}]})
+    assert refused(wide, nodes={"n": odd})[0].rule == "unreachable"
 
 
 @settings(max_examples=40, deadline=None)
