@@ -470,6 +470,16 @@ def pods_inside(folder: Path) -> Figures:
         )
 
 
+# beside another driver
+
+
+def dranet(folder: Path) -> Figures:
+    """All settings of tests.bench.dranet, 30 rounds of each: an hour and a half."""
+    from tests.bench import dranet as beside
+
+    yield from beside.everything()
+
+
 # running them
 
 
@@ -483,7 +493,10 @@ PARTS: dict[str, t.Callable[[Path], Figures]] = {
     "vfs": vfs,
     "claims": claims,
     "pods": pods,
+    "dranet": dranet,
 }
+#: Seconds for a part that takes longer than PATIENCE.
+_LONG = {"dranet": 10800.0}
 _INNER = {"claims-inside": claims_inside, "pods-inside": pods_inside}
 
 
@@ -537,7 +550,7 @@ def driver(trees: Path) -> Figures:
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in folders if path.startswith("/"))
         for part in PARTS:
             try:
-                yield from _child([python, "-m", "tests.bench.driver", part])
+                yield from _child([python, "-m", "tests.bench.driver", part], _LONG.get(part, PATIENCE))
             except (Left, subprocess.TimeoutExpired) as why:
                 print(f"driver: {part} left out: {why}", file=sys.stderr)
 
