@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import LONGEST, Refused, check, clipped, fault
+from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
+    LONGEST,
+    Refused,
+    check,
+    clipped,
+    fault,
+    prepare,
+)
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
 
 #: How much is shown of what a module printed that is no answer, and how many warnings.
@@ -24,6 +31,12 @@ class NodeAction(SiteAction):
     _supports_async = True
     #: The form of the module's own answer, for `answers.check`.
     ANSWER: t.ClassVar[t.Any]
+
+    def __init_subclass__(cls, **options: t.Any) -> None:
+        """Prepare the check where the plugin is loaded first, which is before Ansible forks a process a task."""
+        super().__init_subclass__(**options)
+        if "ANSWER" in cls.__dict__:
+            prepare(cls.ANSWER)
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
