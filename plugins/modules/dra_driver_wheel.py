@@ -109,7 +109,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra", "topology", "uplinks")))
-SUFFIXES = (".py", ".yaml")
+SUFFIXES = (".py", ".sh", ".yaml")
 PROJECT = "pyproject.toml"
 NAME = "lanewise_driver"
 #: Files in the wheel get this time (1980-01-01, the first that a zip archive knows), or each build would differ.
