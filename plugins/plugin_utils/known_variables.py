@@ -40,6 +40,7 @@ OF_PLAYBOOKS = (
 OF_PLAYS = (
     *("site_asked", "site_begun", "site_claims_problem", "site_drift", "site_looked", "site_plan", "site_problems"),
     *("site_stands", "site_state", "replace_nic_told"),
+    *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
 )
 #: How alike two names must be for one to be taken for the other.
 _ALIKE = 0.8
