@@ -144,6 +144,7 @@ class Driver:
             STATE / "state": "*",
             STATE / "metadata": "*",
             Path("/run/lanewise/netns"): "*",
+            Path("/run/lanewise/attached"): "*",
             Path("/var/run/cdi"): "k8s.lanewise.dev*",
         }
         return sorted(str(path) for folder, pattern in patterns.items() for path in folder.glob(pattern))
