@@ -200,16 +200,17 @@ class Reader:
             return False
         return True
 
-    def link(self, path: str, expected: bool = True) -> str | None:
+    def link(self, path: str, expected: bool = True, fresh: bool = False) -> str | None:
         """Where a symbolic link points, as an absolute path of the node, or None where it is no link.
 
         Something else in its place is reported where a link is C(expected): recorded trees may have plain directories
         below /sys/class and /sys/bus.
 
         The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
-        step is the whole resolution.
+        step is the whole resolution. Each link is read once, unless C(fresh) asks for what it is now, as of a driver
+        that is bound and unbound.
         """
-        target = self._links.get(path)
+        target = None if fresh else self._links.get(path)
         if target is None:
             target = self._read_link(path, expected)
             if target is not None:
