@@ -263,7 +263,7 @@ class Cluster:
         delay = 0.1
         fresh = False
         while True:
-            wait = 0.0
+            wait, last = 0.0, DriverError("not asked yet")
             try:
                 with trace.step(str(asked)):
                     return self._once(asked)
@@ -276,7 +276,7 @@ class Cluster:
                 if error.status not in _RETRIED:
                     raise
                 wait = float(error.retry_after)
-                last: DriverError = error
+                last = error
             except Unreachable as error:
                 last = error
             wait = max(wait, delay * random.uniform(0.5, 1.5))

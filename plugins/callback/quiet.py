@@ -21,7 +21,7 @@ extends_documentation_fragment:
   - default_callback
   - result_format_callback
 requirements:
-  - Set as C(stdout_callback) in C(ansible.cfg), or by E(ANSIBLE_STDOUT_CALLBACK).
+  - Set as C(stdout_callback) in C(ansible.cfg), or by C(ANSIBLE_STDOUT_CALLBACK).
 """
 
 import typing as t

@@ -80,7 +80,8 @@ def parse(text: str) -> Owner | None:
         return None
     texts = [value for name, value in values.items() if name != "process"]
     fit = all(isinstance(one, str) and len(one) <= _LONGEST and one.isprintable() for one in texts)
-    if not fit or type(values["process"]) is not int or not 0 < values["process"] < 2**31:
+    process = values["process"]
+    if not fit or not isinstance(process, int) or isinstance(process, bool) or not 0 < process < 2**31:
         return None
     return Owner(**values)
 

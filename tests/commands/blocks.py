@@ -58,14 +58,14 @@ class Block(t.NamedTuple):
 def blocks(page: Path) -> list[Block]:
     """Raises ValueError for a fence with words that are not known, or that is not a C(console) block with commands."""
     found: list[Block] = []
-    fence: tuple[int, list[str], list[str]] | None = None
+    start, words, lines = 0, [""], [""]
+    inside = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         mark = re.match(r"\s*```(.*)$", line)
-        if mark and fence is None:
-            fence = (number, mark[1].split(), [])
-        elif mark and fence is not None:
-            start, words, lines = fence
-            fence = None
+        if mark and not inside:
+            start, words, lines, inside = number, mark[1].split(), [], True
+        elif mark:
+            inside = False
             if words[:1] in (["sh"], ["bash"], ["shell"]):
                 raise ValueError(f"{page}:{start}: write commands as a 'console' block, each after '$ '")
             if words[:1] == ["console"]:
@@ -73,8 +73,8 @@ def blocks(page: Path) -> list[Block]:
                 if not block.commands or not {word for word in block.words if not word.isdigit()} <= KNOWN:
                     raise ValueError(f"{block}: no command after '$ ', or a word besides {', '.join(sorted(KNOWN))}")
                 found.append(block)
-        elif fence is not None:
-            fence[2].append(line)
+        elif inside:
+            lines.append(line)
     return found
 
 

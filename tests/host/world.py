@@ -380,7 +380,7 @@ class World:
         attributes = dict(one["attrs"])
         key = self.key(attributes["IFLA_IFNAME"])
         for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:  # the kernel's own lists have an address for each
-            names = {name: value for name, value in info["attrs"]}
+            names = dict(info["attrs"])
             number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in names.values())
             if number in self.vfs[key] and "mac" not in names:
                 info["attrs"].append(vf.encoded(number, "mac", self.vfs[key][number]["mac"]))

@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import O
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION
 from environment import ensure
 
-PYTHON = next((path for name in ("3.11", "3.12") if (path := shutil.which(f"python{name}"))), None)
+PYTHON = shutil.which("python3.11") or shutil.which("python3.12")
 
 
 def test_the_oldest_version_is_that_of_the_metadata() -> None:
