@@ -130,7 +130,7 @@ class System:
 
     def link(self, path: str) -> str | None:
         """The last part of where a symbolic link points, such as the name of a driver; None where it is no link."""
-        target = self.reader.link(path, expected=False, fresh=True)
+        target = self.reader.link(path, expected=False)
         return target.rpartition("/")[2] if target else None
 
     def exists(self, path: str) -> bool:

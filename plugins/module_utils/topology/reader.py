@@ -39,12 +39,13 @@ class Reader:
     C(path: reason).
     """
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", links_stay: bool = False) -> None:
+        """C(links_stay) says that this reader looks once and is not kept, so that each link is read once."""
         self.root = posixpath.normpath(root)
         self._prefix = "" if self.root == "/" else self.root
         self._real_root = os.path.realpath(self.root)
         self._inside: dict[str, bool] = {"": True}
-        self._links: dict[str, str] = {}
+        self._links: dict[str, str] | None = {} if links_stay else None
         self.unreadable: list[str] = []
         self.unreadable_count = 0
 
@@ -200,20 +201,19 @@ class Reader:
             return False
         return True
 
-    def link(self, path: str, expected: bool = True, fresh: bool = False) -> str | None:
+    def link(self, path: str, expected: bool = True) -> str | None:
         """Where a symbolic link points, as an absolute path of the node, or None where it is no link.
 
         Something else in its place is reported where a link is C(expected): recorded trees may have plain directories
         below /sys/class and /sys/bus.
 
         The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
-        step is the whole resolution. Each link is read once, unless C(fresh) asks for what it is now, as of a driver
-        that is bound and unbound.
+        step is the whole resolution.
         """
-        target = None if fresh else self._links.get(path)
+        target = self._links.get(path) if self._links else None
         if target is None:
             target = self._read_link(path, expected)
-            if target is not None:
+            if target is not None and self._links is not None:
                 self._links[path] = target
         return target
 
