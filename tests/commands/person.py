@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environment import tracked
+from ansible_collections.lanewise.dra.tools.environment import tracked
 
 _NOBODY = 65534
 #: How this machine reaches package indexes; the rest of a person's environment is their own.

@@ -356,7 +356,9 @@ def test_a_nested_claim_is_refused(depth: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../../../etc", "/etc", "a/b", "..", "a\n{}", "a\0", "Upper", "x" * 64, "x" * 200_000, "\ud800", " "]
+    "name",
+    ["../../../etc", "/etc", "a/b", "..", "a\n{}", "a\0", "Upper", "x" * 64, "x" * 200_000, "\ud800", " "],
+    ids=lambda name: ascii(name[:20]),  # of which half a character could not be reported
 )
 def test_the_name_of_a_claim_in_its_pod_is_no_path(name: str) -> None:
     of = claim([result("nic", PF)])

@@ -16,11 +16,11 @@ import time
 import typing as t
 from pathlib import Path
 
-import lab
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, wait_for_ipv6
-from environment import Missing
+from ansible_collections.lanewise.dra.tools import lab
+from environment import Missing  # tools/lab.py has put its folder on the path
 from lanewise_driver import interfaces, take_back
 from lanewise_driver.interfaces import Identity
 

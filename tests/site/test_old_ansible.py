@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import OLDEST
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION
-from environment import ensure
+from ansible_collections.lanewise.dra.tools.environment import ensure
 
 PYTHON = shutil.which("python3.11") or shutil.which("python3.12")
 
