@@ -90,5 +90,6 @@ def remove(identity: Identity, host: Object, netns: Path | None, config: Config)
                         stacked.end_inside(inside, parent, from_node=True)
         if parent is not None and parent.up and not host["up"]:
             with step(f"set {parent.name} down, as it was"):
-                if not stacked.evidence(outside, parent):
+                says, _uppers = stacked.lasting(outside, parent)  # the pod's may be about to end with its namespace
+                if not says:
                     links.set_up(outside, parent.index, False)

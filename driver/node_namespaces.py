@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import typing as t
 
 from . import netns
@@ -21,6 +22,8 @@ from . import netns
 _PROC = "/proc"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _NAME = "net:["
+#: How long what no namespace shows may be in one that the kernel is about to end, and the first pause, in seconds.
+ENDING, _PAUSE = 2.5, 0.01
 
 Key = tuple[int, int]
 
@@ -32,6 +35,20 @@ class Namespace(t.NamedTuple):
     descriptor: int
     key: Key
     owner: str
+
+
+def looks(patience: float = ENDING) -> t.Iterator[None]:
+    """A turn for each look at something that no namespace shows; at least one, the last one after C(patience) seconds.
+
+    A namespace can be listed no more once its last user is gone, but the kernel ends it some time after that
+    (cleanup_net in net/core/net_namespace.c, a kernel worker's). Until then what is in it is still there.
+    """
+    pause, end = _PAUSE, time.monotonic() + patience
+    yield
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause *= 2
+        yield
 
 
 def all_but_own() -> t.Iterator[Namespace]:

@@ -183,21 +183,46 @@ def found(connection: Netlink, link: links.Link) -> list[Upper]:
         os.close(own)
 
 
-def strangers(connection: Netlink, link: links.Link) -> str:
+def lasting(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> tuple[str, list[Upper]]:
+    """What says that something is made of an interface of the node (:func:`evidence`), and all of it that is listed.
+
+    Where nothing can be listed, it is asked again for C(patience) seconds, as the kernel may be about to end the
+    namespace (:func:`node_namespaces.looks`). Raises OSError.
+    """
+    says, here = "", list[Upper]()
+    for _turn in node_namespaces.looks(patience):
+        says = evidence(connection, link)
+        here = found(connection, link) if says else []
+        if not says or here or link.master:
+            break
+    return says, here
+
+
+def strangers(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
     """Who else could read and send what a pod does that gets an interface of the node; empty where nobody could. What
     the node itself made of it in its own namespace is its own affair. Raises OSError.
 
     Any pod with NET_ADMIN and without a user namespace may make a macvlan of an interface of the node in its own
     namespace, as the kernel takes its rights for those over the node's (rtnl_newlink, IFLA_LINK_NETNSID).
     """
-    says = evidence(connection, link)
+    says, here = lasting(connection, link, patience)
     if not says:
         return ""
-    here = found(connection, link)
     others = [str(one) for one in here if one.key is not None]
     if others:
         return f"{', '.join(others[:4])} is made of it"
     return "" if here or link.master else f"{says}, in a network namespace that no process and no mount shows"
+
+
+def hidden_vlans(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
+    """As :func:`strangers`, of VLANs that no namespace shows. Raises OSError."""
+    numbers: list[int] = []
+    for _turn in node_namespaces.looks(patience):
+        numbers = vlans(connection, link)
+        if len(numbers) <= sum(one.kind == "vlan" for one in found(connection, link) if numbers):
+            return ""
+    some = ", ".join(map(str, numbers[:8]))
+    return f"of VLAN {some} one is made of it, in a network namespace that no process and no mount shows"
 
 
 def namespace_number(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:

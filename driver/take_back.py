@@ -62,14 +62,20 @@ class Outcome:
 
 
 def take_back(
-    identity_: Identity, host: Object, netns: Path | None, config: Config, policy: str = reset.NEVER
+    identity_: Identity,
+    host: Object,
+    netns: Path | None,
+    config: Config,
+    policy: str = reset.NEVER,
+    patience: float = node_namespaces.ENDING,
 ) -> Outcome:
     """Converges to the host state wherever the interface is; from any state that attach or detach left when killed.
 
     C(netns) may be None or no longer alive. The kernel has then put hardware back on the node, under the name it had in
     the pod or C(devN), and destroyed virtual interfaces, which is told. One that the pod moved on is looked for in all
-    namespaces of the node. C(policy) says when a PCI function is reset (reset.POLICIES). KernelError only where the
-    interface did not come back to the node.
+    namespaces of the node. C(policy) says when a PCI function is reset (reset.POLICIES). C(patience) is for how many
+    seconds something in a namespace that nothing shows is waited for, as the kernel may be about to end that namespace.
+    KernelError only where the interface did not come back to the node.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
@@ -84,19 +90,14 @@ def take_back(
                 _leave(connection, found, identity_, host)
     with Netlink() as connection:
         with step(f"look for {identity_.name} on the node"):
-            link = identity.find(connection, identity_, None, tagged=True)
-            if link is None and _fetch(connection, identity_, host):
-                link = identity.find(connection, identity_, None, tagged=True)
-            if link is None and known is not None and identity_.address is None:
-                if identity.at_home(connection, identity_, known):
-                    link = identity.find(connection, identity_, None)  # as a call before this one left it
+            link = _look(connection, identity_, host, patience)
         fresh = False
         if (link is None or policy == reset.ALWAYS) and policy != reset.NEVER:
             if not reset.impossible(identity_.address):
                 link, fresh = _anew(connection, identity_), True
         if link is None:
             return Outcome(notes=_gone(connection, identity_, known))
-        outcome = _make_as_it_was(connection, link, identity_, host)
+        outcome = _make_as_it_was(connection, link, identity_, host, patience)
         if policy == reset.ALWAYS and not fresh and identity_.address is not None:
             outcome.notes.append(f"{host['name']} is not reset: {reset.impossible(identity_.address)}")
         if outcome.reasons and policy == reset.WHEN_CHANGED and not fresh:
@@ -106,16 +107,40 @@ def take_back(
                     text=f"{outcome.reasons[-1].text}; it is not reset, as {why}"
                 )
             else:
-                outcome = _make_as_it_was(connection, _anew(connection, identity_), identity_, host)
+                outcome = _make_as_it_was(connection, _anew(connection, identity_), identity_, host, patience)
         if identity_.address is None:
             with step(f"take the mark off {host['name']}"):
                 links.altnames(connection, link.index, [identity.tag(identity_)], add=False)
         return outcome
 
 
-def _make_as_it_was(connection: Netlink, link: links.Link, identity_: Identity, host: Object) -> Outcome:
+def _look(connection: Netlink, identity_: Identity, host: Object, patience: float) -> links.Link | None:
+    """The interface on the node, where it is brought from whichever namespace it is in. None where none shows it."""
+    known = host.get(host_state.MARK)
+    for _turn in node_namespaces.looks(patience):
+        link = identity.find(connection, identity_, None, tagged=True)
+        if link is None and _fetch(connection, identity_, host):
+            link = identity.find(connection, identity_, None, tagged=True)
+        if link is None and known is not None and identity_.address is None:
+            if identity.at_home(connection, identity_, known):
+                link = identity.find(connection, identity_, None)  # as a call before this one left it
+        if link is not None or not _somewhere(connection, identity_, known):
+            return link
+    return None
+
+
+def _somewhere(connection: Netlink, identity_: Identity, known: Object | None) -> bool:
+    """Whether the node has an interface that no namespace shows: the function is there, or the other end is."""
+    if identity_.address is not None:
+        return os.path.exists(f"{PCI}/{identity_.address}")
+    return known is not None and identity.other_end(connection, known) is not None
+
+
+def _make_as_it_was(
+    connection: Netlink, link: links.Link, identity_: Identity, host: Object, patience: float
+) -> Outcome:
     """Ends what is made of an interface of the node, restores it, and compares."""
-    outcome = Outcome(reasons=_end_stacked(connection, link, host))
+    outcome = Outcome(reasons=_end_stacked(connection, link, host, patience))
     with step(f"restore {host['name']} on the node"):
         notes, unlike = _restore(connection, link, host, identity_.address)
     outcome.notes = notes
@@ -167,23 +192,22 @@ def _fetch(connection: Netlink, identity_: Identity, host: Object) -> bool:
 def _gone(connection: Netlink, identity_: Identity, known: Object | None) -> list[str]:
     """What to say of an interface that no namespace shows. KernelError where it is somewhere all the same."""
     says = f"take {identity_.name} back from the pod"
+    with step(f"look for {identity_.name} on the node"):
+        there = _somewhere(connection, identity_, known)
     if identity_.address is not None:
-        if not os.path.exists(f"{PCI}/{identity_.address}"):
+        if not there:
             return [f"{identity_.name} is gone: the node has no PCI function {identity_.address} any more"]
         raise KernelError(says, errno.ENODEV, "it is in no network namespace that a process or a mount shows")
+    if there:
+        hidden = "its other end is still there, so it is in a network namespace that no process and no mount shows"
+        raise KernelError(says, errno.ENODEV, hidden)
     with step(f"look for {identity_.name} on the node"):
-        if known is not None and identity.other_end(connection, known) is not None:
-            raise KernelError(
-                says,
-                errno.ENODEV,
-                "its other end is still there, so it is in a network namespace that no process and no mount shows",
-            )
         if links.get(connection, name=identity_.name) is None:
             return [f"{identity_.name} is gone: virtual interfaces end with their network namespace"]
     return []
 
 
-def _end_stacked(connection: Netlink, link: links.Link, host: Object) -> list[Reason]:
+def _end_stacked(connection: Netlink, link: links.Link, host: Object, patience: float) -> list[Reason]:
     """Ends what is made of an interface of the node, but for what was before the pod had it; why others must not have
     the interface."""
     name = host["name"]
@@ -191,18 +215,10 @@ def _end_stacked(connection: Netlink, link: links.Link, host: Object) -> list[Re
         if not stacked.evidence(connection, link) and not stacked.vlans(connection, link):
             return []
         stacked.end(connection, link, host.get(host_state.UPPERS, ()))
-        says = stacked.strangers(connection, link) or _hidden_vlans(connection, link)
+        says = stacked.strangers(connection, link, patience) or stacked.hidden_vlans(connection, link, patience)
     return (
         [Reason(STACKED, f"{name}: {says}: whoever has that can read and send what the next pod does")] if says else []
     )
-
-
-def _hidden_vlans(connection: Netlink, link: links.Link) -> str:
-    numbers = stacked.vlans(connection, link)
-    if len(numbers) <= sum(one.kind == "vlan" for one in stacked.found(connection, link) if numbers):
-        return ""
-    some = ", ".join(map(str, numbers[:8]))
-    return f"of VLAN {some} one is made of it, in a network namespace that no process and no mount shows"
 
 
 def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:

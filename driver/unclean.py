@@ -130,7 +130,7 @@ class Unclean:
             identity = Device.from_json(entry.known).identity
         except ValueError as error:
             raise KernelError(f"look at {entry.device}", 0, f"its note cannot be used: {error}") from error
-        outcome = take_back.take_back(identity, entry.host, None, {})
+        outcome = take_back.take_back(identity, entry.host, None, {}, patience=0)  # it is tried again
         if self.settle(entry.device, entry.known, entry.host, outcome):
             return False
         log.info("%s is as it was again, and is given to pods again", entry.device)

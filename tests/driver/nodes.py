@@ -7,6 +7,7 @@ node, with veth pairs as its interfaces; other network namespaces are the pods."
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -156,6 +157,18 @@ class Hidden:
     def end(self) -> None:
         self.show()
         os.close(self.descriptor)
+
+
+@contextlib.contextmanager
+def busy() -> t.Iterator[None]:
+    """A machine whose processors have something else to do all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _each in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def pair(name: str, peer: str = "", up: bool = True) -> None:

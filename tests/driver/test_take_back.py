@@ -17,6 +17,7 @@ import random
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -24,6 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
     Hidden,
     Pod,
+    busy,
     on_a_node,
     pair,
     run,
@@ -126,6 +128,49 @@ def test_a_macvlan_in_a_hidden_namespace(how: str) -> None:
         # as soon as it can be seen, it is ended
         assert take_back.take_back(ONE, host, None, {}) == take_back.Outcome()
         assert "tap0" not in hidden.run("ip -o link")
+
+
+@pytest.mark.parametrize("made", ["macvlan bridge", "vlan"])
+@on_a_node
+def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(made: str) -> None:
+    """A namespace cannot be listed once its last user is gone, and ends some time after that."""
+    pair("one")
+    if not supported(MADE[made].split()[1]):
+        pytest.skip(f"this kernel makes no {made}")
+    host = interfaces.snapshot(ONE)
+    hidden = Hidden(passed=True)
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        pod.run(f"ip link add link one name tap0 {MADE[made]}")
+        pod.run(f"ip link set tap0 netns {hidden.path()}")
+        hidden.hide()
+        impatient = take_back.take_back(ONE, host, pod.pin, {}, patience=0)
+        assert [one.word for one in impatient.reasons] == ["stacked"]
+        ending = threading.Timer(0.2, hidden.end)
+        ending.start()
+        assert take_back.take_back(ONE, host, None, {}, patience=120) == take_back.Outcome()
+        ending.join()
+
+
+@on_a_node
+def test_what_ended_with_its_pod_keeps_an_interface_from_nobody() -> None:
+    """On a busy machine, where the kernel ends many namespaces at once: as hardware comes back, and at the next pod."""
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with busy():
+        for _turn in range(3):
+            pods = [Pod(f"pod{number}") for number in range(30)]
+            interfaces.attach(ONE, host, {}, pods[-1].pin)
+            pods[-1].run(f"ip link add link one name tap0 type macvlan; ip link set one netns {os.getpid()}")
+            for pod in pods:
+                pod.end()
+            assert take_back.take_back(ONE, host, None, {}) == take_back.Outcome()
+            with Pod("other") as other:
+                tap_from_afar(other, "one")
+            with Pod("next") as follower:
+                interfaces.attach(ONE, host, {}, follower.pin)
+                assert take_back.take_back(ONE, host, follower.pin, {}) == take_back.Outcome()
+            run("ip link del cni0", check=False)  # unless it went with the other pod
 
 
 @on_a_node
