@@ -34,6 +34,7 @@ AT_HOME = {
     "dra_driver_access",
     "dra_driver_wheel",
     "dra_manifests",
+    "dra_objects_info",
     "dra_render",
     "nic_replacement",
     "known_variables",
