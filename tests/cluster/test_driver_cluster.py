@@ -702,6 +702,7 @@ def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str
     plane.expect("PUT", f"{SLICES}/{one['metadata']['name']}", one)
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
     stray = a_slice(name, pool={"name": "stray", "generation": 7, "resourceSliceCount": 1})
+    stray["metadata"]["name"] = driver_slices.slice_name(7, DRIVER, name)
     plane.expect("POST", SLICES, stray)
     until(lambda: len(installed.slices(name)) == 1)
 
