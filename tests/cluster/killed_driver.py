@@ -59,7 +59,8 @@ FILE = Path(sys.argv[1])
 
 @dataclass
 class Target:
-    """The operation that is not to end, while it runs: the changes it has made, and how many it may."""
+    """The operation that is not to end, while it runs: the changes it has made, and how many it may. Of two that run at
+    once, as a pod's devices are attached early while its hook asks already, it is the first."""
 
     name: str = ""
     changes: int = 0
@@ -68,8 +69,10 @@ class Target:
 
 
 TARGET = Target()
-#: Operations that run, innermost last. The test has one claim at a time.
+#: Operations that run in the target's thread, innermost last.
 RUNNING: list[str] = []
+#: Held to choose the target.
+CHOICE = threading.Lock()
 
 
 def change(what: str) -> None:
@@ -123,15 +126,20 @@ def begin(name: str) -> bool:
         wanted, number = FILE.read_text().split()
     except FileNotFoundError:
         return False
-    if name == wanted:
+    with CHOICE:
+        if name != wanted or TARGET.name:
+            return False
         TARGET.name, TARGET.changes, TARGET.limit, TARGET.thread = name, 0, int(number), threading.get_ident()
-    return name == wanted
+    return True
 
 
 @contextlib.contextmanager
 def operation(self: Metrics, name: str) -> t.Iterator[None]:
     wanted = begin(name)
     with _operation(self, name):
+        if not TARGET.name or threading.get_ident() != TARGET.thread:
+            yield
+            return
         RUNNING.append(name)
         try:
             yield

@@ -155,7 +155,7 @@ class Scene:
         for path in (STATE / "state").glob("*.json"):
             with contextlib.suppress(FileNotFoundError):  # it is removed just now
                 record = json.loads(path.read_text())
-                found[record["pod"]["name"]] = record["phase"]
+                found[record["pod"]["name"]] = record.get("phase", "prepared")  # its default is not written
         return found
 
     def has_interfaces(self, name: str) -> bool:
