@@ -91,6 +91,17 @@ class ClaimFiles:
                 self.paths.attached(uid).touch(mode=0o600)
             else:
                 self.paths.attached(uid).unlink(missing_ok=True)
+                self.paths.early(uid).unlink(missing_ok=True)
+
+    def set_early(self, uid: str, early: bool) -> None:
+        """Note that no container has come yet for the claim's devices; or that one has. Hooks that find them attached
+        say so themselves. It is for people who look why a pod does not start: nothing else goes by it."""
+        with contextlib.suppress(OSError):
+            if early:
+                self.paths.early_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.paths.early(uid).write_bytes(b"")
+            else:
+                self.paths.early(uid).unlink(missing_ok=True)
 
     def remove(self, uid: str) -> None:
         """Remove all of a claim."""
@@ -104,9 +115,17 @@ class ClaimFiles:
         """The UIDs of claims that have any file or a pin."""
         with _disk():
             found = cdi.written(self.paths) | metadata.written(self.paths)
-            for folder in (self.paths.netns_dir, self.paths.attached_dir):
+            for folder in (self.paths.netns_dir, self.paths.attached_dir, self.paths.early_dir):
                 found |= set(os.listdir(folder)) if folder.is_dir() else set()
             return found
+
+
+def awaited(paths: Paths, uid: str) -> bool:
+    """Whether a claim was attached early, and no container has come yet."""
+    try:
+        return paths.early(uid).stat().st_size == 0
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -175,6 +175,7 @@ class Service:
                 self._next_pod.check(request.uid, request.pod_uid)
                 with self._claim(request.uid):
                     self._attach_once(request)
+                    self.files.set_early(request.uid, False)
             except Busy:
                 raise  # the hook tries again by itself, and tells in the end
             except DriverError as error:
@@ -188,6 +189,7 @@ class Service:
         with trace.operation("attach"), self._claim(request.uid):
             record = self._load(request.uid)
             if record and record.phase == PREPARED and record.pod and record.pod.uid == request.pod_uid:
+                self.files.set_early(request.uid, True)  # before hooks can find it attached
                 self._attach_once(request)
 
     def waiting(self, pod_uid: str = "") -> list[str]:

@@ -253,16 +253,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     )
     records, broken = _records(paths)
     yield "the records of claims can be read", broken
-    yield (
-        "containers fetch what is prepared for them",
-        [
-            f"claim {record.namespace}/{record.name}: prepared since {record.since}, and no container of pod "
-            f"{_pod(record)} has its devices. The pod's events tell why; with 'unresolvable CDI devices' the container "
-            f"runtime does not read {paths.cdi_dir}"
-            for record in records
-            if record.phase == PREPARED and record.held and _age(record.since) > PATIENCE
-        ],
-    )
+    yield "containers fetch what is prepared for them", _unfetched(paths, records)
     lost = [
         f"claim {record.namespace}/{record.name}: the network namespace of pod {_pod(record)} is gone"
         for record in records
@@ -270,6 +261,20 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     ]
     yield "pods have their network namespaces", lost
     yield "devices are as they were before pods had them", [f"{name}: {one.text}" for name, one in _unclean(paths)]
+
+
+def _unfetched(paths: Paths, records: t.Sequence[Record]) -> list[str]:
+    """Of each claim whose containers have not come for too long. Its devices may be in the pod's network by then."""
+    from .claim_files import awaited
+
+    return [
+        f"claim {record.namespace}/{record.name}: {record.phase} since {record.since}, and no container of pod "
+        f"{_pod(record)} has come for its devices. The pod's events tell why; with 'unresolvable CDI devices' the "
+        f"container runtime does not read {paths.cdi_dir}"
+        for record in records
+        if record.held and _age(record.since) > PATIENCE
+        if record.phase == PREPARED or (record.phase == ATTACHED and awaited(paths, record.uid))
+    ]
 
 
 def _failed_units() -> list[str]:

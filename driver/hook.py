@@ -69,6 +69,7 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
     except OSError as error:
         raise Failure(f"the container's process {pid}: {error.strerror}") from None
     if attached(os.path.dirname(path), uid, netns):
+        _came(os.path.dirname(path), uid)
         return
     request = f"{uid} {pid}\n".encode() + state
     unfinished = Again("the driver has not finished")
@@ -83,6 +84,16 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
             if isinstance(reason, Told):
                 unfinished = reason  # says more than that the time was over in the middle of a try
         time.sleep(_PAUSE)
+
+
+def _came(folder: str, uid: str) -> None:
+    """Note that a container has come for a claim that was attached before (Paths.early)."""
+    try:
+        note = os.open(f"{folder}/early/{uid}", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(note, b"came\n")
+        os.close(note)
+    except OSError:
+        pass  # it was attached when its container asked, or it cannot be noted: the devices are there
 
 
 def attached(folder: str, uid: str, netns: int) -> bool:

@@ -27,6 +27,10 @@ if [ -e "$folder/attached/$uid" ]; then
         pid=${value%%[!0-9]*}
     done
     if [ -n "$pid" ] && [ "/proc/$pid/ns/net" -ef "$folder/netns/$uid" ]; then
+        # attached before any container came: one has now, which the doctor asks for
+        if [ -e "$folder/early/$uid" ]; then
+            { echo came >"$folder/early/$uid"; } 2>/dev/null
+        fi
         exit 0
     fi
 fi

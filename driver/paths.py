@@ -81,6 +81,11 @@ class Paths:
         return self.run_dir / "attached"
 
     @property
+    def early_dir(self) -> Path:
+        """One file a claim that was attached before a container asked for it (early.py): empty until one has come."""
+        return self.run_dir / "early"
+
+    @property
     def serialize_lock(self) -> Path:
         """Held around each operation on claims while two instances may run."""
         return self.plugin_dir / "serialize.lock"
@@ -96,6 +101,10 @@ class Paths:
     def attached(self, uid: str) -> Path:
         """What says that a claim's devices are in its pinned namespace."""
         return self.attached_dir / uid
+
+    def early(self, uid: str) -> Path:
+        """What says that a claim was attached early, and whether a container has come since."""
+        return self.early_dir / uid
 
     def service_socket(self, instance: str | None = None) -> Path:
         """Where kubelet calls the driver. C(instance) is a pod's UID where two instances may run side by side.
@@ -128,6 +137,7 @@ class Paths:
             self.run_dir,
             self.netns_dir,
             self.attached_dir,
+            self.early_dir,
         ):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.registry_dir, self.cdi_dir, self.metadata_dir):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 import sys
 import typing as t
 import urllib.error
@@ -145,6 +146,7 @@ class Driver:
             STATE / "metadata": "*",
             Path("/run/lanewise/netns"): "*",
             Path("/run/lanewise/attached"): "*",
+            Path("/run/lanewise/early"): "*",
             Path("/var/run/cdi"): "k8s.lanewise.dev*",
         }
         return sorted(str(path) for folder, pattern in patterns.items() for path in folder.glob(pattern))
@@ -161,6 +163,13 @@ def add_rail(number: int) -> str:
     ip(f"-n switch link set wire{number} up")
     ip(f"link set rail{number} up")
     return f"rail{number}"
+
+
+def answers(address: str) -> bool:
+    """Whether an address answers on the wire: nobody listens there, and the pod's kernel says so."""
+    program = f"import socket; socket.socket().connect_ex(('{address}', 9)) == 111 or exit('no answer')"
+    command = ["ip", "netns", "exec", "switch", "timeout", "5", sys.executable, "-c", program]
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def host_state(name: str) -> str:

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lanewise_driver import rdma
+from lanewise_driver import cli, rdma
 from lanewise_driver.calls import AttachRequest, ClaimRef
 from lanewise_driver.claim_status import Writer
 from lanewise_driver.claims import Service
@@ -84,13 +84,16 @@ else:
         service.unprepare(clean.claims["one"])
         assert set(sandbox.links()) == {"lo"}
 
-    def test_devices_are_in_the_pod_before_its_containers_start(clean: World, sandbox: Sandbox, tmp_path: Path) -> None:
+    def test_devices_are_in_the_pod_before_its_containers_start(
+        clean: World, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As soon as containerd notes the pod's sandbox. Other pods, containers, and what cannot be read are left, and
         what fails here is for the hook to tell."""
         service = clean.service()
         claim, path = clean.claims["one"], str(sandbox.path)
         pod = dict(clean.request("one", sandbox.path).annotations)
         marker = clean.paths.attached(claim.uid)
+        monkeypatch.setattr(cli, "PATIENCE", -1)
 
         def bundle(name: str, content: t.Any, *, late: bool = False) -> None:
             folder = tmp_path / name
@@ -134,7 +137,9 @@ else:
             wait(marker.exists)
             assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
             assert service.waiting() == []
+            assert len(cli._unfetched(service.paths, service.store.all()[0])) == 1
             service.attach(clean.request("one", sandbox.path))  # the hook of a container, where it asks
+            assert cli._unfetched(service.paths, service.store.all()[0]) == []
             assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
         finally:
             early.stop()

@@ -26,7 +26,7 @@ from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import cdi, hook, hook_server, netns
+from lanewise_driver import cdi, claim_files, hook, hook_server, netns
 from lanewise_driver.hook_server import HookServer
 from lanewise_driver.metrics import Metrics
 from lanewise_driver.paths import Paths
@@ -235,8 +235,17 @@ def test_where_the_devices_are_there_nobody_is_asked(paths: Paths, container: in
         started = time.monotonic()
         assert Hook(paths, container, 30).ended() == (0, "")
         assert time.monotonic() - started < 20
+        assert not paths.early(CLAIM).exists()  # it was not attached early
+        paths.early(CLAIM).touch()
+        assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1 and claim_files.awaited(paths, CLAIM)
+        command = [sys.executable, "-I", "-S", str(paths.hook_program), str(paths.hook_socket), CLAIM, "30"]
+        subprocess.run(command, input=json.dumps({"pid": container}).encode(), check=True)
+        assert not claim_files.awaited(paths, CLAIM)
+        paths.early(CLAIM).write_bytes(b"")
+        assert claim_files.awaited(paths, CLAIM)
         never = dataclasses.replace(paths, hook_python=Path("/bin/false"))  # not even Python, which takes long to start
         assert Hook(never, container, 30).ended() == (0, "")
+        assert not claim_files.awaited(paths, CLAIM)
         assert Hook(never, os.getpid(), 0.1).ended() == (1, "")
         assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1  # as a pod's new sandbox
     finally:
