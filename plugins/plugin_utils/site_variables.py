@@ -73,7 +73,10 @@ def refusal(host: str, names: t.Sequence[str]) -> str:
 def site_values(variables: t.Mapping[str, t.Any], hosts: t.Iterable[str], name: str) -> list[t.Any]:
     """A variable of each host that the site has set it for.
 
-    Hosts with facts in the place of the site's variables are left out; the next task of theirs fails for it.
+    Hosts with facts in the place of the site's variables are left out; the next task of theirs fails for it. Empty in a
+    check of the syntax, for which Ansible loads no variables of hosts.
     """
+    if "hostvars" not in variables:
+        return []
     trusted = [variables["hostvars"][host] for host in hosts if not set_by_facts(variables, host)]
     return [own[name] for own in trusted if name in own]

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import typing as t
 
 import pytest
@@ -55,8 +56,9 @@ def _ended(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]
         with pytest.raises(Ended) as caught:
             fabric_module.run(Module(), [], {}, **options)  # type: ignore[arg-type]
         answer = caught.value.answer
-        form = {name: answer[name] for name in t.get_type_hints(Fabric) if name in answer}
-        assert fault(form, Fabric) == ""
+        if sys.version_info >= (3, 11):  # the controller's, which checks the answer
+            form = {name: answer[name] for name in t.get_type_hints(Fabric) if name in answer}
+            assert fault(form, Fabric) == ""
         return answer
 
     return ended
