@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import files, take_back
-from .dra import bounded_json
 from .dra.bounded_json import loads
 from .errors import DriverError, KernelError
 from .inventory import Device
@@ -34,7 +33,6 @@ _SUFFIX = ".json"
 _INTERVAL = 30.0
 #: How many reasons are kept of a device.
 _MOST_REASONS = 20
-_MOST_BYTES = 16 << 20
 
 Object = dict[str, t.Any]
 
@@ -140,14 +138,3 @@ class Unclean:
         if not _NAME.fullmatch(device):
             raise DriverError(f"{device!r} is no name of a device")
         return self._folder / f"{device}{_SUFFIX}"
-
-
-def _entry(content: bytes) -> Entry:
-    """Raises ValueError and TypeError for what is no entry."""
-    entry = Entry(**bounded_json.loads(content, _MOST_BYTES))
-    texts = [entry.device, entry.word, entry.boot, *entry.reasons]
-    if not all(isinstance(one, str) for one in texts) or not isinstance(entry.known, dict):
-        raise ValueError("it has other types than it should")
-    if not isinstance(entry.host, dict):
-        raise ValueError("host must be a mapping")
-    return entry

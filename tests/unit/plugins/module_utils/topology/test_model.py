@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Gpu, Link, PciFunction, as_dict
@@ -19,7 +18,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.t
 def test_sheets_are_dataclasses(tmp_path):
     node = healthy(tmp_path / "machine").probe()
     assert dataclasses.is_dataclass(Gpu) and dataclasses.is_dataclass(node)
-    assert [one.name for one in dataclasses.fields(Link)] == list(as_dict(Link())) == list(t.get_type_hints(Link))
+    assert [one.name for one in dataclasses.fields(Link)] == list(as_dict(Link())) == list(Link.__annotations__)
     assert dataclasses.asdict(node) == as_dict(node)
     assert pickle.loads(pickle.dumps(node)) == copy.deepcopy(node) == node
 
