@@ -232,6 +232,7 @@ def test_an_interface_that_another_pod_has_tapped_is_given_to_nobody() -> None:
 @on_a_node
 def test_asking_makes_nothing() -> None:
     pair("one")
+    wait_for_ipv6()
     before = run("ip -o link"), shown("one")
     with interfaces.Netlink() as connection:
         link = interfaces.links.get(connection, name="one")
@@ -240,6 +241,7 @@ def test_asking_makes_nothing() -> None:
         run("ip link add bridge0 type bridge; ip link set one master bridge0")
         assert "takes its packets" in stacked.evidence(connection, link)
         run("ip link set one nomaster; ip link del bridge0")
+    wait_for_ipv6()
     assert (run("ip -o link"), shown("one")) == before
 
 
