@@ -20,7 +20,7 @@ help: ## show this list
 try: python ## see it work on example machines: no hardware, no SSH, no root
 	@$(PYTHON) tools/try.py
 
-test: python ## the quick checks, 12 minutes the first time; ONLY="lint units" runs some of all (see noxfile.py)
+test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs some of all (see noxfile.py)
 	@$(NOX) $(if $(ONLY),--sessions $(ONLY),--tags quick)
 
 test-all: python ## all other checks: an hour, and hours more with virtual nodes; SLOW= leaves those out
