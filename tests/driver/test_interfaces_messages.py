@@ -21,7 +21,7 @@ from lanewise_driver.links import Link
 
 OURS = """
 import json, sys
-from lanewise_driver import children, interfaces, links, netlink, vf
+from lanewise_driver import children, interfaces, links, netlink, vf, vrf
 from lanewise_driver.errors import KernelError
 from lanewise_driver.netlink import Netlink
 what, argument = sys.argv[1], json.loads(sys.argv[2])
@@ -33,7 +33,7 @@ with Netlink() as connection:
                 body = netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(1, message))
                 links.change(connection, index, body)
         elif what == "vrf":
-            interfaces._enslave(connection, index, argument)
+            vrf.enslave(connection, index, argument)
         else:
             netns = interfaces.Path("/proc/self/ns/net")
             children.make(interfaces.Identity(None, None, "one"), {"child": argument}, netns, "net1", [])
