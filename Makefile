@@ -20,7 +20,7 @@ help: ## show this list
 try: python ## see it work on example machines: no hardware, no SSH, no root
 	@$(PYTHON) tools/try.py
 
-test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs some of all (see noxfile.py)
+test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs only those of all (see noxfile.py)
 	@$(NOX) $(if $(ONLY),--sessions $(ONLY),--tags quick)
 
 test-all: python ## all other checks: an hour, and hours more with virtual nodes; SLOW= leaves those out
@@ -46,13 +46,13 @@ setup: python ## link this checkout as lanewise.dra for your own playbooks run f
 	@$(RUN) setup sh -c 'ansible-galaxy collection list lanewise.dra && \
 	  echo "To use the ansible-core of this checkout: export PATH=$$VIRTUAL_ENV/bin:\$$PATH"'
 
-lock: python ## resolve requirements/*.in anew, with hashes
+lock: python ## resolve requirements/*.in again, and write the locks with hashes
 	@$(NOX) --sessions lock
 
-clean: ## remove all that these targets have made, the shared environments too
+clean: ## remove everything that these targets have made, the shared environments too
 	rm -rf .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
 	grep -ls 'make clean. of lanewise.dra' ~/.ansible/test/cache/get_pip_*.py | xargs -r rm
 
-python:
+python: ## check that PYTHON, by default python3, is 3.11 or later; the other targets do it first
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "needs Python 3.11 or later as '$(PYTHON)'; set another one with: make PYTHON=/path/to/python3"; exit 1; }

@@ -4,7 +4,7 @@
 
 """Which checks there are, how long each takes, and the tables that a run prints at its start, on its way and its end.
 
-C(make test) runs the quick ones, C(make test-all) all others. The minutes are those of a first run on two processors,
+``make test`` runs the quick ones, C(make test-all) all others. The minutes are those of a first run on two processors,
 downloads and builds included; a later run takes about half as long.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from environment import Missing, say
 
 QUICK, REST = "quick", "rest"
+SLOW = bool(os.environ.get("LANEWISE_SLOW"))  # whether virtual nodes and installations, which take long, are checked
 #: Minutes of one processor and what a check looks at, by the name of its session.
 PLAN: dict[str, dict[str, tuple[float, str]]] = {
     QUICK: {

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Sphinx settings of the site of C(make docs): the guides as they are, and antsibull-docs' pages in reference/.
+"""Sphinx settings of the site of ``make docs``: the guides as they are, and antsibull-docs' pages in reference/.
 
-C(docs) in noxfile.py lays out the source folder: this file, index.md and reference/ beside all files of the repository,
-so that a link from a page to a file means the same there. A link that leads nowhere fails the build.
+tools/sessions/release.py lays out the source folder: this file, index.md and reference/ beside all files of the
+repository, so that a link from a page to a file means the same there. A link that leads nowhere fails the build.
 """
 
 project = "lanewise.dra"

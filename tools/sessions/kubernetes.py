@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Tests with Kubernetes' own programs, on this machine and on virtual nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import cluster as kubernetes
+import lab as virtual
+import nox
+from checks import SLOW
+from downloads import other_collections
+from environment import CACHE, WORK, Missing, ensure_package
+from interpreters import primary
+from staging import PARALLEL, PYTEST, driver_package, ensure_useful, prepare, run
+
+_NODE_TESTS = tuple(f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment"))
+_INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py")
+_NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true")
+
+
+def programs(_session: nox.Session) -> None:
+    """Build the programs of every pinned Kubernetes."""
+    for minor in kubernetes.minors():
+        kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+
+
+def cluster(session: nox.Session) -> None:
+    """Run the tests that need an API server or a scheduler, but no kubelet."""
+    venv = prepare(session)
+    other_collections()
+    for minor in kubernetes.minors():
+        kubernetes.programs(minor)
+    command = (*PYTEST, *PARALLEL, "tests/cluster", "--ignore-glob=*/test_node*.py")
+    run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
+
+
+def node(session: nox.Session) -> None:
+    """Run the tests that need a kubelet: all on the newest Kubernetes and some on the oldest, or all on ``K8S``."""
+    _require_root("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
+    if not shutil.which("unshare") or subprocess.run(_NAMESPACES, capture_output=True, check=False).returncode:
+        raise Missing("may not make namespaces here, as in a container without privileges")
+    venv = prepare(session)
+    other_collections()
+    ensure_package("runc", bool(shutil.which("runc")))
+    for name, program in {"dnsmasq-base": "dnsmasq", "iperf3": "iperf3"}.items():
+        ensure_useful(session, name, program)
+    asked = os.environ.get("K8S", "")
+    newest, oldest = kubernetes.minors()[0], kubernetes.minors()[-1]
+    turns: list[tuple[str, ...]] = [(asked or newest, file) for file in _NODE_TESTS]
+    if not asked:
+        turns.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
+    for minor in {turn[0] for turn in turns}:
+        kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    for minor, file, *chosen in turns:  # each is a machine of its own
+        command = ("python", "tests/cluster/sandbox.py", *PYTEST, f"tests/cluster/{file}", *chosen)
+        run(session, venv, *command, PYTHONPATH=driver_package(session, venv), K8S=minor)
+
+
+def lab(session: nox.Session) -> None:
+    """Run the tests that need virtual nodes."""
+    if not SLOW:
+        raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=lab' or 'make test-all'")
+    virtual.ensure()
+    venv = prepare(session)
+    other_collections()
+    run(session, venv, *PYTEST, "tests/lab", PYTHONPATH=driver_package(session, venv))
+
+
+def install(session: nox.Session) -> None:
+    """Run the tests of the role dra_driver on a machine with systemd."""
+    if not SLOW:
+        raise Missing("takes ten minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
+    _require_root("needs root on Linux, for namespaces and containers")
+    venv = prepare(session)
+    other_collections()
+    ensure_package("runc", bool(shutil.which("runc")))
+    kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    given = {  # there is no network in the sandbox
+        "dra_driver_wheelhouse": str(CACHE / "driver-wheelhouse"),
+        "dra_driver_wheelhouse_pythons": [primary()],
+        "dra_driver_cache": str(WORK / "driver-wheels"),
+    }
+    wheelhouse = ("ansible-playbook", "-i", "localhost,", "lanewise.dra.driver_wheelhouse", "-e", json.dumps(given))
+    run(session, venv, *wheelhouse)
+    for file in _INSTALL_TESTS:  # each on a machine of its own
+        command = ("python", "tests/cluster/sandbox.py", *PYTEST, f"tests/cluster/{file}")
+        run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
+
+
+def molecule(session: nox.Session, scenario: str) -> None:
+    """Run a scenario of molecule; all but ``default`` need virtual nodes."""
+    if scenario != "default":
+        if not SLOW:
+            raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=molecule' runs it")
+        virtual.ensure()
+    if scenario == "cluster":
+        kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    venv = prepare(session)
+    other_collections()  # it asks Galaxy for those that the collection depends on, where they are not there
+    run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")
+
+
+def _require_root(otherwise: str) -> None:
+    if os.geteuid() or sys.platform != "linux":
+        raise Missing(otherwise)

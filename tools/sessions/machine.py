@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Tests that run on one machine without Kubernetes: units, the driver, hosts, and the folders without a session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import cluster as kubernetes
+import nox
+from downloads import other_collections
+from environment import REPOSITORY, Missing, ensure
+from interpreters import TARGETS, newest_target, python
+from staging import PARALLEL, PYTEST, driver_package, ensure_useful, prepare, room, run
+
+_SEPARATE = ("cluster", "commands", "driver", "host", "lab")  # folders of tests that have a session of their own
+
+
+def units(session: nox.Session, target: str) -> None:
+    """Run the unit tests on a Python that is given ansible.module_utils and no more of Ansible, as a node is."""
+    venv, node = prepare(session), ensure("unit", python(target))
+    given = room(session) / "node" / target
+    shutil.rmtree(given, ignore_errors=True)
+    (given / "ansible").mkdir(parents=True)
+    (given / "ansible" / "__init__.py").touch()
+    source = next(venv.glob("lib/python3*/site-packages/ansible/module_utils"))
+    (given / "ansible" / "module_utils").symlink_to(source)
+    paths = os.pathsep.join(map(str, (given, room(session) / "stage")))
+    run(session, node, *PYTEST, *PARALLEL, "-p", "no:cacheprovider", "tests/unit", PYTHONPATH=paths)
+
+
+def older_units(session: nox.Session, target: str) -> None:
+    """Run the unit tests on a Python other than the newest; on the oldest, ansible-test runs them."""
+    if target == newest_target():
+        raise Missing("the session 'units' runs them on this Python")
+    if target != TARGETS[0]:
+        units(session, target)
+        return
+    venv, node = prepare(session), ensure("unit", python(target))
+    options = ("--color", "no", "--target-python", f"{target}@{node / 'bin/python'}")
+    run(session, venv, "ansible-test", "units", *options)
+
+
+def others(session: nox.Session, which: str) -> None:
+    """Run the tests of all folders that have no session of their own, by a marker expression."""
+    venv = prepare(session)
+    other_collections()
+    browsers = ("chromium", "chromium-browser", "google-chrome")
+    wanted = {"hwloc-nox": ("lstopo-no-graphics", "lstopo"), "chromium": browsers}
+    if os.environ.get("CI"):  # not on a person's machine, where the package would start a server
+        wanted["openssh-server"] = ("/usr/sbin/sshd",)
+    for name, programs in wanted.items():
+        ensure_useful(session, name, *programs)
+    folders = {str(path.parent.relative_to(REPOSITORY)) for path in REPOSITORY.glob("tests/*/test_*.py")}
+    folders -= {f"tests/{name}" for name in _SEPARATE}
+    run(session, venv, *PYTEST, *PARALLEL, "-m", which, *sorted(folders))
+
+
+def commands(session: nox.Session) -> None:
+    """Run what the pages tell a person to type."""
+    venv = prepare(session)
+    ensure_useful(session, "util-linux", "setpriv")
+    run(session, venv, *PYTEST, "tests/commands")
+
+
+def driver(session: nox.Session, which: str) -> None:
+    """Run the tests of the driver that a marker expression chooses."""
+    venv = prepare(session)
+    other_collections()
+    ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
+    run(session, venv, *PYTEST, *PARALLEL, "-m", which, "tests/driver", PYTHONPATH=driver_package(session, venv))
+
+
+def claims(session: nox.Session) -> None:
+    """Run the tests of the driver that need an API server or take long."""
+    kubernetes.programs(kubernetes.minors()[0])
+    driver(session, "control_plane or long")
+
+
+def host(session: nox.Session) -> None:
+    """Run the tests of what configures nodes."""
+    venv = prepare(session)
+    other_collections()
+    run(session, venv, *PYTEST, "tests/host", PYTHONPATH=driver_package(session, venv))

@@ -1,0 +1,89 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Checks that read the files and run nothing of ours: style, types, ansible-test sanity."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import shutil
+import urllib.request
+from pathlib import Path
+
+import nox
+from downloads import download, other_collections
+from environment import CACHE, WORK, Missing, alone, lock_file, version
+from interpreters import primary, python
+from staging import driver_site, prepare, room, run
+
+_STRICT = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "uplinks", "host"))  # typed strictly
+_GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of lanewise.dra removes it"
+
+
+def lint(session: nox.Session) -> None:
+    """Run every linter, also after one has failed: one run shows all there is to mend."""
+    venv = prepare(session)
+    other_collections()
+    site = str(driver_site(venv, room(session)))
+    # ansible-lint installs the collection there, and would look at an older one first
+    shutil.rmtree(room(session) / "ansible" / "collections", ignore_errors=True)
+    commands = (
+        ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
+        ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
+        ("mypy", "--cache-dir", str(WORK / "mypy"), *_STRICT),
+        ("mypy", "--cache-dir", str(WORK / "mypy-driver"), "-p", "lanewise_driver"),
+        ("ansible-lint", "--profile", "production", "--offline"),
+        ("antsibull-changelog", "lint"),
+    )
+    failed = []
+    for command in commands:
+        try:
+            run(session, venv, *command, MYPYPATH=site)
+        except nox.command.CommandFailed:
+            failed.append(command[0])
+    if failed:
+        session.error(f"found faults: {', '.join(failed)}")
+
+
+def sanity(session: nox.Session, controller: str) -> None:
+    """Run ansible-test sanity on a controller: the main one checks for every target Python, others for themselves."""
+    main = controller == primary()
+    locks = {lock_file("core", version(python(name))) for name in (controller, primary())}
+    if not main and len(locks) == 1:
+        raise Missing(f"the same ansible-core looks at everything with Python {primary()}")
+    venv = prepare(session, "dev" if main else "core", controller)
+    _ansible_test_pip(venv)
+    made = CACHE / f"sanity-{venv.name}.made"  # the environments that ansible-test makes the first time, some for all
+    with contextlib.nullcontext() if made.exists() else alone(CACHE / "sanity"):
+        run(session, venv, "ansible-test", "sanity", "--color", "no", *([] if main else ["--python", controller]))
+    made.touch()
+
+
+@functools.lru_cache(None)
+def _ansible_test_pip(venv: Path) -> None:
+    """Let ansible-test's own environments get pip where its download host cannot be reached.
+
+    ansible-test looks for the bootstrap script in its cache first. Where the host answers nothing is done; elsewhere a
+    script with the same effect goes there, which installs the pip that ansible-test wants with the pinned pip wheel.
+    """
+    source = next(venv.glob("lib/python3*/site-packages/ansible_test/_internal/python_requirements.py")).read_text()
+    for number in sorted(set(re.findall(r"pip='([\d.]+)'", source))):
+        script = Path.home() / f".ansible/test/cache/get_pip_{number.replace('.', '_')}.py"
+        if script.exists() and _GET_PIP not in script.read_text():
+            continue
+        url = f"https://ci-files.testing.ansible.com/ansible-test/get-pip-{number}.py"
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
+        except OSError:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            text = (
+                f"{_GET_PIP}\nimport sys\nsys.path.insert(0, {str(download('pip'))!r})\n"
+                "from pip._internal.cli.main import main\n"
+                "extra = ('--no-setuptools', '--no-wheel')\n"
+                "sys.exit(main(['install'] + [word for word in sys.argv[1:] if word not in extra]))\n"
+            )
+            if not script.exists() or script.read_text() != text:
+                script.write_text(text)

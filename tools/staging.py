@@ -1,0 +1,146 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The copy of the collection that a session checks, the driver's wheel beside it, and how a command runs there."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import typing as t
+from pathlib import Path
+
+from environment import COLLECTION, OTHERS, REPOSITORY, WORK, Missing, ensure, ensure_package, environment, tracked
+from interpreters import primary, python, pythons
+
+if t.TYPE_CHECKING:
+    import nox
+
+PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
+PYTEST = ("python", "-m", "pytest")
+_MEMORY = Path("/dev/shm")
+_ROOMY = 4 * 2**30  # bytes
+
+
+@functools.lru_cache(None)
+def scratch() -> Path:
+    """Where tests make their files: in memory if there is room, as trees of machines are thousands of small files."""
+    roomy = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOMY
+    folder = Path(tempfile.mkdtemp(prefix="lanewise-dra-", dir=_MEMORY if roomy else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def room(session: nox.Session) -> Path:
+    """Where a session keeps what it makes: a folder of its own where others run meanwhile."""
+    return WORK / "in" / re.sub(r"[^a-z0-9.]+", "-", session.name).strip("-") if session.parallel else WORK
+
+
+def tree(session: nox.Session) -> Path:
+    """The copy of the collection that a session checks."""
+    return room(session) / "stage" / COLLECTION
+
+
+def prepare(session: nox.Session, lock: str = "dev", name: str | None = None) -> Path:
+    """Stage the collection and make the environment of a lock. Returns the environment."""
+    ensure_package("git", bool(shutil.which("git")))
+    stage(tree(session))
+    return ensure(lock, python(name or primary()))
+
+
+def run(
+    session: nox.Session, venv: Path, *command: str, cwd: Path | None = None, silent: bool = False, **variables: str
+) -> str:
+    """Run a command of an environment in the staged collection, with every interpreter's folder on PATH.
+
+    The output of a silent command is returned.
+    """
+    values = environment(venv, room(session) / "stage", OTHERS)
+    # python3.9 and so on must be the real programs; 'python3' stays the environment's
+    values["PATH"] += os.pathsep + os.pathsep.join(str(Path(path).parent) for path in pythons().values())
+    first = str(venv / "bin")
+    rest = [part for part in values["PATH"].split(os.pathsep) if part != first and "/shims" not in part]
+    values["PATH"] = os.pathsep.join([first, *rest])
+    recorded = REPOSITORY.parent / "shared" / "topologies"  # the copy is elsewhere, so that it would not find them
+    if recorded.is_dir():
+        values.setdefault("LANEWISE_TOPOLOGIES", str(recorded))
+    values["TMPDIR"] = str(scratch())
+    # the tools' own caches stay below .cache
+    values.update(ANSIBLE_HOME=str(room(session) / "ansible"), PYTHONDONTWRITEBYTECODE="1", **variables)
+    program = venv / "bin" / command[0]  # nox would look along its own PATH
+    with session.chdir(cwd or tree(session)):
+        command = (str(program) if program.exists() else command[0], *command[1:])
+        return str(session.run(*command, env=values, include_outer_env=False, silent=silent))
+
+
+@functools.lru_cache(None)
+def stage(place: Path) -> None:
+    """Copy what git tracks or would track to .../ansible_collections/lanewise/dra, where Ansible's tools want it.
+
+    The copy is a git repository of its own: ansible-test asks git which files to check, and git would name no file in
+    a folder that this repository ignores.
+    """
+    wanted = {name for name in tracked(REPOSITORY) if (REPOSITORY / name).is_file()}
+    place.mkdir(parents=True, exist_ok=True)
+    if not (place / ".git").exists():
+        subprocess.run(["git", "init", "--quiet", "."], cwd=place, check=True)
+    _remove_others(place, wanted)
+    for name in wanted:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, place / name)
+
+
+def _remove_others(place: Path, wanted: t.Collection[str]) -> None:
+    """Remove what an earlier copy had, but for the copy's own repository and what the tests keep there."""
+    for top in place.iterdir():
+        if top.name in (".git", ".cache"):
+            continue
+        if top.is_file() and top.name not in wanted:
+            top.unlink()
+        for folder, _folders, files in os.walk(top, topdown=False):
+            for name in files:
+                if str((Path(folder) / name).relative_to(place)) not in wanted:
+                    (Path(folder) / name).unlink()
+            if not os.listdir(folder):
+                os.rmdir(folder)
+
+
+def ensure_useful(session: nox.Session, package: str, *programs: str) -> None:
+    """Install a package for the sake of one of its programs.
+
+    Where that cannot be done, the tests that need the program skip themselves and say so; in CI it is an error.
+    """
+    try:
+        ensure_package(package, any(shutil.which(program) for program in programs))
+    except Missing as missing:
+        if os.environ.get("CI"):
+            session.error(str(missing))
+        session.warn(str(missing))
+
+
+def driver_package(session: nox.Session, venv: Path) -> str:
+    """A PYTHONPATH on which the driver stands as its wheel installs it, after the collections."""
+    return os.pathsep.join(str(path) for path in (room(session) / "stage", OTHERS, driver_site(venv, room(session))))
+
+
+@functools.lru_cache(None)
+def driver_site(venv: Path, place: Path) -> Path:
+    """The folder with the driver as its wheel installs it, made below a session's room."""
+    folder = place / "driver"
+    shutil.rmtree(folder, ignore_errors=True)
+    source = folder / "source"  # a build leaves its own files behind
+    for name in ("driver", *(f"plugins/module_utils/{one}" for one in ("dra", "topology", "uplinks"))):
+        shutil.copytree(REPOSITORY / name, source / name)
+    shutil.copy(REPOSITORY / "pyproject.toml", source)
+    pip = [str(venv / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run(build, check=True)
+    wheel = str(next(folder.glob("*.whl")))
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(folder / "site"), wheel], check=True)
+    return folder / "site"
