@@ -6,6 +6,7 @@
 PYTHON ?= python3
 RUN := $(PYTHON) tools/environment.py
 ONLY ?=
+ARGS ?=
 K8S ?=
 LAB_NODES ?= 2
 SLOW ?= 1
@@ -20,8 +21,8 @@ help: ## show this list
 try: python ## see it work on example machines: no hardware, no SSH, no root
 	@$(PYTHON) tools/try.py
 
-test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs only those of all (see noxfile.py)
-	@$(NOX) $(if $(ONLY),--sessions $(ONLY),--tags quick)
+test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs only those, ARGS="-k vrf" is for pytest
+	@$(NOX) $(if $(ONLY),--sessions $(ONLY),--tags quick) $(if $(ARGS),-- $(ARGS))
 
 test-all: python ## all other checks: an hour, and hours more with virtual nodes; SLOW= leaves those out
 	@LANEWISE_SLOW=$(SLOW) $(NOX) --tags rest

@@ -23,8 +23,9 @@ if t.TYPE_CHECKING:
     import nox
 
 PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
-PYTEST = ("python", "-m", "pytest")
+_PYTEST = ("python", "-m", "pytest")
 _MEMORY = Path("/dev/shm")
+_NOTHING_COLLECTED = 5  # an exit status of pytest
 _ROOMY = 4 * 2**30  # bytes
 
 
@@ -54,12 +55,37 @@ def prepare(session: nox.Session, lock: str = "dev", name: str | None = None) ->
     return ensure(lock, python(name or primary()))
 
 
+def pytest(
+    session: nox.Session,
+    venv: Path,
+    *options: str,
+    on: t.Sequence[str],
+    through: tuple[str, ...] = (),
+    **variables: str,
+) -> None:
+    """Run the tests of files or folders; ``through`` is a command that takes the one of pytest, as a sandbox.
+
+    What follows ``--`` on nox's command line (``make test ARGS=...``) goes to pytest, too; names of tests there replace
+    those of ``on``. To choose nothing is a failure, but not where a session starts pytest more than once.
+    """
+    named = [word for word in session.posargs if word.startswith("tests/")]
+    more = [word for word in session.posargs if word not in named]
+    codes = (0, _NOTHING_COLLECTED) if session.posargs and through else (0,)
+    run(session, venv, *through, *_PYTEST, *options, *more, *(named or on), codes=codes, **variables)
+
+
 def run(
-    session: nox.Session, venv: Path, *command: str, cwd: Path | None = None, silent: bool = False, **variables: str
+    session: nox.Session,
+    venv: Path,
+    *command: str,
+    cwd: Path | None = None,
+    silent: bool = False,
+    codes: tuple[int, ...] = (0,),
+    **variables: str,
 ) -> str:
     """Run a command of an environment in the staged collection, with every interpreter's folder on PATH.
 
-    The output of a silent command is returned.
+    The output of a silent command is returned. An exit status other than ``codes`` fails the session.
     """
     values = environment(venv, room(session) / "stage", OTHERS)
     # python3.9 and so on must be the real programs; 'python3' stays the environment's
@@ -76,7 +102,7 @@ def run(
     program = venv / "bin" / command[0]  # nox would look along its own PATH
     with session.chdir(cwd or tree(session)):
         command = (str(program) if program.exists() else command[0], *command[1:])
-        return str(session.run(*command, env=values, include_outer_env=False, silent=silent))
+        return str(session.run(*command, env=values, include_outer_env=False, silent=silent, success_codes=codes))
 
 
 @functools.lru_cache(None)

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import cluster as kubernetes
 import lab as virtual
@@ -19,7 +20,7 @@ from checks import SLOW
 from downloads import other_collections
 from environment import CACHE, WORK, Missing, ensure_package
 from interpreters import primary
-from staging import PARALLEL, PYTEST, driver_package, ensure_useful, prepare, run
+from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
 
 _NODE_TESTS = tuple(f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment"))
 _INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py")
@@ -38,8 +39,8 @@ def cluster(session: nox.Session) -> None:
     other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
-    command = (*PYTEST, *PARALLEL, "tests/cluster", "--ignore-glob=*/test_node*.py")
-    run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
+    options = (*PARALLEL, "--ignore-glob=*/test_node*.py")
+    pytest(session, venv, *options, on=["tests/cluster"], PYTHONPATH=driver_package(session, venv))
 
 
 def node(session: nox.Session) -> None:
@@ -60,8 +61,7 @@ def node(session: nox.Session) -> None:
     for minor in {turn[0] for turn in turns}:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     for minor, file, *chosen in turns:  # each is a machine of its own
-        command = ("python", "tests/cluster/sandbox.py", *PYTEST, f"tests/cluster/{file}", *chosen)
-        run(session, venv, *command, PYTHONPATH=driver_package(session, venv), K8S=minor)
+        _in_sandbox(session, venv, file, *chosen, K8S=minor)
 
 
 def lab(session: nox.Session) -> None:
@@ -71,7 +71,7 @@ def lab(session: nox.Session) -> None:
     virtual.ensure()
     venv = prepare(session)
     other_collections()
-    run(session, venv, *PYTEST, "tests/lab", PYTHONPATH=driver_package(session, venv))
+    pytest(session, venv, on=["tests/lab"], PYTHONPATH=driver_package(session, venv))
 
 
 def install(session: nox.Session) -> None:
@@ -91,8 +91,7 @@ def install(session: nox.Session) -> None:
     wheelhouse = ("ansible-playbook", "-i", "localhost,", "lanewise.dra.driver_wheelhouse", "-e", json.dumps(given))
     run(session, venv, *wheelhouse)
     for file in _INSTALL_TESTS:  # each on a machine of its own
-        command = ("python", "tests/cluster/sandbox.py", *PYTEST, f"tests/cluster/{file}")
-        run(session, venv, *command, PYTHONPATH=driver_package(session, venv))
+        _in_sandbox(session, venv, file)
 
 
 def molecule(session: nox.Session, scenario: str) -> None:
@@ -106,6 +105,16 @@ def molecule(session: nox.Session, scenario: str) -> None:
     venv = prepare(session)
     other_collections()  # it asks Galaxy for those that the collection depends on, where they are not there
     run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")
+
+
+def _in_sandbox(session: nox.Session, venv: Path, file: str, *options: str, **variables: str) -> None:
+    """Run a file of tests/cluster on a machine of its own, unless other files were asked for."""
+    named = {word.split("::")[0] for word in session.posargs if word.startswith("tests/")}
+    if named and f"tests/cluster/{file}" not in named:
+        return
+    sandbox = ("python", "tests/cluster/sandbox.py")
+    path = driver_package(session, venv)
+    pytest(session, venv, *options, on=[f"tests/cluster/{file}"], through=sandbox, PYTHONPATH=path, **variables)
 
 
 def _require_root(otherwise: str) -> None:

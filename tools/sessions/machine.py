@@ -14,7 +14,7 @@ import nox
 from downloads import other_collections
 from environment import REPOSITORY, Missing, ensure
 from interpreters import TARGETS, newest_target, python
-from staging import PARALLEL, PYTEST, driver_package, ensure_useful, prepare, room, run
+from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, room, run
 
 _SEPARATE = ("cluster", "commands", "driver", "host", "lab")  # folders of tests that have a session of their own
 
@@ -29,7 +29,7 @@ def units(session: nox.Session, target: str) -> None:
     source = next(venv.glob("lib/python3*/site-packages/ansible/module_utils"))
     (given / "ansible" / "module_utils").symlink_to(source)
     paths = os.pathsep.join(map(str, (given, room(session) / "stage")))
-    run(session, node, *PYTEST, *PARALLEL, "-p", "no:cacheprovider", "tests/unit", PYTHONPATH=paths)
+    pytest(session, node, *PARALLEL, "-p", "no:cacheprovider", on=["tests/unit"], PYTHONPATH=paths)
 
 
 def older_units(session: nox.Session, target: str) -> None:
@@ -56,14 +56,14 @@ def others(session: nox.Session, which: str) -> None:
         ensure_useful(session, name, *programs)
     folders = {str(path.parent.relative_to(REPOSITORY)) for path in REPOSITORY.glob("tests/*/test_*.py")}
     folders -= {f"tests/{name}" for name in _SEPARATE}
-    run(session, venv, *PYTEST, *PARALLEL, "-m", which, *sorted(folders))
+    pytest(session, venv, *PARALLEL, "-m", which, on=sorted(folders))
 
 
 def commands(session: nox.Session) -> None:
     """Run what the pages tell a person to type."""
     venv = prepare(session)
     ensure_useful(session, "util-linux", "setpriv")
-    run(session, venv, *PYTEST, "tests/commands")
+    pytest(session, venv, on=["tests/commands"])
 
 
 def driver(session: nox.Session, which: str) -> None:
@@ -71,7 +71,7 @@ def driver(session: nox.Session, which: str) -> None:
     venv = prepare(session)
     other_collections()
     ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
-    run(session, venv, *PYTEST, *PARALLEL, "-m", which, "tests/driver", PYTHONPATH=driver_package(session, venv))
+    pytest(session, venv, *PARALLEL, "-m", which, on=["tests/driver"], PYTHONPATH=driver_package(session, venv))
 
 
 def claims(session: nox.Session) -> None:
@@ -84,4 +84,4 @@ def host(session: nox.Session) -> None:
     """Run the tests of what configures nodes."""
     venv = prepare(session)
     other_collections()
-    run(session, venv, *PYTEST, "tests/host", PYTHONPATH=driver_package(session, venv))
+    pytest(session, venv, on=["tests/host"], PYTHONPATH=driver_package(session, venv))
