@@ -21,11 +21,13 @@ import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import files, record_forms
+from . import files
 from .device import Device
 from .dra import bounded_json
 from .errors import DriverError
 from .files import PowerCut
+from .record_forms import FORMS
+from .topology.stored import NewerForm
 
 #: Bytes of a record. One of 32 devices on a node with thousands of routes has less than a megabyte.
 RECORD_BYTES = 16 << 20
@@ -126,18 +128,18 @@ class Unreadable(DriverError):
 
 
 def encode(record: Record) -> bytes:
-    value = record_forms.written(_encoded(record))
+    value = FORMS.write(_encoded(record))
     # without indentation: json then does it in C, in a tenth of the time
     return (json.dumps(value, sort_keys=True) + "\n").encode()
 
 
 def decode(content: bytes) -> Record:
-    """Raises ValueError where this is no record, record_forms.NewerForm where only a newer driver can read it."""
-    value = record_forms.read(bounded_json.loads(content, RECORD_BYTES))
+    """Raises ValueError where this is no record, NewerForm where only a newer driver can read it."""
+    value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
     record = t.cast(Record, _decode(Record, value, "record"))
     if record.phase not in PHASES:
-        newer = value["schema"] > record_forms.newest()
-        raise (record_forms.NewerForm if newer else ValueError)(f"its phase {record.phase!r} is not known")
+        newer = value["schema"] > FORMS.newest
+        raise (NewerForm if newer else ValueError)(f"its phase {record.phase!r} is not known")
     if record.netns is not None and len(record.netns) != 2:
         raise ValueError("netns must be two numbers")
     for device in record.devices:
@@ -261,8 +263,9 @@ class Store:
             record = decode(content)
             if record.uid != uid:
                 raise ValueError(f"it is of claim {record.uid}")
-        except record_forms.NewerForm as error:
-            raise Unreadable(f"{path} cannot be used: {error}") from error
+        except NewerForm as error:
+            fix = "its devices stay with their pod; run the release again that wrote it (dra_driver_release)"
+            raise Unreadable(f"{path} cannot be used: {error}; {fix}") from error
         except ValueError as error:
             raise self._corrupt(path, str(error)) from error
         return record

@@ -21,9 +21,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.system import Sy
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import files, record_forms, records
+from lanewise_driver import files, records
 from lanewise_driver.errors import DriverError
 from lanewise_driver.inventory import Device
+from lanewise_driver.record_forms import FORMS
 from lanewise_driver.records import DeviceRecord, Pod, Record, Store, Unreadable
 
 UID = "5f0c1b9e-0000-4000-8000-000000000001"
@@ -213,8 +214,8 @@ def test_what_a_newer_driver_wrote_stays(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     value = json.loads(store.path(UID).read_bytes())
-    newer = {**value, "schema": record_forms.newest() + 1, "new": {}}
-    for content in (newer, {**newer, "readable_by": record_forms.newest(), "phase": "moving"}):
+    newer = {**value, "schema": FORMS.newest + 1, "new": {}}
+    for content in (newer, {**newer, "readable_by": FORMS.newest, "phase": "moving"}):
         store.path(UID).write_text(json.dumps(content))
         for _again in range(2):
             with pytest.raises(Unreadable, match="schema|phase"):

@@ -28,7 +28,7 @@ RAILS = {"table": 100, "gateway": "10.0.0.254"}
 @pytest.fixture(name="booted")
 def _booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., str]:
     """Runs the program with settings by interface; what it says of failures."""
-    monkeypatch.setattr(boot, "DESIRED", str(tmp_path / "fabric.json"))
+    monkeypatch.setattr(program, "DESIRED", str(tmp_path / "fabric.json"))
     monkeypatch.setattr(boot, "LOCK", str(tmp_path / "fabric.lock"))
 
     def booted(settings: dict[str, dict[str, t.Any]], phase: str = "boot") -> str:

@@ -11,7 +11,6 @@ network, C(undo FILE) takes changes back."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from . import guard
 from .catalogue import named, resources
 from .converge import LOCK, alone, converge
 from .node import Node, Rule, Unfit, selector
-from .program import DESIRED, Boot
+from .program import Boot, load
 from .resource import Change, Resource
 from .system import HostError, System
 from .undo import told
@@ -53,8 +52,8 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 def _boot(system: System, network: bool = False) -> None:
     """Bonds, VLANs and the like come with the network, so that what is wanted of them waits for it, too."""
-    desired = json.loads(system.content(DESIRED) or "{}")
-    nics, general = rules(desired.get("nics", ())), desired.get("node", {})
+    wanted, general = load(system)
+    nics = rules(wanted)
     of_nics = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):

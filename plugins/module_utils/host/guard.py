@@ -15,6 +15,7 @@ import sys
 import time
 import typing as t
 
+from ..topology.stored import Forms
 from .node import Node
 from .program import archive
 from .resource import Change
@@ -24,6 +25,9 @@ _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
 
 
+#: The first release wrote no number.
+_FORMS = Forms(unnumbered=1)
+_FIELDS = [one.name for one in dataclasses.fields(Change)]
 _ARM = "set a timer that undoes the changes if the connection is lost"
 
 
@@ -38,7 +42,24 @@ def _path(name: str) -> str:
 def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
     # this clock is the same for all processes since the boot, and no one sets it
     given = {"until": time.monotonic() + seconds, "changes": [dataclasses.asdict(change) for change in changes]}
-    system.install(path, json.dumps(given), step, 0o600)
+    system.install(path, json.dumps(_FORMS.write(given)), step, 0o600)
+
+
+def _read(path: str) -> tuple[float, list[Change]]:
+    """What _write wrote: the time, and the changes. Raises OSError, HostError where the file cannot be used."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        found = _FORMS.read(json.loads(text))
+        if not {"until", "changes"} <= found.keys():
+            raise ValueError("it must have until and changes")
+        changes = [
+            Change(**{name: value for name, value in one.items() if name in _FIELDS}) for one in found["changes"]
+        ]
+        return float(found["until"]), changes
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        fix = "nothing was taken back, and the file stays: it says what to set by hand; remove it after that"
+        raise HostError("take back changes that nobody confirmed", f"{path} cannot be used: {error}", fix) from None
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
@@ -76,18 +97,17 @@ def count_anew(system: System, name: str, changes: t.Sequence[Change], seconds: 
 
 
 def left(path: str) -> float:
-    """Seconds until the changes of that file are to be taken back; 0 also where they were confirmed. Raises OSError."""
+    """Seconds until the changes of that file are to be taken back; 0 also where they were confirmed. Raises OSError,
+    HostError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return max(0.0, float(json.load(file)["until"]) - time.monotonic())
+        return max(0.0, _read(path)[0] - time.monotonic())
     except FileNotFoundError:
         return 0.0
 
 
 def begun_changes(path: str) -> list[Change]:
-    """What L(begin,) has claimed. Raises OSError."""
-    with open(path, encoding="utf-8") as file:
-        return [Change(**one) for one in json.load(file)["changes"]]
+    """What L(begin,) has claimed. Raises OSError, HostError."""
+    return _read(path)[1]
 
 
 def none_waits(system: System) -> None:

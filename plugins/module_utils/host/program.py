@@ -19,6 +19,7 @@ import sys
 import typing as t
 import zipfile
 
+from ..topology.stored import Forms, NewerForm
 from .resource import NODE, Change, Resource, State
 from .system import HostError, System
 
@@ -27,6 +28,8 @@ if t.TYPE_CHECKING:
 
 PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
+#: The first release wrote no number.
+_FORMS = Forms(unnumbered=1)
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 #: Runs where something needs the network: elsewhere nobody shall wait for it.
@@ -113,6 +116,28 @@ def archive() -> bytes:
     return content.getvalue()
 
 
+def load(system: System) -> tuple[list[dict[str, t.Any]], dict[str, t.Any]]:
+    """What is to be applied at boot: the rules of NICs and the settings of the node, as JSON; empty without the file.
+    Raises HostError where it is damaged, or only a newer release can read it."""
+    step, fix = f"read {DESIRED}", "play lanewise.dra.fabric on this node, which writes it and the program again"
+    text = system.content(DESIRED)
+    try:
+        found = _FORMS.read(json.loads(text or "{}"))
+        nics, general = found.get("nics", []), found.get("node", {})
+        if not isinstance(nics, list) or not isinstance(general, dict) or not all(map(_is_rule, nics)):
+            raise ValueError("it must have rules (nics) and settings (node)")
+    except NewerForm as error:
+        raise HostError(step, f"a newer release wrote it: {error}", fix) from None
+    except (ValueError, RecursionError) as error:
+        raise HostError(step, f"it is damaged: {error}", fix) from None
+    return nics, general
+
+
+def _is_rule(one: t.Any) -> bool:
+    wanted = {"name": str, "select": dict, "settings": dict}
+    return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in wanted.items())
+
+
 def unit() -> str:
     """The systemd unit, ordered before the network and kubelet."""
     return _UNIT_TEXT.format(desired=DESIRED, start=start(sys.executable))
@@ -159,7 +184,7 @@ class Boot(Resource):
             return {NODE: {**none, "enabled": None, "unit": None, "desired": None, "program": None}}
         values = {
             "program": hashlib.sha256(self._archive).hexdigest(),
-            "desired": json.dumps(self._desired, indent=2, sort_keys=True) + "\n",
+            "desired": json.dumps(_FORMS.write(dict(self._desired)), indent=2, sort_keys=True) + "\n",
             "unit": unit(),
             "enabled": True,
         }

@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""The forms of stored files, and how one becomes another.
+
+A file can outlive the release that wrote it: an upgrade finds the files of the release before, a rollback those of the
+release after. Each kind of file has one Forms, and docs/architecture.md lists them all. The rules:
+
+- A new field has a default, and readers leave out what they do not know. The number of the form stays.
+- Where a field changes its meaning, the form gets the next number, with a Conversion between it and the form before.
+  That release still writes the form before (C(written)), so that the release before it can read it after a rollback;
+  the next release writes the new form.
+- A new form that older readers understand well enough says so by C(readable_by).
+"""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+from dataclasses import dataclass
+
+Object = dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Between a form and the one before it: C(up) makes this form of that one, C(down) that one of this form. They may
+    change their argument."""
+
+    up: t.Callable[[Object], Object]
+    down: t.Callable[[Object], Object]
+
+
+class NewerForm(ValueError):
+    """A newer release wrote the file, in a form that this release does not know."""
+
+
+class Forms:
+    """The forms of one kind of file. The first has the number 1.
+
+    C(key) is where the file has its number. C(unnumbered) is the form of a file without a number; 0: there is no such
+    file. With C(bare) that form has no place for a number, and is written without. C(conversions) has a Conversion for
+    each later form, by its number. C(written) is the form to write: the newest that the release before this one reads.
+    """
+
+    def __init__(
+        self,
+        key: str = "format",
+        conversions: t.Mapping[int, Conversion] | None = None,
+        written: int = 1,
+        unnumbered: int = 0,
+        bare: bool = False,
+    ) -> None:
+        self.key = key
+        self.conversions = dict(conversions or {})
+        self.written = written
+        self.unnumbered = unnumbered
+        self.bare = bare
+
+    @property
+    def newest(self) -> int:
+        """The form that the code works with."""
+        return max([1, *self.conversions])
+
+    def read(self, value: t.Any) -> Object:
+        """The content of a file of any form in the newest one, with its number. Raises ValueError for what is no such
+        content, NewerForm where only a newer release can read it."""
+        number = value.get(self.key, self.unnumbered or None) if isinstance(value, dict) else None
+        if number.__class__ is not int:
+            raise ValueError(f"it is no mapping with a {self.key}")
+        if number > self.newest:
+            readable_by = value.get("readable_by")
+            if readable_by.__class__ is not int or readable_by > self.newest:
+                raise NewerForm(f"its {self.key} is {number}, and this release knows up to {self.newest}")
+            return t.cast(Object, value)
+        if number < 1:
+            raise ValueError(f"there is no {self.key} {number}")
+        for one in range(number + 1, self.newest + 1):
+            value = self.conversions[one].up(value)
+        return {**value, self.key: self.newest}
+
+    def write(self, value: Object) -> Object:
+        """Content of the newest form in the form to write, with its number unless that form has no place for one."""
+        if self.newest > self.written:
+            value = copy.deepcopy(value)  # else a conversion would change what the caller works on
+        for one in range(self.newest, self.written, -1):
+            value = self.conversions[one].down(value)
+        return value if self.bare and self.written == self.unnumbered else {**value, self.key: self.written}

@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How release 1.0.0 read what a run stores on a node: copies of its functions, never to be changed. Their
+names are others where several were called C(load), and paths are arguments.
+
+The files beside this one are what 1.0.0 wrote on the node of tests/host/world.py with the settings of test_releases.py.
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE, Change, State
+
+if t.TYPE_CHECKING:
+    from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+
+
+def origin_load(text: str) -> dict[str, State]:
+    return t.cast("dict[str, State]", json.loads(text or "{}"))
+
+
+def origin_remember(text: str, changes: t.Sequence[Change]) -> str:
+    known = origin_load(text)
+    for change in changes:
+        known.setdefault(change.resource, {}).setdefault(change.device, {}).setdefault(change.setting, change.before)
+    return json.dumps(known, indent=2, sort_keys=True) + "\n"
+
+
+def origin_wanted(text: str, node: Node) -> dict[str, State]:
+    found: dict[str, State] = {}
+    for resource, state in origin_load(text).items():
+        for device, settings in state.items():
+            if device == NODE or device.partition(" ")[0] in node.devices:
+                found.setdefault(resource, {})[device] = settings
+    return found
+
+
+def boot_load(text: str) -> tuple[list[Rule], dict[str, t.Any], bool]:
+    desired = json.loads(text or "{}")
+    nics, general = rules(desired.get("nics", ())), desired.get("node", {})
+    return nics, general, bool(desired.get("network"))
+
+
+def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
+    return [
+        Rule(
+            one["name"],
+            selector(one["select"]),
+            one["settings"],
+            one.get("count"),
+            one.get("at_least"),
+            tuple(one.get("fast", ())),
+        )
+        for one in nics
+    ]
+
+
+def undo_load(text: str) -> tuple[float, list[Change]]:
+    return float(json.loads(text)["until"]), [Change(**one) for one in json.loads(text)["changes"]]

@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The forms of stored files."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Conversion, Forms, NewerForm
+
+
+def _rename(value: dict[str, t.Any], before: str, after: str) -> dict[str, t.Any]:
+    value[after] = value.pop(before)
+    return value
+
+
+#: Two later forms: each calls a field by another name.
+CHAIN = {
+    2: Conversion(lambda value: _rename(value, "a", "b"), lambda value: _rename(value, "b", "a")),
+    3: Conversion(lambda value: _rename(value, "b", "c"), lambda value: _rename(value, "c", "b")),
+}
+
+
+@pytest.mark.parametrize("written, on_disk", [(1, "a"), (2, "b"), (3, "c")])
+def test_each_form_is_read_and_written(written: int, on_disk: str) -> None:
+    forms = Forms(conversions=CHAIN, written=written)
+    work = {"c": [5], "format": 3}
+    stored = forms.write(work)
+    assert stored == {on_disk: [5], "format": written} and work == {"c": [5], "format": 3}
+    assert forms.read(stored) == work
+
+
+def test_a_file_without_a_number_is_of_the_form_that_had_none() -> None:
+    assert Forms(unnumbered=1).read({"a": 1}) == {"a": 1, "format": 1}
+    assert Forms(unnumbered=1).write({"a": 1}) == {"a": 1, "format": 1}
+    assert Forms(unnumbered=1, bare=True).write({"a": 1}) == {"a": 1}
+    assert Forms(conversions=CHAIN, unnumbered=2, written=3).read({"b": 1}) == {"c": 1, "format": 3}
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, {"format": True}, {"format": "1"}, {"format": 0}, {"format": -1}, [], 7, None]
+)
+def test_what_has_no_such_form_is_refused(value: t.Any) -> None:
+    with pytest.raises(ValueError, match="no mapping with a format|there is no format") as refused:
+        Forms().read(value)
+    assert not isinstance(refused.value, NewerForm)
+
+
+def test_a_newer_form_is_read_only_where_it_says_so() -> None:
+    forms = Forms(conversions=CHAIN)
+    with pytest.raises(NewerForm, match="its format is 5, and this release knows up to 3"):
+        forms.read({"format": 5, "c": 1})
+    with pytest.raises(NewerForm):
+        forms.read({"format": 5, "c": 1, "readable_by": 4})
+    readable = {"format": 5, "c": 1, "readable_by": 3}
+    assert forms.read(readable) == readable
