@@ -52,7 +52,7 @@ def programs(session: nox.Session) -> None:
 @nox.session(tags=[QUICK])
 @check
 def lint(session: nox.Session) -> None:
-    """Style and types: ruff, mypy, ansible-lint with yamllint, the changelog's form."""
+    """Style, types, imports: ruff, mypy, import-linter, ansible-lint with yamllint, the changelog's form."""
     reading.lint(session)
 
 

@@ -26,13 +26,16 @@ PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadf
 _PYTEST = ("python", "-m", "pytest")
 _MEMORY = Path("/dev/shm")
 _NOTHING_COLLECTED = 5  # an exit status of pytest
-_ROOMY = 4 * 2**30  # bytes
+_ROOMY, _FILES = 4 * 2**30, 500_000  # bytes, and inodes
 
 
 @functools.lru_cache(None)
 def scratch() -> Path:
     """Where tests make their files: in memory if there is room, as trees of machines are thousands of small files."""
-    roomy = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOMY
+    roomy = False
+    if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
+        free = os.statvfs(_MEMORY)
+        roomy = free.f_bavail * free.f_frsize > _ROOMY and free.f_favail > _FILES
     folder = Path(tempfile.mkdtemp(prefix="lanewise-dra-", dir=_MEMORY if roomy else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

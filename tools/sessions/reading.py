@@ -17,7 +17,7 @@ import nox
 from downloads import download, other_collections
 from environment import CACHE, WORK, Missing, alone, lock_file, version
 from interpreters import primary, python
-from staging import driver_site, prepare, room, run
+from staging import driver_package, driver_site, prepare, room, run
 
 _STRICT = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "uplinks", "host"))  # typed strictly
 _GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of lanewise.dra removes it"
@@ -27,7 +27,7 @@ def lint(session: nox.Session) -> None:
     """Run every linter, also after one has failed: one run shows all there is to mend."""
     venv = prepare(session)
     other_collections()
-    site = str(driver_site(venv, room(session)))
+    site, paths = str(driver_site(venv, room(session))), driver_package(session, venv)
     # ansible-lint installs the collection there, and would look at an older one first
     shutil.rmtree(room(session) / "ansible" / "collections", ignore_errors=True)
     commands = (
@@ -35,13 +35,14 @@ def lint(session: nox.Session) -> None:
         ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
         ("mypy", "--cache-dir", str(WORK / "mypy"), *_STRICT),
         ("mypy", "--cache-dir", str(WORK / "mypy-driver"), "-p", "lanewise_driver"),
+        ("lint-imports", "--cache-dir", str(WORK / "import-linter"), "--no-logo"),
         ("ansible-lint", "--profile", "production", "--offline"),
         ("antsibull-changelog", "lint"),
     )
     failed = []
     for command in commands:
         try:
-            run(session, venv, *command, MYPYPATH=site)
+            run(session, venv, *command, MYPYPATH=site, PYTHONPATH=paths)
         except nox.command.CommandFailed:
             failed.append(command[0])
     if failed:
