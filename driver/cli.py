@@ -27,16 +27,16 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from . import netns
-from .dra.problems import Problems
-from .errors import DriverError
-from .paths import Paths
-from .records import ATTACHED, PREPARED, Record, Store, boot_id
-from .settings import Settings, load
+from .base.errors import DriverError
+from .base.paths import Paths
+from .base.settings import Settings, load
+from .claims.records import ATTACHED, PREPARED, Record, Store, boot_id
+from .dra.kube.problems import Problems
+from .kernel import netns
 
 if t.TYPE_CHECKING:
-    from .inventory import Inventory
-    from .unclean import Entry
+    from .claims.unclean import Entry
+    from .publish.inventory import Inventory
 
 _OWN_PYTHON = Paths().hook_python
 _SECONDS = 5
@@ -145,7 +145,7 @@ def _pod(record: Record) -> str:
 
 
 def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
-    from .inventory import Device, Inventory
+    from .publish.inventory import Device, Inventory
 
     records, _broken = _records(paths)
     held = [Device.from_json(device.known) for record in records for device in record.held]
@@ -154,7 +154,7 @@ def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
 
 def _unclean(paths: Paths) -> list[tuple[str, Entry]]:
     """The devices that are not as they were before a pod had them."""
-    from .unclean import Unclean
+    from .claims.unclean import Unclean
 
     return sorted(Unclean(paths.unclean_dir, boot_id()).all().items())
 
@@ -209,9 +209,9 @@ def _check(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
 
 def _withdraw(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
     """Delete this node's ResourceSlices. A driver that runs publishes them again."""
-    from . import cluster
+    from .api import cluster
     from .daemon import access
-    from .dra.interface_config import DRIVER
+    from .dra.config.interface_config import DRIVER
 
     api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
     found, _version = api.slices()
@@ -225,9 +225,9 @@ def _withdraw(paths: Paths, settings: Settings, asked: argparse.Namespace) -> in
 
 
 def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str, list[str]]]:
-    from . import cluster
+    from .api import cluster
     from .daemon import access
-    from .dra.interface_config import DRIVER
+    from .dra.config.interface_config import DRIVER
 
     yield "it runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root"]
     kubelet = paths.registry_dir
@@ -265,7 +265,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
 
 def _unfetched(paths: Paths, records: t.Sequence[Record]) -> list[str]:
     """Of each claim whose containers have not come for too long. Its devices may be in the pod's network by then."""
-    from .claim_files import awaited
+    from .claims.claim_files import awaited
 
     return [
         f"claim {record.namespace}/{record.name}: {record.phase} since {record.since}, and no container of pod "

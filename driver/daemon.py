@@ -16,17 +16,20 @@ import time
 import typing as t
 from pathlib import Path
 
-from . import cdi, claim_status, cluster, events, logs, metrics, pace
-from .claims import Service
-from .dra.interface_config import DRIVER
-from .early import Early
-from .hook_server import HookServer
-from .inventory import Device, Inventory
-from .paths import Paths
-from .plugin import Plugin
-from .publisher import Publisher
-from .settings import Settings, SettingsFile
-from .token import Renewal
+from .api import cluster, events
+from .api.token import Renewal
+from .base import logs, metrics, pace
+from .base.paths import Paths
+from .base.settings import Settings, SettingsFile
+from .claims import claim_status
+from .claims.service import Service
+from .dra.config.interface_config import DRIVER
+from .hook.early import Early
+from .hook.install import install_hook
+from .hook.server import HookServer
+from .kubelet.plugin import Plugin
+from .publish.inventory import Device, Inventory
+from .publish.publisher import Publisher
 from .topology.publish import Publication, without_link
 from .web import Web
 
@@ -104,7 +107,7 @@ class Daemon:
 
     def _start(self) -> None:
         self.paths.make()
-        cdi.install_hook(self.paths)
+        install_hook(self.paths)
         if self.web:
             self.web.start()
         self.status.start()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from .metrics import Metrics
+from .base.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ import typing as t
 import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import EngineMissing, engine_for
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import Site, compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem, Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.schema import NAMESPACED, PLURALS
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import EngineMissing, engine_for
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.schema import NAMESPACED, PLURALS
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import (
     FEATURES,
     choose,
     convert,

@@ -76,8 +76,8 @@ import typing as t
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import JsonError
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import PREFERENCE
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import PREFERENCE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
 
 Object = dict[str, t.Any]

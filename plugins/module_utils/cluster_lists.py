@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .dra.bounded_json import loads_cut
+from .dra.kube.bounded_json import loads_cut
 
 Object = dict[str, t.Any]
 

@@ -15,15 +15,15 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from .fabric_options import SAFETY, SELECT, nulls
-from .host import guard, origin
-from .host.catalogue import named, resources
-from .host.converge import Outcome, alone, converge
-from .host.management import ssh_connection
-from .host.node import Node, Rule, Unfit, merged, overlaid, selector
-from .host.program import Boot
-from .host.resource import Change, State
-from .host.system import HostError, System
-from .host.undo import Failed, told
+from .host.access.management import ssh_connection
+from .host.access.system import HostError, System
+from .host.engine.converge import Outcome, alone, converge
+from .host.engine.node import Node, Rule, Unfit, merged, overlaid, selector
+from .host.engine.resource import Change, State
+from .host.engine.undo import Failed, told
+from .host.persist import guard, origin
+from .host.persist.program import Boot
+from .host.resources.catalogue import named, resources
 from .topology.selector import like
 
 Settings = dict[str, t.Any]

@@ -108,9 +108,10 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra", "topology", "uplinks")))
+SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra/config", "dra/kube", "topology", "uplinks")))
 SUFFIXES = (".py", ".sh", ".yaml")
 PROJECT = "pyproject.toml"
+PACKAGE = "plugins/module_utils/dra/__init__.py"
 NAME = "lanewise_driver"
 #: Files in the wheel get this time (1980-01-01, the first that a zip archive knows), or each build would differ.
 EPOCH = "315532800"
@@ -118,7 +119,7 @@ EPOCH = "315532800"
 
 def sources(root: Path) -> dict[str, bytes]:
     """What the wheel is built from, by path below the collection."""
-    found = {PROJECT: (root / PROJECT).read_bytes()}
+    found = {name: (root / name).read_bytes() for name in (PROJECT, PACKAGE)}
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in SUFFIXES and path.is_file():

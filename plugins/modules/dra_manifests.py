@@ -150,12 +150,12 @@ import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
-from ..module_utils.dra.cel import Engine, EngineMissing, engine_for
-from ..module_utils.dra.go_scalars import FIRST, NUMBER, number
-from ..module_utils.dra.problems import Problem, Problems
-from ..module_utils.dra.reach import reach_of
-from ..module_utils.dra.validate import validate
-from ..module_utils.dra.versions import check_gates, is_dra, unsupported
+from ..module_utils.dra.cel.language import Engine, EngineMissing, engine_for
+from ..module_utils.dra.claims.reach import reach_of
+from ..module_utils.dra.kube.go_scalars import FIRST, NUMBER, number
+from ..module_utils.dra.kube.problems import Problem, Problems
+from ..module_utils.dra.kube.validate import validate
+from ..module_utils.dra.kube.versions import check_gates, is_dra, unsupported
 
 try:
     import yaml

@@ -82,7 +82,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import JsonError
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
 
 try:
     import kubernetes

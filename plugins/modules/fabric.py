@@ -592,7 +592,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
     nulls,
     without_nulls,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Unfit, merged, overlaid
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Unfit, merged, overlaid
 
 
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:

@@ -62,10 +62,10 @@ users:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.lanewise.dra.plugins.module_utils.host.management import ssh_connection
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.usage import users
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.management import ssh_connection
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.usage import users
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 
 
 def main() -> None:

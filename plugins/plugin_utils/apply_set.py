@@ -12,7 +12,7 @@ import json
 import typing as t
 from collections.abc import Sequence
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import dropped
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import dropped
 
 Object = dict[str, t.Any]
 TOOLING = "applyset.kubernetes.io/tooling"

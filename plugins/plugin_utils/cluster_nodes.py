@@ -10,7 +10,7 @@ import ipaddress
 import re
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Pools
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
 
 Object = dict[str, t.Any]
 

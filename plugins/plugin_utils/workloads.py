@@ -10,8 +10,8 @@ import difflib
 import typing as t
 from collections.abc import Sequence
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.limits import dns_label
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problem
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.limits import dns_label
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem
 
 _KINDS = {"template": "ResourceClaimTemplate", "claim": "ResourceClaim"}
 

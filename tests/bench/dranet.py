@@ -191,7 +191,7 @@ class Bench:
         self._number = 0
 
     def _classes(self) -> None:
-        from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+        from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 
         addresses = {"name": "net1", "addresses": ["203.0.113.2/28"]}
         for driver, short, config in (

@@ -177,9 +177,10 @@ def process(folder: Path) -> Figures:
 
 def hook(folder: Path) -> Figures:
     from ansible_collections.lanewise.dra.tests.driver.folders import under
-    from lanewise_driver import cdi
-    from lanewise_driver.hook_server import HookServer
-    from lanewise_driver.metrics import Metrics
+    from lanewise_driver.base.metrics import Metrics
+    from lanewise_driver.claims import cdi
+    from lanewise_driver.hook.install import install_hook
+    from lanewise_driver.hook.server import HookServer
 
     class Done:
         def attach(self, request: object) -> None:
@@ -187,7 +188,7 @@ def hook(folder: Path) -> Figures:
 
     paths = under(folder, hook_python=Path(sys.executable))
     paths.make()
-    cdi.install_hook(paths)
+    install_hook(paths)
     server = HookServer(paths, t.cast(t.Any, Done()), Metrics())
     server.start()
     container = subprocess.Popen(["sleep", "infinity"])
@@ -220,7 +221,7 @@ def hook(folder: Path) -> Figures:
 
 def vfs(folder: Path) -> Figures:
     from ansible_collections.lanewise.dra.tests.machines.builder import build
-    from lanewise_driver import slices
+    from lanewise_driver.publish import slices
     from lanewise_driver.topology import publish
     from lanewise_driver.topology.model import as_dict
     from lanewise_driver.topology.probe import probe
@@ -276,14 +277,15 @@ def claims_inside(folder: Path) -> Figures:
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
     from ansible_collections.lanewise.dra.tests.driver.claims_world import NODE, WIRES, Sandbox, World, ip, make_wires
     from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
-    from lanewise_driver import links, netlink, protocol
-    from lanewise_driver.claim_status import Writer
-    from lanewise_driver.inventory import Inventory
-    from lanewise_driver.metrics import Metrics
-    from lanewise_driver.netlink import Netlink
-    from lanewise_driver.plugin import Plugin
-    from lanewise_driver.publisher import SETTLE_SECONDS, Publisher
-    from lanewise_driver.settings import SettingsFile
+    from lanewise_driver.base.metrics import Metrics
+    from lanewise_driver.base.settings import SettingsFile
+    from lanewise_driver.claims.claim_status import Writer
+    from lanewise_driver.kernel import links, netlink
+    from lanewise_driver.kernel.netlink import Netlink
+    from lanewise_driver.kubelet import protocol
+    from lanewise_driver.kubelet.plugin import Plugin
+    from lanewise_driver.publish.inventory import Inventory
+    from lanewise_driver.publish.publisher import SETTLE_SECONDS, Publisher
 
     with ControlPlane() as plane:
         world = World(plane, folder / "node", make_wires())
@@ -428,7 +430,7 @@ def pods(folder: Path) -> Figures:
 
 
 def pods_inside(folder: Path) -> Figures:
-    from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+    from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
     from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail
     from ansible_collections.lanewise.dra.tests.cluster.node import Node

@@ -28,13 +28,15 @@ import typing as t
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import interface_config, inventory, limits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import DRIVERS, DriverKnowledge, Filter
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import FEATURES
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import inventory
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import FEATURES
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS, DriverKnowledge, Filter
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

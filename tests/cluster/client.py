@@ -13,7 +13,7 @@ import threading
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import loads_cut
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_cut
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML

@@ -124,10 +124,10 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 def main(config: dict[str, t.Any]) -> None:
     import logging
 
-    from lanewise_driver.cluster import Cluster, from_kubeconfig
-    from lanewise_driver.inventory import Inventory
-    from lanewise_driver.publisher import Publisher
-    from lanewise_driver.settings import SettingsFile
+    from lanewise_driver.api.cluster import Cluster, from_kubeconfig
+    from lanewise_driver.base.settings import SettingsFile
+    from lanewise_driver.publish.inventory import Inventory
+    from lanewise_driver.publish.publisher import Publisher
 
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)  # that of the new network namespace

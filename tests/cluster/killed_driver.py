@@ -31,8 +31,9 @@ import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
-from lanewise_driver import cli, netns
-from lanewise_driver.metrics import Metrics
+from lanewise_driver import cli
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.kernel import netns
 
 #: Events of functions that change files, whatever their arguments (docs.python.org/3/library/audit_events.html).
 _FILES = (

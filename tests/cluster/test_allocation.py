@@ -16,21 +16,21 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import versions
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
     Allocation,
     Refusal,
     Result,
     allocate,
     attribute,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, Server, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, Server, offers, slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-cel = pytest.importorskip("ansible_collections.lanewise.dra.plugins.module_utils.dra.cel")
+cel = pytest.importorskip("ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language")
 
 TRIES = os.environ.get("LANEWISE_ALLOCATION_CLAIMS", "60")
 SEED = 20261121

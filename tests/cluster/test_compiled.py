@@ -18,13 +18,10 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import (
-    interface_config,
-    interface_policy,
-    schema,
-    versions,
-)
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Engine, EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine, EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings

@@ -28,16 +28,16 @@ from ansible_collections.lanewise.dra.plugins.modules import dra_driver_access
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
-driver = pytest.importorskip("lanewise_driver.cluster", reason="the driver's package is not installed")
+driver = pytest.importorskip("lanewise_driver.api.cluster", reason="the driver's package is not installed")
 
 from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node  # noqa: E402
-from lanewise_driver import slices as driver_slices  # noqa: E402
-from lanewise_driver import token as driver_token  # noqa: E402
-from lanewise_driver.cluster import Access, AccessError, ApiError, Cluster, Unreachable  # noqa: E402
-from lanewise_driver.dra import interface_config  # noqa: E402
-from lanewise_driver.inventory import Inventory  # noqa: E402
-from lanewise_driver.publisher import Publisher  # noqa: E402
-from lanewise_driver.settings import Settings  # noqa: E402
+from lanewise_driver.api import token as driver_token  # noqa: E402
+from lanewise_driver.api.cluster import Access, AccessError, ApiError, Cluster, Unreachable  # noqa: E402
+from lanewise_driver.base.settings import Settings  # noqa: E402
+from lanewise_driver.dra.config import interface_config  # noqa: E402
+from lanewise_driver.publish import slices as driver_slices  # noqa: E402
+from lanewise_driver.publish.inventory import Inventory  # noqa: E402
+from lanewise_driver.publish.publisher import Publisher  # noqa: E402
 
 Object = dict[str, t.Any]
 

@@ -16,7 +16,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 
@@ -327,7 +327,7 @@ def test_a_container_starts_again_while_the_driver_is_down(node: Node, driver: D
 
 #: A driver as kubelets before 1.34 knew them.
 OLDER = """
-from lanewise_driver import protocol
+from lanewise_driver.kubelet import protocol
 from lanewise_driver.cli import main
 protocol.SUPPORTED = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 protocol.DRA = {"v1beta1": protocol.DRA["v1beta1"]}

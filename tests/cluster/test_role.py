@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.versions import convert
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import convert
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")

@@ -21,7 +21,7 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import quantity, schema, validate, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity, schema, validate, versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
 OBJECTS = int(os.environ.get("LANEWISE_VALIDATION_OBJECTS", "100"))

@@ -20,18 +20,18 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.driver import ipv6
-from lanewise_driver import claims
-from lanewise_driver.calls import AttachRequest, ClaimRef
-from lanewise_driver.claim_status import Writer
-from lanewise_driver.cluster import Cluster, from_kubeconfig
-from lanewise_driver.errors import Busy
-from lanewise_driver.inventory import Inventory
-from lanewise_driver.paths import Paths
-from lanewise_driver.settings import Settings
+from lanewise_driver.api.cluster import Cluster, from_kubeconfig
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.errors import Busy
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.base.settings import Settings
+from lanewise_driver.claims import service as claims
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.publish.inventory import Inventory
 
 #: Set where the namespaces are made: in there, tests run.
 INSIDE = "LANEWISE_TEST_NAMESPACES"

@@ -10,7 +10,7 @@ import dataclasses
 import typing as t
 from pathlib import Path
 
-from lanewise_driver.paths import Paths
+from lanewise_driver.base.paths import Paths
 
 
 def under(root: Path, **changes: t.Any) -> Paths:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 from google.protobuf import message_factory
-from lanewise_driver.calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
-from lanewise_driver.errors import Busy, Refused
+from lanewise_driver.base.calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
+from lanewise_driver.base.errors import Busy, Refused
 
 UID = "5f0c1b9e-0000-4000-8000-0000000000{:02x}"
 

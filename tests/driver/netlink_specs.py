@@ -13,7 +13,7 @@ import typing as t
 from pathlib import Path
 
 import yaml
-from lanewise_driver import netlink
+from lanewise_driver.kernel import netlink
 
 Object = dict[str, t.Any]
 

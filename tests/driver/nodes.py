@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import ipv6
-from lanewise_driver import netns
+from lanewise_driver.kernel import netns
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384

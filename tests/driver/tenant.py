@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.driver import netlink_specs
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod
-from lanewise_driver import links, netlink, netns, programs
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.kernel import links, netlink, netns, programs
+from lanewise_driver.kernel.netlink import Netlink
 
 _CLONE_NEWNS, _CLONE_FS = 0x00020000, 0x00000200
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384

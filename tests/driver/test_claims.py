@@ -33,16 +33,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lanewise_driver import cli, rdma
-from lanewise_driver.calls import AttachRequest, ClaimRef
-from lanewise_driver.claim_status import Writer
-from lanewise_driver.claims import Service
-from lanewise_driver.early import Early
-from lanewise_driver.errors import Busy, DriverError, KernelError, Refused
-from lanewise_driver.inventory import Device
-from lanewise_driver.lock import Locks
-from lanewise_driver.metrics import Metrics
-from lanewise_driver.records import ATTACHED, PREPARED
+from lanewise_driver import cli
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.errors import Busy, DriverError, KernelError, Refused
+from lanewise_driver.base.lock import Locks
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.records import ATTACHED, PREPARED
+from lanewise_driver.claims.service import Service
+from lanewise_driver.hook.early import Early
+from lanewise_driver.kernel import rdma
+from lanewise_driver.publish.inventory import Device
 
 EXAMPLES = int(os.environ.get("LANEWISE_CLAIM_EXAMPLES", "3"))
 STEPS = 14
@@ -257,7 +258,7 @@ else:
         uid = clean.claims["one"].uid
         clean.paths.cdi_spec(uid).write_text("{}")
         (clean.paths.metadata_dir / uid).mkdir()
-        from lanewise_driver import netns
+        from lanewise_driver.kernel import netns
 
         netns.pin(sandbox.path, clean.paths.pin(uid))
         assert clean.service().reconcile()
@@ -343,7 +344,8 @@ else:
         # what a boot does, as far as a running kernel can do it: the device is on the node, /run is empty
         record = service.store.load(clean.claims["one"].uid)
         assert record
-        from lanewise_driver import interfaces, netns
+        from lanewise_driver.interface import interfaces
+        from lanewise_driver.kernel import netns
 
         pin = clean.paths.pin(record.uid)
         (device,) = record.held

@@ -18,17 +18,19 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
-from lanewise_driver import calls, events, rdma
-from lanewise_driver.claim_status import Writer
-from lanewise_driver.cluster import Access, Cluster
-from lanewise_driver.errors import DriverError, KernelError, Refused
-from lanewise_driver.lock import Locks
-from lanewise_driver.metrics import Metrics
-from lanewise_driver.records import DETACHING, PREPARED
+from lanewise_driver.api import events
+from lanewise_driver.api.cluster import Access, Cluster
+from lanewise_driver.base import calls
+from lanewise_driver.base.errors import DriverError, KernelError, Refused
+from lanewise_driver.base.lock import Locks
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.records import DETACHING, PREPARED
+from lanewise_driver.kernel import rdma
 
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
 

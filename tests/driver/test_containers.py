@@ -25,13 +25,17 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
 from ansible_collections.lanewise.dra.tests.oracle.trees import CACHE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import cdi, files, inventory, metadata
-from lanewise_driver.calls import ClaimRef
-from lanewise_driver.cdi import Device, DeviceNode, Mount
-from lanewise_driver.claim_files import ClaimFiles
-from lanewise_driver.metadata import DeviceMetadata
-from lanewise_driver.paths import Paths
-from lanewise_driver.records import DeviceRecord, Record
+from lanewise_driver.base import files
+from lanewise_driver.base.calls import ClaimRef
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.claims import cdi, metadata
+from lanewise_driver.claims.cdi import Device, DeviceNode, Mount
+from lanewise_driver.claims.claim_files import ClaimFiles
+from lanewise_driver.claims.metadata import DeviceMetadata
+from lanewise_driver.claims.records import DeviceRecord, Record
+from lanewise_driver.hook import install
+from lanewise_driver.hook.install import install_hook
+from lanewise_driver.publish import inventory
 
 GO = shutil.which("go")
 SOURCE = Path(__file__).resolve().parent / "consumer"
@@ -310,10 +314,11 @@ def test_metadata_is_removed(paths: Paths) -> None:
 
 def test_hook_is_installed(paths: Paths) -> None:
     for _unused in range(2):
-        cdi.install_hook(paths)
-    for path in (paths.hook_program, paths.hook_script):
-        assert path.read_bytes() == Path(cdi.__file__).with_name(path.name).read_bytes()
+        install_hook(paths)
+    sources = Path(install.__file__).parent
+    assert paths.hook_program.read_bytes() == (sources / "program.py").read_bytes()
+    assert paths.hook_script.read_bytes() == (sources / "hook.sh").read_bytes()
     before = paths.hook_program.stat().st_mtime_ns
     time.sleep(0.01)
-    cdi.install_hook(paths)
+    install_hook(paths)
     assert paths.hook_program.stat().st_mtime_ns == before

@@ -20,11 +20,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
-from lanewise_driver import addresses, dhcp, interfaces, links
-from lanewise_driver.errors import Busy, KernelError
-from lanewise_driver.interfaces import Identity
-from lanewise_driver.lease_renewer import LeaseRenewer
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.base.errors import Busy, KernelError
+from lanewise_driver.dhcp import client as dhcp
+from lanewise_driver.dhcp.lease_renewer import LeaseRenewer
+from lanewise_driver.interface import interfaces
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel import addresses, links
+from lanewise_driver.kernel.netlink import Netlink
 
 ONE = Identity(None, None, "one")
 OPTIONS = (

@@ -10,9 +10,9 @@ import threading
 import tracemalloc
 import typing as t
 
-from lanewise_driver import events
-from lanewise_driver.calls import ClaimRef
-from lanewise_driver.errors import Refused
+from lanewise_driver.api import events
+from lanewise_driver.base.calls import ClaimRef
+from lanewise_driver.base.errors import Refused
 
 
 class Api:

@@ -26,10 +26,14 @@ from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import cdi, claim_files, hook, hook_server, netns
-from lanewise_driver.hook_server import HookServer
-from lanewise_driver.metrics import Metrics
-from lanewise_driver.paths import Paths
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.claims import cdi, claim_files
+from lanewise_driver.hook import program as hook
+from lanewise_driver.hook import server as hook_server
+from lanewise_driver.hook.install import install_hook
+from lanewise_driver.hook.server import HookServer
+from lanewise_driver.kernel import netns
 from lanewise_driver.web import Web
 
 CLAIM = UID.format(1)
@@ -59,7 +63,7 @@ def paths() -> t.Iterator[Paths]:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="d") as folder:
         made = under(Path(folder), hook_python=Path(sys.executable))
         made.make()
-        cdi.install_hook(made)
+        install_hook(made)
         yield made
 
 
@@ -194,8 +198,8 @@ def test_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: i
 DAEMON = """
 import sys, time
 from pathlib import Path
-from lanewise_driver.hook_server import HookServer
-from lanewise_driver.metrics import Metrics
+from lanewise_driver.hook.server import HookServer
+from lanewise_driver.base.metrics import Metrics
 from ansible_collections.lanewise.dra.tests.driver.folders import under
 class Slow:
     def attach(self, request):

@@ -10,8 +10,8 @@ import time
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
-from lanewise_driver import interfaces
-from lanewise_driver.interfaces import Identity
+from lanewise_driver.interface import interfaces
+from lanewise_driver.interface.interfaces import Identity
 
 ONE = Identity(None, None, "one")
 FABRIC = "ip netns add fabric 2>/dev/null; ip link set one-far netns fabric; ip -n fabric link set one-far up"

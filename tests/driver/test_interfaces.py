@@ -20,10 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
-from lanewise_driver import addresses, identity, interfaces, links, sysctls
-from lanewise_driver.errors import KernelError, Refused
-from lanewise_driver.interfaces import Identity
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.base.errors import KernelError, Refused
+from lanewise_driver.interface import identity, interfaces
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel import addresses, links, sysctls
+from lanewise_driver.kernel.netlink import Netlink
 
 ONE = Identity(None, None, "one")
 

@@ -12,9 +12,9 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
-from lanewise_driver import interfaces
-from lanewise_driver.ethtool import Ethtool
-from lanewise_driver.interfaces import Identity
+from lanewise_driver.interface import interfaces
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel.ethtool import Ethtool
 
 ONE = Identity(None, None, "one")
 #: Detach asks the kernel some hundred times; each place is tried with 1.

@@ -16,14 +16,15 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
-from lanewise_driver import links, netlink, vf
-from lanewise_driver.links import Link
+from lanewise_driver.kernel import links, netlink, vf
+from lanewise_driver.kernel.links import Link
 
 OURS = """
 import json, sys
-from lanewise_driver import children, interfaces, links, netlink, vf, vrf
-from lanewise_driver.errors import KernelError
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.interface import children, interfaces
+from lanewise_driver.kernel import links, netlink, vf, vrf
+from lanewise_driver.base.errors import KernelError
+from lanewise_driver.kernel.netlink import Netlink
 what, argument = sys.argv[1], json.loads(sys.argv[2])
 with Netlink() as connection:
     index = links.get(connection, name="one").index

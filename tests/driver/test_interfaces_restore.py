@@ -17,10 +17,11 @@ import typing as t
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from lanewise_driver import ethtool, host_state, interfaces, routes
-from lanewise_driver.errors import KernelError
-from lanewise_driver.interfaces import Identity
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.base.errors import KernelError
+from lanewise_driver.interface import host_state, interfaces
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel import ethtool, routes
+from lanewise_driver.kernel.netlink import Netlink
 
 EXAMPLES = int(os.environ.get("LANEWISE_EXAMPLES", "8"))
 ONE = Identity(None, None, "one")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from lanewise_driver.inventory import Device, Inventory
-from lanewise_driver.settings import Settings, read
+from lanewise_driver.base.settings import Settings, read
+from lanewise_driver.publish.inventory import Device, Inventory
 from lanewise_driver.topology.publish import COUNTER, MISSING
 
 needs_namespaces = pytest.mark.skipif(
@@ -157,8 +157,8 @@ def in_namespace(script: str, *setup: str) -> t.Any:
     shell += "\n" + "\n".join([*lines, *(f"ip {one}" for one in setup)]) + '\nexec "$0" -c "$1"'
     head = """
         import json, socket, subprocess, time
-        from lanewise_driver.inventory import Inventory
-        from lanewise_driver.settings import read
+        from lanewise_driver.publish.inventory import Inventory
+        from lanewise_driver.base.settings import read
 
         def inventory(**settings):
             found = read({"virtual_interfaces": ["nic*", "br*", "mv*"], **settings})

@@ -21,10 +21,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from lanewise_driver import cli, logs
+from lanewise_driver import cli
 from lanewise_driver import web as web_module
-from lanewise_driver.errors import Busy, KernelError, Refused
-from lanewise_driver.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics
+from lanewise_driver.base import logs
+from lanewise_driver.base.errors import Busy, KernelError, Refused
+from lanewise_driver.base.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics
 from lanewise_driver.web import CONNECTIONS, Web
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -256,7 +257,7 @@ def lines() -> t.Iterator[t.Callable[[], list[dict[str, t.Any]]]]:
 
 
 def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
-    log = logging.getLogger("lanewise_driver.claims")
+    log = logging.getLogger("lanewise_driver.claims.service")
     with logs.about(claim="uid-1", pod="training/worker-0", pod_uid=""):
         log.info("attached %d", 2, extra={"device": "nic0"})
         with logs.about(claim="uid-2"):
@@ -274,7 +275,7 @@ def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.A
     assert first == {
         "level": "info",
         "message": "attached 2",
-        "part": "claims",
+        "part": "claims.service",
         "claim": "uid-1",
         "pod": "training/worker-0",
         "device": "nic0",
@@ -286,7 +287,7 @@ def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.A
 
 
 def test_no_line_is_long(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
-    log = logging.getLogger("lanewise_driver.claims")
+    log = logging.getLogger("lanewise_driver.claims.service")
     long = "half a line " + "x" * 1_000_000
     with logs.about(claim=long, pod=long):
         try:

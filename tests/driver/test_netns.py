@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
-from lanewise_driver import links, netlink, netns, routes
-from lanewise_driver.errors import Busy, KernelError
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.base.errors import Busy, KernelError
+from lanewise_driver.kernel import links, netlink, netns, routes
+from lanewise_driver.kernel.netlink import Netlink
 
 
 def process() -> subprocess.Popen[bytes]:
@@ -149,7 +149,7 @@ def test_a_long_dump_that_changes_meanwhile_is_whole() -> None:
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        from lanewise_driver import addresses
+        from lanewise_driver.kernel import addresses
 
         with Netlink() as connection:
             link = links.get(connection, name="one")

@@ -13,14 +13,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from lanewise_driver import pace
-from lanewise_driver.cluster import Access, Cluster
-from lanewise_driver.errors import Busy
-from lanewise_driver.inventory import Inventory
-from lanewise_driver.lock import Locks
-from lanewise_driver.pace import Pace
-from lanewise_driver.publisher import BUSY_SECONDS, Publisher
-from lanewise_driver.settings import Settings
+from lanewise_driver.api.cluster import Access, Cluster
+from lanewise_driver.base import pace
+from lanewise_driver.base.errors import Busy
+from lanewise_driver.base.lock import Locks
+from lanewise_driver.base.pace import Pace
+from lanewise_driver.base.settings import Settings
+from lanewise_driver.publish.inventory import Inventory
+from lanewise_driver.publish.publisher import BUSY_SECONDS, Publisher
 
 LONG = 60.0
 

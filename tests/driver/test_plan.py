@@ -15,13 +15,13 @@ import typing as t
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lanewise_driver.dra import interface_config
-from lanewise_driver.dra.interface_config import FIELDS, Field
-from lanewise_driver.errors import MESSAGE_LIMIT, Busy, DriverError, Refused
-from lanewise_driver.inventory import Device
-from lanewise_driver.metadata import POD_CLAIM_NAME
-from lanewise_driver.plan import consumer, plan
-from lanewise_driver.records import Object, Pod, Record, decode, encode
+from lanewise_driver.base.errors import MESSAGE_LIMIT, Busy, DriverError, Refused
+from lanewise_driver.claims.metadata import POD_CLAIM_NAME
+from lanewise_driver.claims.plan import consumer, plan
+from lanewise_driver.claims.records import Object, Pod, Record, decode, encode
+from lanewise_driver.dra.config import interface_config
+from lanewise_driver.dra.config.interface_config import FIELDS, Field
+from lanewise_driver.publish.inventory import Device
 
 #: How many claims and configurations are tried by the tests that draw them.
 TRIES = int(os.environ.get("LANEWISE_PLAN_TRIES", "300"))

@@ -16,14 +16,16 @@ import time
 import typing as t
 
 from ansible_collections.lanewise.dra.tests.driver.test_plan import NODE, PF, POD_UID, UID, VF, device, pod, result
-from lanewise_driver import claim_status, errors, events
-from lanewise_driver.dra import limits
-from lanewise_driver.dra.bounded_json import JsonError, loads_cut
-from lanewise_driver.dra.interface_config import API_VERSION, CONFIG, KIND, Field
-from lanewise_driver.errors import DriverError
-from lanewise_driver.metadata import POD_CLAIM_NAME
-from lanewise_driver.plan import plan
-from lanewise_driver.records import decode, encode
+from lanewise_driver.api import events
+from lanewise_driver.base import errors
+from lanewise_driver.base.errors import DriverError
+from lanewise_driver.claims import claim_status
+from lanewise_driver.claims.metadata import POD_CLAIM_NAME
+from lanewise_driver.claims.plan import plan
+from lanewise_driver.claims.records import decode, encode
+from lanewise_driver.dra.config.interface_config import API_VERSION, CONFIG, KIND, Field
+from lanewise_driver.dra.kube import limits
+from lanewise_driver.dra.kube.bounded_json import JsonError, loads_cut
 
 TRIES = int(os.environ.get("LANEWISE_HOSTILE_TRIES", "400"))
 KNOWN = {PF: device(PF, "eth1"), VF: device(VF, "eth2", pf="0000:8a:00.0", vf=0)}

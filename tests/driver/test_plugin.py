@@ -25,12 +25,13 @@ from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Kubelet, 
 from ansible_collections.lanewise.dra.tests.driver.test_protocol import compiled, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import lock, protocol
-from lanewise_driver import plugin as plugin_module
-from lanewise_driver.errors import Busy, DriverError
-from lanewise_driver.metrics import Metrics
-from lanewise_driver.paths import LONGEST_SOCKET, Paths
-from lanewise_driver.plugin import Plugin
+from lanewise_driver.base import lock
+from lanewise_driver.base.errors import Busy, DriverError
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.base.paths import LONGEST_SOCKET, Paths
+from lanewise_driver.kubelet import plugin as plugin_module
+from lanewise_driver.kubelet import protocol
+from lanewise_driver.kubelet.plugin import Plugin
 
 INSTANCE = "0b0f4c0e-1111-4000-8000-00000000000{}"
 
@@ -258,7 +259,7 @@ def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf
     code = (
         "import os, sys; from pathlib import Path\n"
         "from ansible_collections.lanewise.dra.tests.driver.folders import under\n"
-        "from lanewise_driver.plugin import Plugin; from lanewise_driver.metrics import Metrics\n"
+        "from lanewise_driver.kubelet.plugin import Plugin; from lanewise_driver.base.metrics import Metrics\n"
         "Plugin(under(Path(sys.argv[1])), None, Metrics()).start(); print('up', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(
@@ -344,7 +345,7 @@ def test_the_lock_holds_over_processes(paths: Paths, shelf: Shelf) -> None:
     plugin = Plugin(paths, shelf, Metrics(), INSTANCE.format(1))
     plugin.start()
     code = (
-        "import sys; from pathlib import Path; from lanewise_driver.lock import serialized\n"
+        "import sys; from pathlib import Path; from lanewise_driver.base.lock import serialized\n"
         "with serialized(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
@@ -409,8 +410,8 @@ def test_many_pods_at_once(plugin: Plugin, shelf: Shelf) -> None:
 FORKS = """
 import os, sys, time
 from pathlib import Path
-from lanewise_driver import plugin, protocol
-from lanewise_driver.metrics import Metrics
+from lanewise_driver.kubelet import plugin, protocol
+from lanewise_driver.base.metrics import Metrics
 from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet, Shelf
 from concurrent.futures import ThreadPoolExecutor

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
-from lanewise_driver import protocol
+from lanewise_driver.kubelet import protocol
 
 FILES = {
     "pluginregistration": "pluginregistration/v1",

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from lanewise_driver.cluster import Access, AccessError, Cluster, Unreachable, in_cluster
-from lanewise_driver.inventory import Inventory
-from lanewise_driver.monitor import _uevent
-from lanewise_driver.publisher import STOP_SECONDS, Publisher
-from lanewise_driver.settings import SettingsFile
-from lanewise_driver.token import Renewal
+from lanewise_driver.api.cluster import Access, AccessError, Cluster, Unreachable, in_cluster
+from lanewise_driver.api.token import Renewal
+from lanewise_driver.base.settings import SettingsFile
+from lanewise_driver.kernel.monitor import _uevent
+from lanewise_driver.publish.inventory import Inventory
+from lanewise_driver.publish.publisher import STOP_SECONDS, Publisher
 
 needs_namespaces = pytest.mark.skipif(
     bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
@@ -121,7 +121,7 @@ def test_uevents() -> None:
 def test_which_news_of_the_kernel_matter() -> None:
     script = """
         import json, socket, struct, subprocess, threading, time
-        from lanewise_driver.monitor import Monitor
+        from lanewise_driver.kernel.monitor import Monitor
 
         seen = []
         monitor = Monitor(seen.append, lambda: ["nic*"], lambda name: name == "nicheld")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node
-from lanewise_driver import rdma
-from lanewise_driver.errors import KernelError
-from lanewise_driver.rdma import CharDevice
+from lanewise_driver.base.errors import KernelError
+from lanewise_driver.kernel import rdma
+from lanewise_driver.kernel.rdma import CharDevice
 
 
 def sysfs(root: Path) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.releases import records_1_0_0
-from lanewise_driver import records
-from lanewise_driver.inventory import Device
-from lanewise_driver.record_forms import FORMS
-from lanewise_driver.records import Record, Store
+from lanewise_driver.claims import records
+from lanewise_driver.claims.record_forms import FORMS
+from lanewise_driver.claims.records import Record, Store
+from lanewise_driver.publish.inventory import Device
 from lanewise_driver.topology.stored import Conversion, NewerForm
 
 FOLDER = Path(__file__).parent / "releases"

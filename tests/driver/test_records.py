@@ -16,16 +16,17 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import usage
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import usage
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver import files, records
-from lanewise_driver.errors import DriverError
-from lanewise_driver.inventory import Device
-from lanewise_driver.record_forms import FORMS
-from lanewise_driver.records import DeviceRecord, Pod, Record, Store, Unreadable
+from lanewise_driver.base import files
+from lanewise_driver.base.errors import DriverError
+from lanewise_driver.claims import records
+from lanewise_driver.claims.record_forms import FORMS
+from lanewise_driver.claims.records import DeviceRecord, Pod, Record, Store, Unreadable
+from lanewise_driver.publish.inventory import Device
 
 UID = "5f0c1b9e-0000-4000-8000-000000000001"
 JSON = st.recursive(

@@ -19,13 +19,14 @@ import pytest
 from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID
 from ansible_collections.lanewise.dra.tests.driver.test_containers import consumer, read
-from lanewise_driver import cdi, metadata
-from lanewise_driver.calls import AttachRequest, ClaimRef
-from lanewise_driver.errors import Refused
-from lanewise_driver.hook_server import HookServer
-from lanewise_driver.metadata import DeviceMetadata
-from lanewise_driver.metrics import Metrics
-from lanewise_driver.paths import Paths
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.errors import Refused
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.claims import cdi, metadata
+from lanewise_driver.claims.metadata import DeviceMetadata
+from lanewise_driver.hook.install import install_hook
+from lanewise_driver.hook.server import HookServer
 
 __all__ = ["consumer"]  # a fixture
 
@@ -107,7 +108,7 @@ def bundle(root: Path, runc: str, injected: dict[str, t.Any], arguments: list[st
 def test_container(root: Path, runc: str, consumer: Path) -> None:
     paths = under(root, hook_python=Path(sys.executable))
     paths.make()
-    cdi.install_hook(paths)
+    install_hook(paths)
     mount = metadata.write(paths, CLAIM, [DeviceMetadata("nic", "node", "a", {})])["nic"]
     # /dev/null's numbers: a device that is there on any machine
     node = cdi.DeviceNode("/dev/infiniband/rdma_cm", 1, 3)

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver.dra.problems import Problems
-from lanewise_driver.settings import Settings, SettingsFile, load, read
+from lanewise_driver.base.settings import Settings, SettingsFile, load, read
+from lanewise_driver.dra.kube.problems import Problems
 from lanewise_driver.topology.selector import Selector
 
 WHOLE = """

@@ -15,18 +15,11 @@ import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver.dra import validate, versions
-from lanewise_driver.slices import Features, Plan, cut, plan, published_by, same, slice_name, slices
+from lanewise_driver.dra.kube import validate, versions
+from lanewise_driver.publish.slices import Features, Plan, cut, plan, published_by, same, slice_name, slices
 from lanewise_driver.topology.model import as_dict
 from lanewise_driver.topology.probe import probe
-from lanewise_driver.topology.publish import (
-    COUNTER,
-    LINK_DOWN,
-    VERSION_ANNOTATION,
-    Policy,
-    Publication,
-    publication,
-)
+from lanewise_driver.topology.publish import COUNTER, LINK_DOWN, VERSION_ANNOTATION, Policy, Publication, publication
 
 Object = dict[str, t.Any]
 

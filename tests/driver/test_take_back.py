@@ -32,9 +32,10 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import (
     shown,
     wait_for_ipv6,
 )
-from lanewise_driver import interfaces, netns, programs, stacked, take_back
-from lanewise_driver.errors import KernelError
-from lanewise_driver.interfaces import Identity
+from lanewise_driver.base.errors import KernelError
+from lanewise_driver.interface import interfaces, take_back
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel import netns, programs, stacked
 
 ONE = Identity(None, None, "one")
 

@@ -21,8 +21,8 @@ from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, wait_for_ipv6
 from ansible_collections.lanewise.dra.tools import lab
 from environment import Missing  # tools/lab.py has put its folder on the path
-from lanewise_driver import interfaces, take_back
-from lanewise_driver.interfaces import Identity
+from lanewise_driver.interface import interfaces, take_back
+from lanewise_driver.interface.interfaces import Identity
 
 ONE = Identity(None, None, "one")
 #: How many changes one tenant makes, so that few tenants try all.

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lanewise_driver.cluster import Access, AccessError, Cluster
-from lanewise_driver.token import Renewal, Token, read
+from lanewise_driver.api.cluster import Access, AccessError, Cluster
+from lanewise_driver.api.token import Renewal, Token, read
 
 CLAIMS = {
     "iat": 1000,

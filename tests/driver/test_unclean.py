@@ -15,12 +15,12 @@ import pytest
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.nodes import Hidden
-from lanewise_driver import health, unclean
-from lanewise_driver.calls import UNHEALTHY
-from lanewise_driver.errors import Busy, DriverError, KernelError
-from lanewise_driver.inventory import Inventory
-from lanewise_driver.take_back import Outcome, Reason
-from lanewise_driver.unclean import Unclean
+from lanewise_driver.base.calls import UNHEALTHY
+from lanewise_driver.base.errors import Busy, DriverError, KernelError
+from lanewise_driver.claims import health, unclean
+from lanewise_driver.claims.unclean import Unclean
+from lanewise_driver.interface.take_back import Outcome, Reason
+from lanewise_driver.publish.inventory import Inventory
 
 DEVICE = "net-wire0"
 

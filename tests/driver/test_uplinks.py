@@ -18,8 +18,8 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.management import management_interfaces
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.management import management_interfaces
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     CASES,
@@ -32,9 +32,9 @@ from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     run,
     world,
 )
-from lanewise_driver import netns
-from lanewise_driver.inventory import Inventory
-from lanewise_driver.settings import read
+from lanewise_driver.base.settings import read
+from lanewise_driver.kernel import netns
+from lanewise_driver.publish.inventory import Inventory
 
 
 def made(name: str) -> None:

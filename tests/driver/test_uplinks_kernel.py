@@ -27,7 +27,7 @@ from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     world,
 )
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import session as session_to
-from lanewise_driver import netns
+from lanewise_driver.kernel import netns
 from lanewise_driver.uplinks import carried, netlink, routes, sockets, ssh
 from lanewise_driver.uplinks.carried import Path as Way
 from lanewise_driver.uplinks.carried import Rule

@@ -10,8 +10,8 @@ import errno
 import typing as t
 
 import pytest
-from lanewise_driver import netlink, vf
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.kernel import netlink, vf
+from lanewise_driver.kernel.netlink import Netlink
 
 _VFINFO_LIST, _INFO, _MAC, _IFINFO = 22, 1, 1, 16
 NOW = {

@@ -21,7 +21,7 @@ import sys
 import typing as t
 
 from ansible_collections.lanewise.dra.tests.driver import ipv6
-from lanewise_driver import netns
+from lanewise_driver.kernel import netns
 from lanewise_driver.uplinks import netlink
 
 FAR = "/run/netns/far"

@@ -11,7 +11,7 @@ import os
 import subprocess
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System, refused
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System, refused
 
 T = t.TypeVar("T")
 

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.ethtool import Ethtool
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.ethtool import Ethtool
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
 from ansible_collections.lanewise.dra.tests.host.node import apply, refusals
-from lanewise_driver import ethtool
+from lanewise_driver.kernel import ethtool
 
 
 def wide(queues: int = 4) -> None:

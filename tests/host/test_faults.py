@@ -11,17 +11,17 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.ethtool import Ethtool
-from ansible_collections.lanewise.dra.plugins.module_utils.host.interface_sysctls import InterfaceSysctls
-from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
-from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes import RailRoutes
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.ethtool import Ethtool
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.interface_sysctls import InterfaceSysctls
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, shown, wait_for_ipv6
 from ansible_collections.lanewise.dra.tests.host.faults import ERRORS, FailingSystem
 from ansible_collections.lanewise.dra.tests.host.node import node
-from lanewise_driver import ethtool
+from lanewise_driver.kernel import ethtool
 
 CODES = (errno.EBUSY, errno.EIO, errno.ERANGE, errno.ENODEV, errno.EPERM)
 RESOURCES: tuple[type[Resource], ...] = (Ethtool, Mtu, InterfaceSysctls, RailRoutes)

@@ -16,13 +16,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import kubelet, memlock
-from ansible_collections.lanewise.dra.plugins.module_utils.host.catalogue import _ORDER, resources
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.program import Boot
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource, Unread
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource, Unread
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import Boot
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import kubelet, memlock
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.catalogue import _ORDER, resources
 from ansible_collections.lanewise.dra.tests.host.faults import ERRORS
 from ansible_collections.lanewise.dra.tests.host.world import ICE, MLX5, RAIL, FailingNode, World
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.interface_sysctls import InterfaceSysctls
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.interface_sysctls import InterfaceSysctls
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 from ansible_collections.lanewise.dra.tests.host.node import apply, refusals
 

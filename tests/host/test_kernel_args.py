@@ -14,12 +14,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.boot_loader import grub_lines
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.kernel_args import KernelArgs
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.boot_loader import grub_lines
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_args import KernelArgs
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
 from ansible_collections.lanewise.dra.tests.host.grub import lay_over, packages

@@ -14,10 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host import guard
-from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import guard
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 from ansible_collections.lanewise.dra.tests.driver.test_uplinks import made
 
@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver.test_uplinks import made
 def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
     """As with become: the process has a clean environment, one above it has the session's."""
     program = (
-        "from ansible_collections.lanewise.dra.plugins.module_utils.host.management import ssh_connection\n"
+        "from ansible_collections.lanewise.dra.plugins.module_utils.host.access.management import ssh_connection\n"
         "print(ssh_connection())"
     )
     inner = ["env", "-u", "SSH_CONNECTION", sys.executable, "-c", program]

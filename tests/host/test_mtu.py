@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 from ansible_collections.lanewise.dra.tests.host.node import apply, refusals
 

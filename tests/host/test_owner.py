@@ -21,12 +21,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import owner
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome, Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
-from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes import RailRoutes
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import owner
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
 from ansible_collections.lanewise.dra.tests.host.node import node

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.rail_routes import RailRoutes
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6
 from ansible_collections.lanewise.dra.tests.host.node import apply, node, refusals
 

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.rdma_system import RdmaSystem
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rdma_system import RdmaSystem
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
-from ansible_collections.lanewise.dra.plugins.module_utils.host import boot, guard, kubelet, memlock, origin, program
-from ansible_collections.lanewise.dra.plugins.module_utils.host.catalogue import named, resources
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.program import Boot
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE, Change
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard, origin, program
+from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import Boot
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import kubelet, memlock
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.catalogue import named, resources
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Conversion
 from ansible_collections.lanewise.dra.tests.host.releases import fabric_1_0_0
 from ansible_collections.lanewise.dra.tests.host.world import MLX5, RAIL, FailingNode, World

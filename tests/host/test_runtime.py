@@ -13,12 +13,16 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome, Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.kubelet import Kubelet
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.runtime import CONTAINERD_DROP_IN, Runtime, values
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome, Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kubelet import Kubelet
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.runtime import (
+    CONTAINERD_DROP_IN,
+    Runtime,
+    values,
+)
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra"

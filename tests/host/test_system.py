@@ -11,13 +11,13 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 
 PLAN = """
 import sys
-from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.tests.host.node import node
 system = System()
 plan = Mtu(system).plan(node(system, {"rail0": {"mtu": int(sys.argv[1])}}))

@@ -16,15 +16,15 @@ import sys
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.vf import decoded, encoded
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf import decoded, encoded
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SEND = """
 import sys
-from ansible_collections.lanewise.dra.plugins.module_utils.host import vf
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 setting, value = sys.argv[1:]
 system = System()
 try:
@@ -59,7 +59,7 @@ states = st.fixed_dictionaries(
 @pytest.fixture(scope="module")
 def messages() -> t.Any:
     pytest.importorskip("pyroute2")
-    from ansible_collections.lanewise.dra.plugins.module_utils.host import messages
+    from ansible_collections.lanewise.dra.plugins.module_utils.host.access import messages
 
     return messages
 

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host import devlink, vf
-from ansible_collections.lanewise.dra.plugins.module_utils.host.dcb import Dcb
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import devlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.dcb import Dcb
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
 from ansible_collections.lanewise.dra.tests.host.node import refusals
 

@@ -20,8 +20,9 @@ import subprocess
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host import messages, vf
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import messages
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem, KernelRefuses
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
@@ -487,7 +488,7 @@ class EmulatedSystem(System):
             if self.world.store(path, value):
                 return
         except OSError as error:
-            from ansible_collections.lanewise.dra.plugins.module_utils.host.system import refused
+            from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import refused
 
             raise refused(step, error.errno or 0, path, fix) from None
         super().write(path, value.strip() + "\n", step, fix)

@@ -11,7 +11,7 @@ import shlex
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host import system
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import system
 from ansible_collections.lanewise.dra.tests.host import faults
 from ansible_collections.lanewise.dra.tests.lab.node import Node
 
@@ -21,11 +21,11 @@ _PROGRAM = """
 import json, subprocess, sys
 sys.path.insert(0, "/opt/fabric")
 import importlib
-base = "ansible_collections.lanewise.dra.plugins.module_utils.host."
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
+base = "ansible_collections.lanewise.dra.plugins.module_utils.host.resources."
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
 asked = json.loads(sys.argv[1])
 def run(argv):
@@ -55,7 +55,7 @@ print(json.dumps(said))
 
 def bring(node: Node) -> None:
     """Copy the package, which is all that a node needs."""
-    package = Path(system.__file__).absolute().parents[1]
+    package = Path(system.__file__).absolute().parents[2]
     for name in ("host", "topology", "uplinks"):
         node.copy(package / name, f"{_COLLECTION}/plugins/module_utils/{name}")
     node.copy(Path(faults.__file__).absolute(), f"{_COLLECTION}/tests/host")

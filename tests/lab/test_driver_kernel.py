@@ -22,10 +22,11 @@ BEGIN = """
 import json
 import subprocess
 from pathlib import Path
-from lanewise_driver import interfaces, rdma, vf
-from lanewise_driver.errors import DriverError
-from lanewise_driver.interfaces import Identity
-from lanewise_driver.netlink import Netlink
+from lanewise_driver.interface import interfaces
+from lanewise_driver.kernel import rdma, vf
+from lanewise_driver.base.errors import DriverError
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel.netlink import Netlink
 POD = Path("/run/netns/pod")
 def tell(value): print(json.dumps(value))
 """

@@ -18,7 +18,8 @@ __all__ = ["_one", "_pod"]
 
 BEGIN = """
 import ctypes, os, socket, time
-from lanewise_driver import links, netns, reset, stacked, take_back
+from lanewise_driver.kernel import links, netns, stacked
+from lanewise_driver.interface import reset, take_back
 def sh(command): return subprocess.run(["sh", "-c", command], check=True, stdout=-1, text=True).stdout
 def hidden():
     made = netns.new()
@@ -258,7 +259,7 @@ def test_the_spreading_of_received_packets_comes_back(one: Node) -> None:
     found, first, changed, last = python(
         one,
         f"""
-from lanewise_driver.ethtool import Ethtool
+from lanewise_driver.kernel.ethtool import Ethtool
 identity = Identity({device.address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)

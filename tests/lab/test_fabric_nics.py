@@ -232,8 +232,8 @@ def test_the_switch_mode_is_read_and_set(one: Node) -> None:
     """Of netdevsim, which is on no PCI bus: only the name of the bus is another one."""
     program = f"""
 import sys; sys.path.insert(0, "{PLACE}")
-from ansible_collections.lanewise.dra.plugins.module_utils.host import devlink
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import devlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 devlink._of = lambda address: [("DEVLINK_ATTR_BUS_NAME", "netdevsim"), ("DEVLINK_ATTR_DEV_NAME", address)]
 system = System()
 print(devlink.eswitch_mode(system, "netdevsim8"))

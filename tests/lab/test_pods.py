@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import dataclass
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
 from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, host_state, one_member

@@ -19,9 +19,16 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, quantity, search
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import Allocation, Refusal, Result, allocate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import search
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
+    Allocation,
+    Refusal,
+    Result,
+    allocate,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, offers, slices
 from ansible_collections.lanewise.dra.tests.oracle.program import Program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import HealthCheck, given, settings

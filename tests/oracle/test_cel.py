@@ -18,7 +18,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.tests.oracle.program import Program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import test_selectors as written
 from hypothesis import HealthCheck, given, settings

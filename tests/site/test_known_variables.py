@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import language
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.inventory import PREFIX
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import language
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import PREFIX
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import (
     NEAR_PREFIXES,
     OF_PLAYBOOKS,

@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import NODE, Change, State
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE, Change, State
 
 if t.TYPE_CHECKING:
-    from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
+    from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 
 
 def origin_load(text: str) -> dict[str, State]:

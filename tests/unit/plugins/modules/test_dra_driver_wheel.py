@@ -17,12 +17,23 @@ COLLECTION = Path(__file__).absolute().parents[4]
 
 
 def test_what_the_package_holds_is_what_the_role_takes():
-    """Every file of data that the package names: a driver without its hook does not start."""
+    """Every file of data and every package that pyproject.toml names: a driver without its hook does not start."""
     settings = tomllib.loads((COLLECTION / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     taken = dra_driver_wheel.sources(COLLECTION)
-    for pattern in settings["package-data"]["lanewise_driver"]:
-        named = {f"driver/{path.relative_to(COLLECTION / 'driver')}" for path in (COLLECTION / "driver").glob(pattern)}
-        assert named and named <= set(taken), pattern
-    assert {path.name for path in (COLLECTION / "driver").glob("*.py")} == {
-        name.removeprefix("driver/") for name in taken if name.startswith("driver/") and name.endswith(".py")
+    folders = settings["package-dir"]
+
+    def folder(package):
+        parent, _dot, name = package.rpartition(".")
+        return folders.get(package) or f"{folder(parent)}/{name}"
+
+    for package, patterns in settings["package-data"].items():
+        for pattern in patterns:
+            files = (COLLECTION / folder(package)).glob(pattern)
+            named = {str(path.relative_to(COLLECTION)) for path in files}
+            assert named and named <= set(taken), pattern
+    wanted = {
+        str(path.relative_to(COLLECTION))
+        for package in settings["packages"]
+        for path in (COLLECTION / folder(package)).glob("*.py")
     }
+    assert wanted == {name for name in taken if name.endswith(".py")}

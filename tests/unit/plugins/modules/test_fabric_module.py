@@ -13,10 +13,10 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils import fabric_module
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import nulls, without_nulls
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Outcome
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed, Remaining
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed, Remaining
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Fabric, fault
 
 CHANGE = Change("sysctl", "node", "vm.swappiness", "60", "1")

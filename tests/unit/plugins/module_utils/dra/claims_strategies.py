@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import compiler, drivers, interface_config, limits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.inventory import FILTERS
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import compiler
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import FILTERS
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors import drivers
 from hypothesis import strategies as st
 
 Values = dict[str, t.Any]

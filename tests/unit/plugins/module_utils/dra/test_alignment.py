@@ -14,23 +14,23 @@ import json
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import (
     Check,
     cgroup_cpusets,
     failures,
     worst,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import (
     LOCALITY,
     Machine,
     Pools,
     address_of,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import Uncheckable
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Uncheckable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts

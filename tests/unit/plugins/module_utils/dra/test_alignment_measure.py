@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Pools
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_measure import Unreadable, pairs, read
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.measure import Unreadable, pairs, read
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import World
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,18 +7,18 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import alignment_plan
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import Check
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_devices import Machine, Pools
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment_plan import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import plan as alignment_plan
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import Check
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Machine, Pools
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import (
     comparison_claims,
     of_claims,
     placements,
     predict,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import Allocation, allocate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import offers, slices
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import (

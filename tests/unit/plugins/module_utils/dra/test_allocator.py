@@ -11,17 +11,18 @@ import itertools
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, quantity
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.allocator import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.selector_text import conjuncts
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
     Allocation,
     Refusal,
     Result,
     allocate,
     attribute,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, offers
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.search_requests import alike_groups
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.selector_text import conjuncts
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_requests import alike_groups
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, offers
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st

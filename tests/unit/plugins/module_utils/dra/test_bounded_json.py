@@ -9,7 +9,7 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.bounded_json import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import (
     DEPTH,
     JsonError,
     is_nested_deeper,

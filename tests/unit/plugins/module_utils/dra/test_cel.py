@@ -10,7 +10,8 @@ import builtins
 import re
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, cel_cost
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import cost as cel_cost
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
 
 try:
     ENGINE = cel.Engine()

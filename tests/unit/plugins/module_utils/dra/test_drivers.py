@@ -10,8 +10,10 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits, offers
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import (
     ALIGNMENTS,
     COMPARISONS,
     DRIVERS,
@@ -26,7 +28,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import (
     knowledge,
     parse_version,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.problems import Problems
 
 
 def problems(name: str, options: t.Any) -> list[str]:

@@ -8,8 +8,10 @@ import json
 import time
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import interface_config, interface_policy, limits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.interface_config import parameters, validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters, validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
 from hypothesis import given, settings
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.offers import Offer, Server, offers, slices
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, Server, offers, slices
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import schema
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema
 
 SCALARS = {"string", "bool", "int64", "quantity", "time", "raw"}
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import cel, limits, quantity, selectors
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import selectors
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits, quantity
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 

@@ -11,8 +11,8 @@ import re
 import time
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import schema, versions
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import schema, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
 from hypothesis import given
 from hypothesis import strategies as st
 

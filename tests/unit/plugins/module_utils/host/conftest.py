@@ -8,8 +8,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
 from ansible_collections.lanewise.dra.tests.machines import description
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 

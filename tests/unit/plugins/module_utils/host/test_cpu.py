@@ -8,11 +8,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.cpu import Cpu
-from ansible_collections.lanewise.dra.plugins.module_utils.host.gpudirect import LOAD, Gpudirect
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.cpu import Cpu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.gpudirect import LOAD, Gpudirect
 
 STATES = {"state0": ("POLL", 0), "state1": ("C1", 2), "state2": ("C6", 190)}
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import devlink
-from ansible_collections.lanewise.dra.plugins.module_utils.host.eswitch import Eswitch
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System, refused
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import devlink
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System, refused
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.eswitch import Eswitch
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 MLX5, ICE = "0000:16:00.1", "0000:c9:00.1"

@@ -9,10 +9,10 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.hugepages import Hugepages
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.hugepages import Hugepages
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from __future__ import annotations
 import errno
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.irq import Irq, _banned
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System, refused
-from ansible_collections.lanewise.dra.plugins.module_utils.host.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System, refused
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.irq import Irq, _banned
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 NIC = "0000:16:00.0"

@@ -9,18 +9,18 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.boot_loader import (
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.boot_loader import (
     Entries,
     Grub,
     find_boot_loader,
     grub_lines,
     grub_shell,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.host.command_line import Arguments, split, words
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.kernel_args import KernelArgs
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.command_line import Arguments, split, words
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_args import KernelArgs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

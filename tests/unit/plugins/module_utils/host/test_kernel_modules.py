@@ -8,10 +8,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.kernel_modules import LOAD, OPTIONS, KernelModules
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_modules import (
+    LOAD,
+    OPTIONS,
+    KernelModules,
+)
 
 WISH = {"module_options": {"ib_core": "netns_mode=0"}}
 

@@ -8,8 +8,8 @@ import json
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.kubelet import Kubelet
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kubelet import Kubelet
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 Object = dict[str, t.Any]

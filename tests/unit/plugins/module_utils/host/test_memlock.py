@@ -7,7 +7,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.memlock import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.memlock import limits
 
 
 def test_limits_as_the_kernel_writes_them() -> None:

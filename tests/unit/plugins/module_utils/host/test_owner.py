@@ -10,13 +10,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host import owner
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.mtu import Mtu
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resource import Resource
-from ansible_collections.lanewise.dra.plugins.module_utils.host.sriov import Sriov
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import owner
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sriov import Sriov
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.roce import Roce
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.roce import Roce
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 LEGACY_PF, INFINIBAND_PF, PLAIN_NIC = "0000:16:00.0", "0000:49:00.0", "0000:01:00.0"

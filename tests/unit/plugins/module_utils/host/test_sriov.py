@@ -11,9 +11,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.converge import Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.node import Node
-from ansible_collections.lanewise.dra.plugins.module_utils.host.sriov import Sriov
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sriov import Sriov
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 

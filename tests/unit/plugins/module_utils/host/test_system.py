@@ -10,7 +10,7 @@ import errno
 import os
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 
 
 class Answer(Exception):

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.system import HostError
-from ansible_collections.lanewise.dra.plugins.module_utils.host.vf import Vf
-from ansible_collections.lanewise.dra.plugins.module_utils.host.vfs import indexes
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf import Vf
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vfs import indexes
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 EMPTY_PF, INFINIBAND_PF, LEGACY_PF = "0000:c9:00.0", "0000:49:00.0", "0000:16:00.0"

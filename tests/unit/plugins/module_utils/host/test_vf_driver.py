@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.vf_driver import VfDriver
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf_driver import VfDriver
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 EMPTY_PF, LEGACY_PF = "0000:c9:00.0", "0000:16:00.0"

@@ -10,7 +10,7 @@ import dataclasses
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
     COUNTER,
     LINK_DOWN,

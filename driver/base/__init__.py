@@ -1,0 +1,12 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What every other room of the driver uses: errors, files on disk, locks, logs, metrics, paths, settings.
+
+`calls` holds the values that the rooms pass to each other: a claim, a pod, a request to attach. This room imports
+the standard library, prometheus_client and yaml, and of the collection `dra.kube`, `dra.config` and `topology`. It
+never imports another room, and knows nothing of netlink, gRPC or HTTP.
+"""
+
+from __future__ import annotations

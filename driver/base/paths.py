@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where the driver keeps things. Everything hangs on one Paths, so that a test or another kubelet has its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..dra.config.interface_config import DRIVER
+from .errors import DriverError
+
+#: What fits into sun_path of an AF_UNIX address, the ending NUL taken off. A kubelet's helper counts with 108, and its
+#: bind then fails at exactly 108 bytes.
+LONGEST_SOCKET = 107
+
+
+@dataclass(frozen=True)
+class Paths:
+    """All paths; the properties below derive from the fields.
+
+    C(hook_python) is the interpreter that runs the hook: a path that lives through upgrades, as hooks of running pods
+    name it. The hook program itself is copied to C(hook_program) at start, beside the kubelet's sockets, so that it is
+    there whichever release runs, and in the same place for a driver that runs in a pod.
+    """
+
+    plugin_dir: Path = Path("/var/lib/kubelet/plugins") / DRIVER
+    registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
+    run_dir: Path = Path("/run/lanewise")
+    cdi_dir: Path = Path("/var/run/cdi")
+    settings: Path = Path("/etc/lanewise/driver.yml")
+    hook_python: Path = Path("/opt/lanewise/current/bin/python")
+
+    @property
+    def state_dir(self) -> Path:
+        """One record a claim (records.py)."""
+        return self.plugin_dir / "state"
+
+    @property
+    def untold_dir(self) -> Path:
+        """Records of claims that were taken back, while their status in the cluster does not say so yet."""
+        return self.plugin_dir / "untold"
+
+    @property
+    def unclean_dir(self) -> Path:
+        """A note of each device that is not as it was before a pod had it (unclean.py)."""
+        return self.plugin_dir / "unclean"
+
+    @property
+    def metadata_dir(self) -> Path:
+        """The files that containers see as device metadata (metadata.py), one folder a claim."""
+        return self.plugin_dir / "metadata"
+
+    @property
+    def hook_program(self) -> Path:
+        """The copy of hook.py."""
+        return self.plugin_dir / "hook.py"
+
+    @property
+    def hook_script(self) -> Path:
+        """The copy of hook.sh, which CDI specs name and which runs C(hook_program) where that is needed."""
+        return self.plugin_dir / "hook.sh"
+
+    @property
+    def hook_socket(self) -> Path:
+        """Where hooks ask for attach; root only."""
+        return self.run_dir / "hook.sock"
+
+    @property
+    def netns_dir(self) -> Path:
+        """Pinned network namespaces, one a claim."""
+        return self.run_dir / "netns"
+
+    @property
+    def attached_dir(self) -> Path:
+        """One empty file a claim whose devices are in its pinned namespace, set up. Hooks look for it (hook.py)."""
+        return self.run_dir / "attached"
+
+    @property
+    def early_dir(self) -> Path:
+        """One file a claim that was attached before a container asked for it (early.py): empty until one has come."""
+        return self.run_dir / "early"
+
+    @property
+    def serialize_lock(self) -> Path:
+        """Held around each operation on claims while two instances may run."""
+        return self.plugin_dir / "serialize.lock"
+
+    def cdi_spec(self, uid: str) -> Path:
+        """The CDI spec of a claim."""
+        return self.cdi_dir / f"k8s.{DRIVER}-claim-{uid}.json"
+
+    def pin(self, uid: str) -> Path:
+        """The pinned network namespace of a claim's pod."""
+        return self.netns_dir / uid
+
+    def attached(self, uid: str) -> Path:
+        """What says that a claim's devices are in its pinned namespace."""
+        return self.attached_dir / uid
+
+    def early(self, uid: str) -> Path:
+        """What says that a claim was attached early, and whether a container has come since."""
+        return self.early_dir / uid
+
+    def service_socket(self, instance: str | None = None) -> Path:
+        """Where kubelet calls the driver. C(instance) is a pod's UID where two instances may run side by side.
+
+        Raises DriverError where no name fits into a socket's address.
+        """
+        if instance is None:
+            return _fitting(self.plugin_dir, ["dra.sock"])
+        return _fitting(self.plugin_dir, [f"dra-{instance}.sock", f"dra-{_short(instance)}.sock"])
+
+    def registration_socket(self, instance: str | None = None) -> Path:
+        """Where kubelet finds the driver, named as Kubernetes' own helper names it
+        (k8s.io/dynamic-resource-allocation/kubeletplugin, RollingUpdateRegistrarSocketFile; its third name is for
+        longer names of drivers than ours).
+
+        Raises DriverError where no name fits into a socket's address.
+        """
+        if instance is None:
+            return _fitting(self.registry_dir, [f"{DRIVER}-reg.sock"])
+        return _fitting(self.registry_dir, [f"{DRIVER}-{instance}-reg.sock", f"{DRIVER}-{_short(instance)}-reg.sock"])
+
+    def make(self) -> None:
+        """Make the folders that the driver owns, closed to others. Those of kubelet and of CDI are only made where
+        they are missing, as their owners would make them."""
+        for folder in (
+            self.plugin_dir,
+            self.state_dir,
+            self.untold_dir,
+            self.unclean_dir,
+            self.run_dir,
+            self.netns_dir,
+            self.attached_dir,
+            self.early_dir,
+        ):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.registry_dir, self.cdi_dir, self.metadata_dir):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def _short(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()[:8]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+
+
+def _fitting(folder: Path, names: list[str]) -> Path:
+    for name in names:
+        path = folder / name
+        if len(str(path).encode()) <= LONGEST_SOCKET:
+            return path
+    raise DriverError(f"{folder}: too long for a socket, which takes {LONGEST_SOCKET} bytes with its name {names[-1]}")

@@ -1,0 +1,311 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The settings of a node's driver, C(/etc/lanewise/driver.yml).
+
+    node_name: worker-1             # the node's name in Kubernetes; the host's name by default
+    kubeconfig: /etc/...            # without one: the service account of the pod that the driver runs in
+    token_file: /etc/...            # instead of the credentials in the kubeconfig
+    renew_token: true               # keep the token file fresh by TokenRequest
+    log_level: info                 # debug, info, warning, error
+    metrics_address: 127.0.0.1:9178 # nothing to switch it off
+    include: [SELECTOR, ...]        # publish only these; all by default
+    exclude: [SELECTOR, ...]        # but not these
+    management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are the node's own
+    default_routes: all             # those that make an interface the node's own: all (tables), main, best
+    virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function that are published too
+    reset: when_changed             # unbind and bind a function after a claim: never, when_changed, always
+    rdma_management: false          # give pods umad and issm devices too, for management datagrams
+    keep_ib_interfaces: false       # give pods InfiniBand's RDMA devices alone: their interfaces stay on the node
+    rails: {"0000:8a:00.0": 3}
+    aliases: {"0000:8a:00.0": storage, eth5: backup}
+    locality: [{address: ..., numa_node: 1}, ...]   # as dra_topology_locality_overrides of the collection
+
+A SELECTOR has any of address, interface, driver, model, vendor_id, device_id, link_layer, type (pf, vf, virtual), slot,
+rail, numa_node (a value or a list; texts are shell patterns), min_speed_mbps and near_gpu (PIX, PXB, PHB or NODE: a
+GPU at least as near); all that are given must hold.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import typing as t
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ..dra.kube import limits
+from ..dra.kube.problems import Problem, Problems
+from ..dra.kube.reader import Reader, child
+from ..topology import overrides
+from ..topology.pci import ADDRESS
+from ..topology.selector import LINK_LAYERS, NEAR, NUMBERS, TEXTS, TYPES, Selector
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_ALIAS_BYTES = limits.ATTRIBUTE_VALUE_BYTES
+_INTERFACE_BYTES = 15  # IFNAMSIZ - 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings; the defaults are those of an empty file. C(metrics_address) is a host and a port."""
+
+    node_name: str = ""
+    kubeconfig: str = ""
+    token_file: str = ""
+    renew_token: bool = True
+    log_level: str = "info"
+    metrics_address: tuple[str, int] | None = ("127.0.0.1", 9178)
+    include: tuple[Selector, ...] = ()
+    exclude: tuple[Selector, ...] = ()
+    management: tuple[str, ...] = ()
+    default_routes: str = "all"
+    virtual_interfaces: tuple[str, ...] = ()
+    reset: str = "when_changed"
+    rdma_management: bool = False
+    keep_ib_interfaces: bool = False
+    rails: tuple[tuple[str, int], ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    locality: tuple[t.Mapping[str, t.Any], ...] = ()
+
+    @property
+    def node(self) -> str:
+        """The node's name: kubelet takes the host's in lower case where nothing else is said."""
+        return self.node_name or socket.gethostname().lower()
+
+    @property
+    def locality_overrides(self) -> list[dict[str, t.Any]]:
+        """What topology.probe takes: the localities and the rails."""
+        rails = [{"address": address, "rail": rail} for address, rail in self.rails]
+        return [*map(dict, self.locality), *rails]
+
+
+def read(data: t.Any) -> Settings:
+    """Settings from what YAML holds (nothing means all defaults). Raises L(Problems,) with every mistake."""
+    reader = Reader()
+    values = reader.mapping({} if data is None else data, "", [one.name for one in fields(Settings)], "the settings")
+    found: dict[str, t.Any] = {}
+    for key, value in (values or {}).items():
+        read_value = _READERS[key](reader, value, key)
+        if read_value is not None:
+            found[key] = read_value
+    if values and values.get("metrics_address") == "":
+        found["metrics_address"] = None
+    if reader.problems:
+        raise Problems(reader.problems)
+    return Settings(**found)
+
+
+def load(path: Path) -> Settings:
+    """The settings in a file; the defaults where there is none. Raises L(Problems,) and OSError."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice, of which YAML's own reading keeps the last."""
+
+    def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Any, t.Any]:
+        keys = [loader.construct_object(key, deep=True) for key, _value in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                line = node.value[number][0].start_mark.line + 1
+                raise Problems([Problem(str(key), f"stands twice, again in line {line}", "duplicate")])
+        return loader.construct_mapping(node, deep=True)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Settings()
+    except UnicodeDecodeError:
+        raise Problems([Problem(str(path), "is not UTF-8 text", "syntax")]) from None
+    try:
+        data = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise Problems([Problem(str(path), " ".join(str(error).split()), "syntax")]) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, Problems):
+            raise
+        raise Problems([Problem(str(path), f"is no YAML that could be read: {error}", "syntax")]) from None
+    return read(data)
+
+
+class SettingsFile:
+    """The settings as they stand in a file, read again when it changes. A file with mistakes changes nothing.
+
+    C(current) is the last good reading; C(mistake) says what is wrong with the file as it is now, or is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file. Raises as :func:`load`: a driver does not start with settings that it cannot read."""
+        self.path = path
+        self.mistake = ""
+        self._seen = self._stamp()
+        self.current = load(path)
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            status = self.path.stat()  # through a link, as a ConfigMap's file is one
+        except OSError:
+            return ()
+        return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def changed(self) -> bool:
+        """Whether the file is another than the one that was read last, well or not."""
+        return self._stamp() != self._seen
+
+    def reload(self) -> bool:
+        """Read the file again. Says whether C(current) has changed."""
+        self._seen = self._stamp()
+        try:
+            new = load(self.path)
+        except (Problems, OSError) as error:
+            self.mistake = str(error)
+            return False
+        self.mistake = ""
+        old, self.current = self.current, new
+        return old != new
+
+
+def _text(reader: Reader, value: t.Any, path: str) -> str | None:
+    return reader.string(value, path)
+
+
+def _node_name(reader: Reader, value: t.Any, path: str) -> str | None:
+    return reader.name(value, path, limits.dns_subdomain)
+
+
+def _boolean(reader: Reader, value: t.Any, path: str) -> bool | None:
+    return reader.boolean(value, path)
+
+
+def _absolute(reader: Reader, value: t.Any, path: str) -> str | None:
+    text = reader.string(value, path)
+    if text is not None and not text.startswith("/"):
+        reader.problem(path, "must be an absolute path", "bad-path")
+        return None
+    return text
+
+
+def _address(reader: Reader, value: t.Any, path: str) -> tuple[str, int] | None:
+    if value == "":
+        return None
+    text = reader.string(value, path)
+    if text is None:
+        return None
+    host, _colon, port = text.rpartition(":")
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+        number = int(port)
+    except ValueError:
+        number = 0
+    if not 0 < number < 65536:
+        reader.problem(path, f"{text!r} is not an IP address and a port", "bad-address", "such as 127.0.0.1:9178")
+        return None
+    return host.strip("[]"), number
+
+
+def _choice(*known: str) -> t.Callable[[Reader, t.Any, str], str | None]:
+    return lambda reader, value, path: reader.choice(value, path, known)
+
+
+def _patterns(reader: Reader, value: t.Any, path: str) -> tuple[str, ...]:
+    return tuple(reader.strings(value, path))
+
+
+def _selectors(reader: Reader, value: t.Any, path: str) -> tuple[Selector, ...]:
+    found = [_selector(reader, item, place) for item, place in reader.items(value, path)]
+    return tuple(one for one in found if one is not None)
+
+
+def _selector(reader: Reader, value: t.Any, path: str) -> Selector | None:
+    known = [one.name for one in fields(Selector)]
+    given = reader.mapping(value, path, known, "a selector")
+    if given is None:
+        return None
+    if not given:
+        reader.problem(path, "chooses nothing in particular", "empty", f"give one of {', '.join(known)}")
+        return None
+    found: dict[str, t.Any] = {}
+    for key, item in given.items():
+        place = child(path, key)
+        if key in TEXTS:
+            found[key] = _patterns(reader, item, place)
+            for text in found[key] if key in ("type", "link_layer") else ():
+                if not any(sign in text for sign in "*?["):
+                    reader.choice(text, place, TYPES if key == "type" else LINK_LAYERS)
+        elif key in NUMBERS:
+            items = reader.items(item, place) if isinstance(item, list) else [(item, place)]
+            numbers = [reader.integer(number, where, 0) for number, where in items]
+            found[key] = tuple(number for number in numbers if number is not None)
+        elif key == "near_gpu":
+            found[key] = reader.choice(item, place, NEAR)
+        else:
+            found[key] = reader.integer(item, place, 1)
+    return Selector(**found)
+
+
+def _rails(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for key, item in reader.free_mapping(value, path).items():
+        place = child(path, key)
+        number = reader.integer(item, place, 0)
+        if not ADDRESS.match(key):
+            reader.problem(place, f"{key!r} is not a PCI address such as 0000:1b:00.0", "bad-address")
+        elif number is not None:
+            found.append((key, number))
+    return tuple(found)
+
+
+def _aliases(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    for key, item in reader.free_mapping(value, path).items():
+        place = child(path, key)
+        text = reader.string(item, place)
+        if not key or (not ADDRESS.match(key) and (limits.size(key) > _INTERFACE_BYTES or set(key) & set("/: "))):
+            reader.problem(place, f"{key!r} is neither a PCI address nor an interface", "bad-name")
+        elif text is not None and limits.size(text) > _ALIAS_BYTES:
+            reader.problem(place, f"must be no more than {_ALIAS_BYTES} bytes", "too-long")
+        elif text in found.values():
+            reader.problem(place, f"the alias {text!r} is another device's too", "duplicate")
+        elif text is not None:
+            found[key] = text
+    return tuple(found.items())
+
+
+def _locality(reader: Reader, value: t.Any, path: str) -> tuple[t.Mapping[str, t.Any], ...]:
+    found = []
+    for item, place in reader.items(value, path):
+        before = len(reader.problems)
+        item = reader.free_mapping(item, place)
+        if len(reader.problems) > before:
+            continue
+        try:
+            overrides.check_overrides([item])
+        except overrides.OverrideError as error:
+            where, _colon, message = str(error).partition(": ")
+            reader.problem(where.replace("locality_overrides[0]", place), message, "bad-override")
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+_READERS: dict[str, t.Callable[[Reader, t.Any, str], t.Any]] = {
+    "node_name": _node_name,
+    "kubeconfig": _absolute,
+    "token_file": _absolute,
+    "renew_token": _boolean,
+    "log_level": _choice(*LOG_LEVELS),
+    "metrics_address": _address,
+    "include": _selectors,
+    "exclude": _selectors,
+    "management": _patterns,
+    "default_routes": _choice("all", "main", "best"),
+    "virtual_interfaces": _patterns,
+    "reset": _choice("never", "when_changed", "always"),
+    "rdma_management": _boolean,
+    "keep_ib_interfaces": _boolean,
+    "rails": _rails,
+    "aliases": _aliases,
+    "locality": _locality,
+}

@@ -1,0 +1,11 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The life of a claim on this node: prepared, attached, detached, forgotten.
+
+Records on disk come first; the CDI spec, device metadata, the claim's status and device health follow from them. It
+imports every other room but `kubelet`; nothing but `daemon` and `cli` imports it.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,171 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The CDI spec of a claim: what a container runtime changes in the containers that use it.
+
+One file a claim. Each allocated device is a CDI device, with its device nodes and the mount of its request's metadata.
+The createRuntime hook, which asks the driver to attach the claim's interfaces, stands beside the devices: runtimes add
+that part once a container, however many of its devices the container has.
+Only fields of CDI 0.5.0 are used, so any containerd since 1.7.0 and any CRI-O with CDI reads it: the library refuses
+specs of a newer version than its own.
+Source: tags.cncf.io/container-device-interface (SPEC.md, pkg/cdi, specs-go/version.go).
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import files
+from ..base.paths import Paths
+from ..dra.config.interface_config import DRIVER
+
+VERSION = "0.5.0"
+KIND = f"k8s.{DRIVER}/claim"
+
+#: Seconds that a hook waits for the driver and its work.
+HOOK_WAIT = 30
+#: Seconds that the runtime gives the hook beyond that, to say why it gave up.
+HOOK_GRACE = 5
+
+#: What runs hook.sh: the node's shell of POSIX.
+SHELL = "/bin/sh"
+
+#: Hooks get this environment and not the runtime's.
+_ENVIRONMENT = ["LC_ALL=C.UTF-8"]
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    """A character device that the containers of a request get, such as /dev/infiniband/uverbs0.
+
+    C(path) holds for the node and for the container. The numbers are those of now: the runtime takes them as they are.
+    """
+
+    path: str
+    major: int
+    minor: int
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file of the node that the containers of a request see, read-only."""
+
+    host: Path
+    container: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """An allocated device: C(request) as in the allocation's result, C(device) as published.
+
+    C(share_id) tells two shares of one device apart. The CDI library takes no device that changes nothing: one without
+    C(nodes) needs C(mounts) (metadata.write gives one for each request).
+    """
+
+    request: str
+    device: str
+    nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    share_id: str = ""
+
+
+def identifier(uid: str, device: Device) -> str:
+    """The CDI id of a device. It holds the claim's UID, as runtimes keep specs in memory by name."""
+    return f"{KIND}={_name(uid, device)}"
+
+
+def write(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> list[str]:
+    """Write the spec of claim C(uid), as a whole and only where it differs. Returns the CDI ids in the devices' order.
+
+    C(hook) is False where no device is to be attached (admin access only). No devices: no file, as the library takes no
+    spec without devices. Raises ValueError for a device that changes nothing and for two of the same id, OSError.
+    """
+    path = paths.cdi_spec(uid)
+    if not devices:
+        files.remove(path)
+        return []
+    spec = specification(paths, uid, devices, hook)
+    # /run is empty after a power cut, and the driver writes every claim's spec anew when it starts
+    files.replace(path, (json.dumps(spec, indent=2) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
+    return [identifier(uid, device) for device in devices]
+
+
+def specification(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> dict[str, t.Any]:
+    """The spec that write writes."""
+    names = [_name(uid, device) for device in devices]
+    if len(set(names)) != len(names):
+        raise ValueError(f"claim {uid}: the same device twice in a request")
+    spec: dict[str, t.Any] = {"cdiVersion": VERSION, "kind": KIND, "devices": []}
+    for name, device in zip(names, devices, strict=True):
+        edits: dict[str, t.Any] = {}
+        if device.nodes:
+            edits["deviceNodes"] = [_node(node) for node in device.nodes]
+        if device.mounts:
+            edits["mounts"] = [_mount(mount) for mount in device.mounts]
+        if not edits:
+            raise ValueError(f"claim {uid}: device {device.device} changes nothing in a container")
+        spec["devices"].append({"name": name, "containerEdits": edits})
+    if hook:
+        spec["containerEdits"] = {"hooks": [_hook(paths, uid)]}
+    return spec
+
+
+def remove(paths: Paths, uid: str) -> None:
+    """Remove the spec of claim C(uid), if there is one. Raises OSError."""
+    files.remove(paths.cdi_spec(uid))
+
+
+def written(paths: Paths) -> set[str]:
+    """The UIDs of all claims with a spec. Clears away what a killed writer left. Raises OSError."""
+    before, after = paths.cdi_spec("*").name.split("*")
+    files.sweep(paths.cdi_dir, before)
+    return {entry.name[len(before) : -len(after)] for entry in paths.cdi_dir.glob(f"{before}*{after}")}
+
+
+def hook_command(paths: Paths, uid: str) -> list[str]:
+    """How a runtime calls the hook."""
+    return [
+        SHELL,
+        str(paths.hook_script),
+        str(paths.hook_python),
+        str(paths.hook_program),
+        str(paths.hook_socket),
+        uid,
+        str(HOOK_WAIT),
+    ]
+
+
+def _hook(paths: Paths, uid: str) -> dict[str, t.Any]:
+    command = hook_command(paths, uid)
+    return {
+        "hookName": "createRuntime",
+        "path": command[0],
+        "args": command,
+        "env": _ENVIRONMENT,
+        "timeout": HOOK_WAIT + HOOK_GRACE,
+    }
+
+
+def _node(node: DeviceNode) -> dict[str, t.Any]:
+    return {
+        "path": node.path,
+        "type": "c",
+        "major": node.major,
+        "minor": node.minor,
+        "permissions": node.permissions,
+    }
+
+
+def _mount(mount: Mount) -> dict[str, t.Any]:
+    return {"hostPath": str(mount.host), "containerPath": mount.container, "options": ["ro", "bind", "nosuid", "nodev"]}
+
+
+def _name(uid: str, device: Device) -> str:
+    # requests and devices are DNS labels: an underscore stands in neither
+    parts = [uid, device.request.partition("/")[0], device.device]
+    return "_".join([*parts, device.share_id] if device.share_id else parts)

@@ -1,0 +1,67 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How devices are: those on the node by what is published of them, those in pods by a look into their namespaces."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from pathlib import Path
+
+from ..base import calls
+from ..base.calls import DeviceHealth
+from ..base.errors import KernelError
+from ..interface import interfaces
+from ..publish.inventory import Device
+from ..topology import publish
+from . import claim_status
+from .claim_status import Ailment
+from .records import DETACHING, PREPARED, Record
+
+
+def devices(
+    node: str,
+    publication: publish.Publication,
+    records: t.Iterable[Record],
+    ailing: t.Mapping[str, t.Mapping[str, Ailment]],
+) -> list[DeviceHealth]:
+    """The health of all devices: unhealthy without a link, on the node or in a pod, or while a claim's is neither on
+    the node nor in its pod. C(ailing) has what is wrong with those in pods, by claim and device."""
+    now = time.time()
+    found = {}
+    for device in publication.devices:
+        taints = {taint["key"] for taint in device.get("taints", ())}
+        message = "its link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
+        if publish.UNCLEAN in taints:
+            message = "it is not as it was before a pod had it, and is given to nobody"
+        found[device["name"]] = _health(node, device["name"], now, message)
+    for record in records:
+        for one in record.held:
+            if record.phase == PREPARED and one.device in found:
+                continue  # it is on the node
+            message = "it could not be taken back to the node" if record.phase == DETACHING else ""
+            ailment = ailing.get(record.uid, {}).get(one.device)
+            found[one.device] = _health(one.pool, one.device, now, ailment.message if ailment else message)
+    return list(found.values())
+
+
+def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
+    return DeviceHealth(pool, device, calls.UNHEALTHY if message else calls.HEALTHY, now, message)
+
+
+def ailments(record: Record, pin: Path, known: t.Mapping[str, Ailment]) -> dict[str, Ailment]:
+    """What is wrong now with the devices that a claim's pod has, by device; C(known) is what was before."""
+    found: dict[str, Ailment] = {}
+    for device in record.held:
+        if not device.interface or device.host is None:
+            continue
+        try:
+            message = interfaces.ailment(Device.from_json(device.known).identity, device.host, device.config, pin)
+        except KernelError as error:
+            message = error.message
+        old = known.get(device.device)
+        if message:
+            found[device.device] = old if old and old.message == message else Ailment(message, claim_status.now())
+    return found

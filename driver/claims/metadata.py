@@ -1,0 +1,127 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Device metadata for containers (KEP-5304): a file for each request of a claim, read-only where workloads look for it.
+
+A file is a stream of JSON objects, the same DeviceMetadata once for each API version, newest first.
+A container's mounts are made before its createRuntime hook runs, and the hook is what brings addresses and names of
+interfaces: so files are made at prepare, and network data is written into the same file at attach.
+Source: k8s.io/dynamic-resource-allocation api/metadata (types.go, doc.go) and kubeletplugin/metadata.go.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import typing as t
+from dataclasses import dataclass
+
+from ..base import files
+from ..base.calls import ClaimRef
+from ..base.paths import Paths
+from ..dra.config.interface_config import DRIVER
+from ..dra.kube.bounded_json import loads
+from .cdi import Mount
+
+VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
+CONTAINER_DIR = "/var/run/kubernetes.io/dra-device-attributes"
+
+#: The annotation of a claim made from a template: its name in the pod.
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+
+
+@dataclass(frozen=True)
+class DeviceMetadata:
+    """One allocated device. C(request) as in the allocation's result (C(nic) or C(nic/fast)), C(attributes) in the form
+    of a ResourceSlice, C(network) a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
+
+    request: str
+    pool: str
+    device: str
+    attributes: t.Mapping[str, t.Any]
+    network: t.Mapping[str, t.Any] | None = None
+
+
+def write(
+    paths: Paths, claim: ClaimRef, devices: t.Sequence[DeviceMetadata], pod_claim_name: str | None = None
+) -> dict[str, Mount]:
+    """Write a claim's files: at prepare, and again when network data is known or gone. Files that exist are kept and
+    get the new content, with the next generation; unchanged ones are left alone.
+
+    C(pod_claim_name) is the value of the claim's annotation POD_CLAIM_NAME, None where it has none.
+    Returns what to mount, by main request. Raises OSError.
+    """
+    requests: dict[str, list[DeviceMetadata]] = {}
+    for device in devices:
+        requests.setdefault(device.request.partition("/")[0], []).append(device)
+    mounts = {}
+    for request, members in requests.items():
+        path = paths.metadata_dir / claim.uid / request / "metadata.json"
+        if path.exists():
+            old = _read(path.read_bytes())
+            generation = int(old["metadata"]["generation"]) if old else 0
+            new = _object(claim, pod_claim_name, members, generation)
+            if old != new:
+                new["metadata"]["generation"] = generation + 1
+                files.overwrite(path, _stream(new))
+        else:
+            # the driver writes it anew when it starts, before any container can
+            files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644, files.PowerCut.MAY_EMPTY)
+        mounts[request] = Mount(path, container_path(claim.name, request, pod_claim_name))
+    return mounts
+
+
+def remove(paths: Paths, uid: str) -> None:
+    """Remove a claim's files, if there are any. Raises OSError."""
+    try:
+        shutil.rmtree(paths.metadata_dir / uid)
+    except FileNotFoundError:
+        pass
+
+
+def written(paths: Paths) -> set[str]:
+    """The UIDs of all claims with metadata. Raises OSError."""
+    return {entry.name for entry in paths.metadata_dir.iterdir()} if paths.metadata_dir.exists() else set()
+
+
+def container_path(claim: str, request: str, pod_claim_name: str | None = None) -> str:
+    """Where a container sees the file of a request."""
+    folder = f"resourceclaimtemplates/{pod_claim_name}" if pod_claim_name else f"resourceclaims/{claim}"
+    return f"{CONTAINER_DIR}/{folder}/{request}/{DRIVER}-metadata.json"
+
+
+def _object(
+    claim: ClaimRef, pod_claim_name: str | None, devices: t.Sequence[DeviceMetadata], generation: int
+) -> dict[str, t.Any]:
+    listed = []
+    for device in devices:
+        entry: dict[str, t.Any] = {"driver": DRIVER, "pool": device.pool, "name": device.device}
+        if device.attributes:
+            entry["attributes"] = dict(device.attributes)
+        if device.network:
+            entry["networkData"] = dict(device.network)
+        listed.append(entry)
+    body: dict[str, t.Any] = {
+        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid, "generation": generation}
+    }
+    if pod_claim_name:
+        body["podClaimName"] = pod_claim_name
+    body["requests"] = [{"name": devices[0].request, "devices": listed}]
+    return body
+
+
+def _stream(body: dict[str, t.Any]) -> bytes:
+    kinds = ({"kind": "DeviceMetadata", "apiVersion": version, **body} for version in VERSIONS)
+    return "".join(json.dumps(text, separators=(",", ":")) + "\n" for text in kinds).encode()
+
+
+def _read(content: bytes) -> dict[str, t.Any] | None:
+    """The first object of a file, without its kind; None where a killed writer left something else."""
+    try:
+        body: dict[str, t.Any] = loads(content.split(b"\n", 1)[0])
+        del body["kind"], body["apiVersion"]
+        int(body["metadata"]["generation"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return body

@@ -1,0 +1,351 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the driver keeps on disk of each claim, one JSON file a claim, named after its UID.
+
+A file is written before what it tells is done, and replaced as a whole: a process killed at any moment leaves either
+the old text or the new one. Disk is the truth: two instances of the driver may run side by side during an update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import re
+import stat
+import types
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base import files
+from ..base.errors import DriverError
+from ..base.files import PowerCut
+from ..dra.kube import bounded_json
+from ..publish.device import Device
+from ..topology.stored import NewerForm
+from .record_forms import FORMS
+
+#: Bytes of a record. One of 32 devices on a node with thousands of routes has less than a megabyte.
+RECORD_BYTES = 16 << 20
+
+#: All devices are on the node, as they were before.
+PREPARED = "prepared"
+#: Devices may be anywhere between the node and the pod.
+ATTACHING = "attaching"
+#: Devices are in the pod, configured.
+ATTACHED = "attached"
+#: Devices may be anywhere between the pod and the node, and have to go back.
+DETACHING = "detaching"
+PHASES = (PREPARED, ATTACHING, ATTACHED, DETACHING)
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SUFFIX = ".json"
+_ASIDE = ".corrupt"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+Object = dict[str, t.Any]
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """The kernel's random name of this boot."""
+    return path.read_text(encoding="ascii").strip()
+
+
+@dataclass
+class Pod:
+    """The pod that a claim is for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass
+class DeviceRecord:
+    """One allocated device.
+
+    C(request) is the allocation's (C(nic), or C(nic/fast) for a subrequest). C(known) is the inventory.Device as it was
+    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; C(config) the merged fields
+    of its InterfaceConfigs. While it may be away from the node, C(host) is its host state and C(rdma) says which RDMA
+    devices go along (C(moves)) and what containers may open (C(nodes)). C(network) and C(leases) are what attach told.
+    C(interface) is the name in the pod, empty for a device without network interface. C(admin) devices are never moved.
+    Devices with the same C(lock) are not worked on at the same time: functions of one port.
+    """
+
+    device: str
+    pool: str
+    request: str
+    known: Object
+    config: Object = field(default_factory=dict)
+    interface: str = ""
+    admin: bool = False
+    share_id: str = ""
+    lock: str = ""
+    host: Object | None = None
+    rdma: Object | None = None
+    network: Object | None = None
+    leases: list[Object] = field(default_factory=list)
+
+    @property
+    def main_request(self) -> str:
+        """The request's own name, which kubelet knows it by."""
+        return self.request.partition("/")[0]
+
+
+@dataclass
+class Record:
+    """One claim.
+
+    C(pod) is None where all devices are for admin access, whichever pod looks at them. C(netns) is C([st_dev, st_ino])
+    of the network namespace that devices went to, or were about to. C(boot) is the boot that this is of: the next one
+    finds all devices on the node. C(since) says when it came to this phase, as the API writes times. C(pod_claim_name)
+    is the name in the pod of a claim from a template.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    pod: Pod | None
+    boot: str
+    devices: list[DeviceRecord]
+    phase: str = PREPARED
+    netns: list[int] | None = None
+    since: str = ""
+    pod_claim_name: str = ""
+
+    @property
+    def held(self) -> list[DeviceRecord]:
+        """The devices that this claim has for itself."""
+        return [device for device in self.devices if not device.admin]
+
+
+class Unreadable(DriverError):
+    """A record that is not used: it is corrupt and now lies aside, or a newer driver wrote it."""
+
+
+def encode(record: Record) -> bytes:
+    value = FORMS.write(_encoded(record))
+    # without indentation: json then does it in C, in a tenth of the time
+    return (json.dumps(value, sort_keys=True) + "\n").encode()
+
+
+def decode(content: bytes) -> Record:
+    """Raises ValueError where this is no record, NewerForm where only a newer driver can read it."""
+    value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
+    record = t.cast(Record, _decode(Record, value, "record"))
+    if record.phase not in PHASES:
+        newer = value["schema"] > FORMS.newest
+        raise (NewerForm if newer else ValueError)(f"its phase {record.phase!r} is not known")
+    if record.netns is not None and len(record.netns) != 2:
+        raise ValueError("netns must be two numbers")
+    for device in record.devices:
+        _check_parts(device)
+    return record
+
+
+#: What must be in the parts of a device's record that are no dataclasses here.
+_PARTS: dict[str, dict[str, type]] = {
+    "rdma": {"nodes": list, "moves": list},
+    "network": {"interfaceName": str, "ips": list},
+    "lease": {"family": str, "address": str},
+}
+
+
+def _check_parts(device: DeviceRecord) -> None:
+    """Raises ValueError for what the code would stumble over, while it works for other claims too."""
+    Device.from_json(device.known)
+    for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
+        if not isinstance(device.config.get(name, {}), dict):
+            raise ValueError(f"config.{name} of {device.device} must be a mapping")
+    if not {"name", "table"} <= device.config.get("vrf", {"name": "", "table": 0}).keys():
+        raise ValueError(f"config.vrf of {device.device} must have a name and a table")
+    for name, part in [("rdma", device.rdma), ("network", device.network), *(("lease", one) for one in device.leases)]:
+        for key, form in _PARTS[name].items() if part is not None else ():
+            if not isinstance(part.get(key) if part else None, form):
+                raise ValueError(f"{name}.{key} of {device.device} must be of type {form.__name__}")
+
+
+def _encoded(value: t.Any) -> Object:
+    """A dataclass of this module without what has its default: other releases need not know it."""
+    found: Object = {}
+    for one in dataclasses.fields(value):
+        item = getattr(value, one.name)
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        if item != default:
+            found[one.name] = _plain(item)
+    return found
+
+
+def _plain(value: t.Any) -> t.Any:
+    if dataclasses.is_dataclass(value):
+        return _encoded(value)
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+@functools.lru_cache(None)
+def _fields(form: t.Any) -> tuple[dict[str, t.Any], set[str]]:
+    """The types of a dataclass' fields by name, and the names of those that have no default."""
+    fields = dataclasses.fields(form)
+    required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
+    return {one.name: t.get_type_hints(form)[one.name] for one in fields}, required
+
+
+def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
+    """A value of the type C(form), which dataclasses of this module use."""
+    if form is t.Any:
+        return value
+    origin, inner = t.get_origin(form), t.get_args(form)
+    if origin in (t.Union, types.UnionType):
+        return None if value is None else _decode(inner[0], value, path)
+    if dataclasses.is_dataclass(form):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path} must be a mapping")
+        hints, required = _fields(t.cast(t.Hashable, form))
+        value = {name: item for name, item in value.items() if name in hints}  # else another release's
+        if missing := required - set(value):
+            raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+        made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
+        return t.cast(t.Callable[..., t.Any], form)(**made)
+    if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
+        raise ValueError(f"{path} must be of type {form}")
+    if origin is list:
+        return [_decode(inner[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if origin is dict:
+        return {key: _decode(inner[1], item, f"{path}.{key}") for key, item in value.items()}
+    return value
+
+
+class Store:
+    """The records in a folder. Safe for several processes, as long as writers of one record hold its claim's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: What the last M(all) has read: the files' contents and the records, by UID.
+        self._seen: dict[str, tuple[bytes, Record]] = {}
+
+    def path(self, uid: str) -> Path:
+        if not _UID.fullmatch(uid):
+            raise DriverError(f"{uid!r} is no UID of a claim")
+        return self.folder / f"{uid}{_SUFFIX}"
+
+    def load(self, uid: str) -> Record | None:
+        """The record of a claim, if there is one. Raises Unreadable."""
+        content = self._content(uid)
+        return None if content is None else self._record(uid, content)
+
+    def _content(self, uid: str) -> bytes | None:
+        """Raises Unreadable, without a look into what is no record by its kind or size."""
+        path = self.path(uid)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise self._corrupt(path, "it is no file")
+                if status.st_size > RECORD_BYTES:
+                    raise self._corrupt(path, f"it has {status.st_size} bytes; {RECORD_BYTES} are the limit")
+                return file.read(status.st_size + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+
+    def _corrupt(self, path: Path, why: str) -> Unreadable:
+        return Unreadable(f"{path} was corrupt and is now {self._set_aside(path)}: {why}")
+
+    def _record(self, uid: str, content: bytes) -> Record:
+        path = self.path(uid)
+        try:
+            record = decode(content)
+            if record.uid != uid:
+                raise ValueError(f"it is of claim {record.uid}")
+        except NewerForm as error:
+            fix = "its devices stay with their pod; run the release again that wrote it (dra_driver_release)"
+            raise Unreadable(f"{path} cannot be used: {error}; {fix}") from error
+        except ValueError as error:
+            raise self._corrupt(path, str(error)) from error
+        return record
+
+    def _set_aside(self, path: Path) -> Path:
+        """Move a file that cannot be read to a name that is free; what it said is for people to look at."""
+        number = 0
+        while (aside := path.with_name(f"{path.name}{_ASIDE}-{number}")).exists():
+            number += 1
+        try:
+            os.replace(path, aside)
+        except FileNotFoundError:
+            pass  # another instance of the driver was faster
+        return aside
+
+    def uids(self) -> list[str]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        found = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        return sorted(uid for uid in found if _UID.fullmatch(uid))
+
+    def all(self) -> tuple[list[Record], list[Unreadable]]:
+        """Every record that can be read, and what is to be told of those that cannot. The records must not be changed:
+        the next caller gets the same ones, as far as the files are the same."""
+        seen: dict[str, tuple[bytes, Record]] = {}
+        unreadable: list[Unreadable] = []
+        before = self._seen
+        for uid in self.uids():
+            try:
+                content = self._content(uid)
+                if content is None:
+                    continue
+                if uid in before and before[uid][0] == content:
+                    seen[uid] = before[uid]
+                    continue
+                seen[uid] = content, self._record(uid, content)
+            except Unreadable as error:
+                unreadable.append(error)
+        self._seen = seen
+        return [record for _content, record in seen.values()], unreadable
+
+    def save(self, record: Record) -> None:
+        """Write a record to disk; when this returns, it outlives the death of this process, and one of phase
+        C(prepared) a power cut. Raises DriverError.
+
+        After a power cut the devices are on the node, whatever the phase was (claims.Service): there the record before
+        will do.
+        """
+        if record.phase not in PHASES:
+            raise ValueError(f"phase {record.phase!r} is not known")
+        path = self.path(record.uid)
+        content = encode(record)
+        if len(content) > RECORD_BYTES:
+            raise DriverError(
+                f"the record of claim {record.uid} has {len(content)} bytes; {RECORD_BYTES} are the limit: do the "
+                "interfaces of its devices have a great many routes or addresses on the node?"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            kept = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
+            files.replace(path, content, 0o600, kept)
+        except OSError as error:
+            raise DriverError(f"the record of claim {record.uid} cannot be written: {error}") from error
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim; one that is not known is no error. After a power cut it may be there again."""
+        files.remove(self.path(uid))
+
+    def hand_over(self, uid: str, other: Store) -> None:
+        """Move a claim's record to another store, which takes no room on a disk that is full; where it cannot be moved
+        it is forgotten. One that is not known is no error."""
+        try:
+            os.replace(self.path(uid), other.path(uid))
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.remove(uid)
+
+    def sweep(self) -> None:
+        """Remove what killed writers left."""
+        files.sweep(self.folder)

@@ -1,0 +1,10 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""DHCP for the interfaces of pods: getting a lease, and renewing it while the pod runs.
+
+It imports `base` and `kernel`. It knows no claim: a lease is a value that its caller stores.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,189 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Keeps the leases of pods (dhcp) while they run: renews each in time, asks for a new one where it was taken away.
+
+All times are CLOCK_BOOTTIME: the node's clock may be set while a lease lasts.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.errors import Busy, DriverError
+from ..kernel import addresses, links
+from ..kernel import netns as namespaces
+from ..kernel.netlink import Netlink
+from . import client as dhcp
+from .client import FOREVER, Lease, Refusal
+
+log = logging.getLogger(__name__)
+
+#: How long a server is waited for in one renewal, and when it is tried again at the earliest, in seconds.
+_RENEWAL_TIME, _AGAIN = 5.0, 60.0
+#: How long after a lost lease a new one is asked for again, in seconds: at first, and at most.
+_LOST_AGAIN, _LOST_LONGEST = 2.0, 60.0
+#: How many servers are waited for at a time: one that does not answer holds up no other pod's lease.
+_WORKERS = 8
+
+
+@dataclass
+class _Kept:
+    netns: Path
+    lease: Lease
+    config: t.Mapping[str, t.Any]
+    next: float  # CLOCK_BOOTTIME
+    pending_status: bool = False
+    failures: int = 0
+
+
+class LeaseRenewer:
+    """Renews all leases, and configures what changes.
+
+    C(on_change) is called with the key and the new lease each time: for the record, and for the claim's status where
+    the address is another one. A lease with C(lost) has no address any more. Where it raises Busy it is called again a
+    second later.
+    """
+
+    def __init__(self, on_change: t.Callable[[str, Lease], None]) -> None:
+        self._on_change = on_change
+        self._kept: dict[str, _Kept] = {}
+        self._lock = threading.Condition()
+        self._busy: set[str] = set()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="dhcp")
+
+    def start(self, key: str, netns: Path, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
+        """Keep a lease from now on; one from before a restart of the driver is renewed when its time has come."""
+        with self._lock:
+            self._kept[key] = _Kept(netns, lease, config, _due(lease))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._schedule, name="dhcp", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+
+    def stop(self, key: str, give_back: bool = True) -> None:
+        """Keep it no longer, and tell the server; to be called before detach. Returns when nothing is done with it any
+        more."""
+        with self._lock:
+            kept = self._kept.pop(key, None)
+            self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_TIME + 1)
+        if kept and give_back and not kept.lease.get("lost") and namespaces.alive(kept.netns):
+            dhcp.release(kept.netns, kept.lease)
+
+    def close(self) -> None:
+        """Ends the threads; leases stay."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        if self._thread:
+            self._thread.join(_RENEWAL_TIME + 1)
+        self._workers.shutdown(wait=True, cancel_futures=True)
+
+    def _schedule(self) -> None:
+        with self._lock:
+            while not self._closed:
+                waiting = [(kept.next, key) for key, kept in self._kept.items() if key not in self._busy]
+                due, key = min(waiting, default=(float("inf"), ""))
+                left = due - addresses.boottime()
+                if left > 0:  # the condition waits by a clock that stops while the node sleeps
+                    self._lock.wait(min(left, 60.0))
+                    continue
+                self._busy.add(key)
+                self._workers.submit(self._work, key, self._kept[key])
+
+    def _work(self, key: str, kept: _Kept) -> None:
+        try:
+            if not kept.pending_status or addresses.boottime() >= _due(kept.lease):
+                self._renew(key, kept)
+            self._tell(key, kept)
+        except (DriverError, OSError) as error:
+            self._put_off(kept, str(error))
+        except Exception as error:
+            # no mistake with one lease, ours or a server's, ends what keeps all of them
+            log.exception("a mistake in the driver")
+            self._put_off(kept, repr(error))
+        finally:
+            with self._lock:
+                self._busy.discard(key)
+                self._lock.notify_all()
+
+    def _renew(self, key: str, kept: _Kept) -> None:
+        """Raises DriverError and OSError where there is no lease, or none yet."""
+        lease = kept.lease
+        if not lease.get("lost"):
+            try:
+                found = self._renewed(lease, kept.netns)
+            except Refusal as error:
+                log.warning("the lease of %s has ended: %s", lease["interface"], error.message)
+                self._lose(key, kept)
+        if kept.lease.get("lost"):
+            found = dhcp.acquire(kept.netns, lease["interface"], lease["family"], _RENEWAL_TIME)
+        if found["address"] != lease["address"]:
+            _remove(kept.netns, lease)
+        with Netlink(kept.netns) as connection:
+            link = links.get(connection, name=found["interface"])
+            if link is not None:
+                dhcp.apply(connection, link.index, found, kept.config)
+        kept.lease, kept.failures = found, 0
+
+    @staticmethod
+    def _renewed(lease: Lease, netns: Path) -> Lease:
+        age = dhcp.age(lease)
+        if age >= lease["lifetime"]:
+            raise Refusal(f"keep the lease of {lease['interface']}", errno.ETIMEDOUT, "its time is up")
+        return dhcp.renew(netns, lease, age >= lease["rebind"], _RENEWAL_TIME)
+
+    def _lose(self, key: str, kept: _Kept) -> None:
+        """The pod may not use the address any more (RFC 2131 section 4.4.5), and nobody is to be told that it does."""
+        _remove(kept.netns, kept.lease)
+        kept.lease, kept.failures = {**kept.lease, "lost": True}, 0
+        try:
+            self._on_change(key, kept.lease)
+        except Busy as error:  # told with the next lease, or the next try
+            log.info("the end of a lease of %s is not written down yet: %s", kept.lease["interface"], error.message)
+
+    def _tell(self, key: str, kept: _Kept) -> None:
+        kept.pending_status, kept.next = False, _due(kept.lease)
+        try:
+            self._on_change(key, kept.lease)
+        except Busy as error:  # as the claim is while a driver starts, just when leases are due
+            log.info("a renewed lease of %s is not written down yet: %s", kept.lease["interface"], error.message)
+            kept.pending_status, kept.next = True, min(kept.next, addresses.boottime() + 1)
+
+    def _put_off(self, kept: _Kept, why: str) -> None:
+        """Half the time to the next threshold, as the RFCs have it, but at least a while; a lost one after growing
+        pauses."""
+        lease, now = kept.lease, addresses.boottime()
+        if lease.get("lost"):
+            kept.next = now + min(_LOST_AGAIN * 2 ** min(kept.failures, 10), _LOST_LONGEST)
+            kept.failures += 1
+        else:
+            age = dhcp.age(lease)
+            ahead = min((lease[mark] - age for mark in ("rebind", "lifetime") if lease[mark] > age), default=0.0)
+            kept.next = now + max(ahead / 2, min(_AGAIN, max(ahead, 1.0)))
+        log.warning("lease of %s not renewed, next try in %.0f s: %s", lease["interface"], kept.next - now, why)
+
+
+def _due(lease: Lease) -> float:
+    """When a lease is to be renewed, in seconds of CLOCK_BOOTTIME."""
+    if lease.get("lost"):
+        return addresses.boottime()
+    if lease["lifetime"] == FOREVER:
+        return float("inf")
+    return addresses.boottime() - dhcp.age(lease) + float(lease["renew"])
+
+
+def _remove(netns: Path, lease: Lease) -> None:
+    with Netlink(netns) as connection:
+        link = links.get(connection, name=lease["interface"])
+        if link is not None:
+            addresses.remove(connection, link.index, {"address": lease["address"]})

@@ -1,0 +1,20 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Puts the hook where CDI specs name it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..base import files
+from ..base.paths import Paths
+
+
+def install_hook(paths: Paths) -> None:
+    """Put the hook's two files where specs name them, to be called at each start. Raises OSError."""
+    here = Path(__file__).parent
+    for source, path in ((here / "program.py", paths.hook_program), (here / "hook.sh", paths.hook_script)):
+        files.sweep(path.parent, path.name)
+        files.replace(path, source.read_bytes(), 0o644)

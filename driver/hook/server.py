@@ -1,0 +1,276 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The side that createRuntime hooks talk to (hook.py): a Unix socket for root alone.
+
+A hook sends a line with the claim's UID and the container's process id, then the container's OCI state as JSON, with an
+open file descriptor of the container's network namespace, and ends its side. It is told one line: C(done), C(again) and
+a reason, or C(refused) and a reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+from ..base import logs
+from ..base.calls import AttachRequest, ClaimRef, Service
+from ..base.errors import Busy, DriverError
+from ..base.lock import serialized
+from ..base.metrics import ATTACH, Metrics
+from ..base.paths import Paths
+from ..dra.kube.bounded_json import loads
+from ..kernel import netns as namespaces
+
+log = logging.getLogger(__name__)
+
+#: Hooks that are served at once; more wait in the socket's queue.
+WORKERS = 32
+#: Seconds for a hook to send its request, and the largest request: annotations of a pod have 256 KiB.
+READ_TIMEOUT = 5.0
+READ_LIMIT = 1 << 20
+#: Seconds between two looks at our own socket, and whether to stop.
+WATCH_INTERVAL = 0.5
+#: Seconds after which a socket under another name has nobody any more who would rename it.
+DRAFT_SECONDS = 1.0
+#: Seconds that running attaches get to end.
+GRACE = 30.0
+
+
+class HookServer:
+    """Listens on Paths.hook_socket and calls the service's attach. C(instance) as in plugin.Plugin."""
+
+    def __init__(self, paths: Paths, service: Service, metrics: Metrics, instance: str | None = None) -> None:
+        self.path = paths.hook_socket
+        self.service = service
+        self.metrics = metrics
+        self._lock = paths.serialize_lock if instance else None
+        self._slots = threading.BoundedSemaphore(WORKERS)
+        self._inode = 0
+        self._stopping = threading.Event()
+        self._running = 0
+        self._ended = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen. A socket that is there is taken over: hooks then come to the newest instance. Raises OSError."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._sweep()
+        listener = self._listen()
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="hooks", daemon=True)
+        self._thread.start()
+
+    def stop(self, grace: float = GRACE) -> None:
+        """Take no more hooks, let running ones end within C(grace) seconds. May be called again."""
+        self._stopping.set()
+        if self._thread:
+            self._thread.join()
+        with self._ended:
+            self._ended.wait_for(lambda: self._running == 0, grace)
+
+    def _sweep(self) -> None:
+        """Remove the drafts that killed processes left; one that is being made is a moment old."""
+        for draft in self.path.parent.glob(f"{self.path.name}.*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
+                    draft.unlink()
+
+    def _listen(self) -> socket.socket:
+        draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            listener.bind(str(draft))
+            os.chmod(draft, 0o600)
+            listener.listen(128)
+            listener.settimeout(WATCH_INTERVAL)
+            self._inode = os.stat(draft).st_ino
+            # hooks find the old socket or this one, which listens already
+            os.rename(draft, self.path)
+        except OSError:
+            listener.close()
+            draft.unlink(missing_ok=True)
+            raise
+        return listener
+
+    def _run(self, listener: socket.socket) -> None:
+        """Take hooks, and listen again where nobody does any more: someone removed the socket, or a newer instance that
+        took it over has ended."""
+        while not self._stopping.is_set():
+            try:
+                connection, _unused = listener.accept()
+            except TimeoutError:
+                if _answered(self.path):
+                    continue
+                log.warning("nobody listens at %s: listening again", self.path)
+                try:
+                    fresh = self._listen()
+                except OSError as error:
+                    log.error("cannot listen for hooks: %s", error)
+                    self.metrics.error("hooks")
+                else:
+                    listener.close()
+                    listener = fresh
+            except OSError as error:
+                # such as too many open files
+                log.error("cannot take a hook: %s", error)
+                self.metrics.error("hooks")
+                self._stopping.wait(0.1)
+            else:
+                self._begin(connection)
+        try:
+            if os.stat(self.path).st_ino == self._inode:
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
+        # hooks that wait in the queue see their connection end, and ask again
+        listener.close()
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Serve a hook in a thread of its own, as soon as there are fewer than WORKERS; not when the server stops."""
+        while not self._slots.acquire(timeout=WATCH_INTERVAL):
+            if self._stopping.is_set():
+                connection.close()  # it asks again
+                return
+        with self._ended:
+            self._running += 1
+        try:
+            threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+        except RuntimeError as error:  # no more threads: a limit of the machine or of our cgroup
+            log.error("cannot serve a hook: %s", error)
+            self.metrics.error("hooks")
+            connection.close()
+            self._end()
+            self._stopping.wait(0.1)
+
+    def _end(self) -> None:
+        self._slots.release()
+        with self._ended:
+            self._running -= 1
+            self._ended.notify_all()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                self._answer(connection)
+        except OSError as error:
+            log.warning("a hook is not answered: %s", error)
+        except Exception:
+            log.exception("a mistake in the driver")
+        finally:
+            self._end()
+
+    def _answer(self, connection: socket.socket) -> None:
+        uid = _peer(connection)
+        if uid != 0:
+            log.warning("user %d may not talk to hooks' socket", uid)
+            self.metrics.error("hooks")
+            return
+        netns: list[int] = []
+        try:
+            answer = self._verdict(_receive(connection, netns), netns)
+        finally:
+            for descriptor in netns:
+                os.close(descriptor)
+        connection.settimeout(READ_TIMEOUT)
+        connection.sendall(" ".join(answer.split()).encode("utf-8", "replace") + b"\n")
+
+    def _verdict(self, content: bytes, netns: t.Sequence[int]) -> str:
+        try:
+            with self.metrics.operation(ATTACH):
+                self._attach(_request(content, netns))
+        except Busy as error:
+            log.info("%s", error.message)
+            return f"again {error.message}"
+        except DriverError as error:
+            log.warning("%s", error.message)
+            return f"refused {error.message or type(error).__name__}"
+        except Exception as error:
+            log.exception("a mistake in the driver")
+            return f"refused the driver failed: {type(error).__name__}: {error}"
+        return "done"
+
+    def _attach(self, request: AttachRequest) -> None:
+        fields = {
+            "claim": request.uid,
+            "operation": ATTACH,
+            "container": request.container,
+            "pod_uid": request.pod_uid,
+            "pod": f"{request.pod_namespace}/{request.pod_name}",
+        }
+        with logs.about(**fields):
+            if self._stopping.is_set():
+                raise Busy("the driver is about to stop")
+            with serialized(self._lock):
+                self.service.attach(request)
+            log.info("attached")
+
+
+def _answered(path: Path) -> bool:
+    """Whether there is a socket that somebody has open. Asked by one of another kind, of which a listener sees
+    nothing (unix(7): EPROTOTYPE)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as other:
+        try:
+            other.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            pass
+    return True
+
+
+def _peer(connection: socket.socket) -> int:
+    """The user id of the process on the other side."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _receive(connection: socket.socket, netns: list[int]) -> bytes:
+    """Read a request to its end; what file descriptors come with it are added to C(netns)."""
+    deadline = time.monotonic() + READ_TIMEOUT
+    connection.settimeout(READ_TIMEOUT)
+    content, descriptors, _unused, _unused = socket.recv_fds(connection, 65536, 1, socket.MSG_CMSG_CLOEXEC)
+    netns.extend(descriptors)
+    while part := connection.recv(65536) if content else b"":
+        content += part
+        if len(content) > READ_LIMIT or time.monotonic() > deadline:
+            raise OSError("its request is too large or too slow")
+    return content
+
+
+def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
+    try:
+        head, _unused, text = content.partition(b"\n")
+        uid, pid = head.decode().split(" ")
+        state = loads(text)
+        if _typed(state["pid"], int) != int(pid):
+            raise ValueError(pid)
+        request = AttachRequest(
+            uid=uid,
+            netns=Path(f"/proc/{os.getpid()}/fd/{netns[0]}" if netns else ""),
+            pid=int(pid),
+            container=_typed(state["id"], str),
+            annotations={name: _typed(value, str) for name, value in (state.get("annotations") or {}).items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DriverError("the hook sent no OCI state of a container") from None
+    problem = ClaimRef("default", "any", request.uid).problem()
+    if problem:
+        raise DriverError(problem)
+    if not netns or not namespaces.is_open(netns[0]):
+        raise DriverError("the hook sent no network namespace")
+    return request
+
+
+def _typed(value: t.Any, kind: type) -> t.Any:
+    if value.__class__ is not kind:  # a bool is no int
+        raise TypeError(value)
+    return value

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Interfaces that are made for a pod of one that stays on the node: macvlan and ipvlan."""
+
+from __future__ import annotations
+
+import errno
+import os
+import typing as t
+from pathlib import Path
+
+from ..kernel import links, netlink, stacked
+from ..kernel.links import step
+from ..kernel.netlink import Netlink
+from .identity import Identity, find
+
+Object = dict[str, t.Any]
+Config = t.Mapping[str, t.Any]
+
+_MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
+_IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
+
+
+def make(identity: Identity, config: Config, netns: Path, name: str, attributes: t.Iterable[bytes]) -> int:
+    """A macvlan or ipvlan with these attributes, made in the pod's namespace; the parent stays on the node, and is up.
+    Returns its index."""
+    child = config["child"]
+    kind = child["type"]
+    with Netlink() as outside:
+        with step(f"look for {identity.name} on the node"):
+            parent = find(outside, identity, None)
+            if parent is None:
+                raise OSError(errno.ENODEV, "it is not there")
+        with step(f"set {parent.name} up"):
+            if not parent.up:
+                links.set_up(outside, parent.index, True)
+        if kind == "macvlan":
+            mode = netlink.u32(1, _MACVLAN[child.get("mode", "bridge")])
+        else:
+            mode = netlink.u16(1, _IPVLAN[child.get("mode", "l2")])
+        info = netlink.nest(
+            links.IFLA_LINKINFO,
+            netlink.text(links.IFLA_INFO_KIND, kind),
+            netlink.nest(links.IFLA_INFO_DATA, mode),
+        )
+        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with step(f"make the {kind} {name} of {parent.name} in the pod"):
+                body = links.header() + netlink.u32(links.IFLA_LINK, parent.index)
+                body += netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_NET_NS_FD, descriptor)
+                body += b"".join(attributes) + info
+                try:
+                    outside.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
+                except OSError as error:
+                    if error.errno != errno.EEXIST or get(netns, config, name, parent) is None:
+                        raise
+                found = get(netns, config, name, parent)
+                if found is None:
+                    raise OSError(errno.ENODEV, "it did not appear")
+        finally:
+            os.close(descriptor)
+    return found.index
+
+
+def get(netns: Path, config: Config, name: str, parent: links.Link | None = None) -> links.Link | None:
+    """The child in a pod, of this parent or of any; None where there is none."""
+    with Netlink(netns) as connection:
+        link = links.get(connection, name=name)
+    if link is None or link.kind != config["child"]["type"]:
+        return None
+    return link if parent is None or link.number(links.IFLA_LINK) == parent.index else None
+
+
+def remove(identity: Identity, host: Object, netns: Path | None, config: Config) -> None:
+    """Removes it from the pod, and all else that the pod made of its parent and still has. What is made of the parent
+    in other namespaces stays: the node, other claims and other programs may have made it."""
+    name = str(config.get("name") or host["name"])
+    with Netlink() as outside:
+        with step(f"look for {identity.name} on the node"):
+            parent = find(outside, identity, None)
+        if netns is not None:
+            with step(f"remove {name} from the pod"):
+                link = get(netns, config, name, parent)
+                with Netlink(netns) as inside:
+                    if link is not None:
+                        links.delete(inside, link.index)
+                    if parent is not None:
+                        stacked.end_inside(inside, parent, from_node=True)
+        if parent is not None and parent.up and not host["up"]:
+            with step(f"set {parent.name} down, as it was"):
+                says, _uppers = stacked.lasting(outside, parent)  # the pod's may be about to end with its namespace
+                if not says:
+                    links.set_up(outside, parent.index, False)

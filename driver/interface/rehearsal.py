@@ -1,0 +1,141 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the kernel will refuse of a configuration, asked before anything moves.
+
+An attach that fails is final for a pod that is never restarted, while a claim that is not prepared is tried again when
+it is mended. So prepare has the kernel take the addresses, routes, rules, neighbors and sysctls once, in a network
+namespace that nobody else sees and that ends right after, on an interface of the same name. What it took once it takes
+again: the same configuration is not tried twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import logging
+import os
+import threading
+import typing as t
+
+from ..base.errors import DriverError, KernelError
+from ..dra.kube.problems import Problem
+from ..dra.kube.reader import child as below
+from ..kernel import addresses, links, netlink, routes, sysctls, vrf
+from ..kernel import netns as namespaces
+from ..kernel.links import step
+from ..kernel.netlink import Netlink
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, t.Any]
+Config = t.Mapping[str, t.Any]
+
+#: No pod's interface can be called so (interface_config), so it is nobody's name.
+_PEER = "~peer"
+_VETH_INFO_PEER = 1
+#: How many configurations are remembered that the kernel took.
+_REMEMBERED = 512
+_taken: dict[bytes, None] = {}
+_one = threading.Lock()
+
+
+@dataclasses.dataclass
+class Wanted:
+    """The network configuration of a pod's interface, in the forms of addresses.py and routes.py."""
+
+    addresses: list[Object]
+    routes: list[Object]
+    rules: list[Object]
+    neighbors: list[Object]
+    sysctls: dict[str, str | int]
+
+
+def problems(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list[Problem]:
+    """What the kernel refuses of C(config), each with the field's path; C(wanted) follows from it. Rules:
+    C(bad-value). Nothing where it cannot be tried here: then attach tells."""
+    said = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
+    key = hashlib.sha256(said.encode()).digest()
+    with _one:
+        if key in _taken:
+            return []
+        try:
+            found = _try(name, wanted, config, mtu, path)
+        except (OSError, DriverError) as error:
+            log.warning("configurations cannot be tried before they are used: %s", error)
+            return []
+        if not found:
+            _taken[key] = None
+            if len(_taken) > _REMEMBERED:
+                del _taken[next(iter(_taken))]
+        return found
+
+
+def _try(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list[Problem]:
+    found: list[Problem] = []
+
+    def attempt(at: str, function: t.Callable[..., object], *args: object) -> None:
+        try:
+            function(*args)
+        except KernelError as error:
+            found.append(_refused(at, error.message))
+        except OSError as error:
+            found.append(_refused(at, str(error.args[-1])))
+
+    descriptor = namespaces.new()
+    try:
+        with Netlink(descriptor) as connection:
+            index = _make(connection, name, mtu)
+            for key, value in wanted.sysctls.items():
+                at = below(below(path, "sysctls"), key)
+                attempt(at, namespaces.run, descriptor, sysctls.write, name, {key: value})
+            if "vrf" in config:
+                attempt(below(path, "vrf"), vrf.enslave, connection, index, config["vrf"])
+            for place, entry in enumerate(wanted.addresses):
+                # proven unique already, so that it can be a route's source
+                unproven = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
+                attempt(f"{below(path, 'addresses')}[{place}]", addresses.add, connection, index, unproven)
+            links.set_up(connection, index, True)
+            _try_routes(connection, index, wanted, path, found)
+            for place, rule in enumerate(wanted.rules):
+                attempt(f"{below(path, 'rules')}[{place}]", routes.add_rule, connection, rule)
+            for place, neighbor in enumerate(wanted.neighbors):
+                attempt(f"{below(path, 'neighbors')}[{place}]", addresses.add_neighbor, connection, index, neighbor)
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def _try_routes(connection: Netlink, index: int, wanted: Wanted, path: str, found: list[Problem]) -> None:
+    own = {entry["address"].split("/")[0] for entry in wanted.addresses}
+    for route, error in routes.add_all(connection, index, wanted.routes):
+        if "source" in route and route["source"] not in own:
+            continue  # it may be an address of another interface of the pod
+        place = next(number for number, one in enumerate(wanted.routes) if one is route)
+        found.append(_refused(f"{below(path, 'routes')}[{place}]", str(error.args[-1])))
+
+
+def _refused(at: str, words: str) -> Problem:
+    return Problem(at, f"the kernel refuses it: {words}", "bad-value")
+
+
+def _make(connection: Netlink, name: str, mtu: int) -> int:
+    """A pair of interfaces, of which one has the pod's name and MTU; its index."""
+    peer = links.header() + netlink.text(links.IFLA_IFNAME, _PEER)
+    info = netlink.nest(
+        links.IFLA_LINKINFO,
+        netlink.text(links.IFLA_INFO_KIND, "veth"),
+        netlink.nest(links.IFLA_INFO_DATA, netlink.attribute(_VETH_INFO_PEER, peer, nested=True)),
+    )
+    body = links.header() + netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_MTU, mtu) + info
+    with step("make an interface to try a configuration on"):
+        connection.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
+        found = {made: links.get(connection, name=made) for made in (_PEER, name)}
+        other, link = found[_PEER], found[name]
+        if link is None or other is None:
+            raise OSError(errno.ENODEV, "it is gone")
+        links.set_up(connection, other.index, True)
+        return link.index

@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Taking a PCI function from its driver and giving it back: its interface is made anew, and with the old one everything
+ends that was made of it, wherever that is."""
+
+from __future__ import annotations
+
+import os
+
+from ..base.errors import KernelError
+from ..kernel import vf
+from .identity import PCI
+
+#: What the setting C(reset) may be.
+NEVER, WHEN_CHANGED, ALWAYS = "never", "when_changed", "always"
+POLICIES = (NEVER, WHEN_CHANGED, ALWAYS)
+_NETWORK_CLASSES = ("0x02",)
+
+
+def impossible(address: str | None) -> str:
+    """Why a function cannot be reset, a few words; empty where it can."""
+    if address is None:
+        return "it is no PCI function"
+    if not _read(f"{PCI}/{address}/class").startswith(_NETWORK_CLASSES):
+        return "it is no function of a network card"
+    if not os.path.exists(f"{PCI}/{address}/driver"):
+        return "no driver has it"
+    if vf.count(address):
+        return "that would end its virtual functions"
+    return ""
+
+
+def function(address: str) -> None:
+    """Unbinds and binds a function. Raises KernelError; where binding fails the function is without a driver, which the
+    message says."""
+    driver = os.path.realpath(f"{PCI}/{address}/driver")
+    _write(f"{driver}/unbind", address, f"take the PCI function {address} from its driver")
+    says = f"bind the PCI function {address}, which has no driver now, to {os.path.basename(driver)}"
+    _write(f"{driver}/bind", address, says)
+
+
+def _write(path: str, text: str, step: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise KernelError(step, error.errno or 0) from error
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

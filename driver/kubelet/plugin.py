@@ -1,0 +1,351 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The side that kubelet talks to: registration, prepare and unprepare, and device health, by gRPC over Unix sockets.
+
+Whatever arrives, the server goes on, and what is wrong with one claim is told for that claim only.
+Source: k8s.io/dynamic-resource-allocation/kubeletplugin and k8s.io/kubernetes pkg/kubelet/cm/dra/plugin.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import typing as t
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..base import logs
+from ..base.calls import ClaimRef, DeviceHealth, PreparedDevice, Service
+from ..base.errors import DriverError
+from ..base.lock import Owned, serialized
+from ..base.metrics import PREPARE, UNPREPARE, Metrics
+from ..base.paths import Paths
+from ..dra.config.interface_config import DRIVER
+from . import protocol
+
+if t.TYPE_CHECKING:
+    import grpc
+
+# gRPC's handlers of fork are for programs whose children go on with gRPC, and may get stuck. Nothing here forks, but
+# what runs in the same process may. It is read once, when gRPC is loaded.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+log = logging.getLogger(__name__)
+
+#: Calls that run at once. Kubelet makes one for each pod that starts or ends.
+WORKERS = 16
+#: Health streams at once, each of which keeps a thread: a kubelet has one, two while it reconnects.
+STREAMS = 4
+#: Seconds between two health reports when nothing changes, and after how many kubelet takes health as unknown.
+HEALTH_INTERVAL = 10
+HEALTH_TIMEOUT = 30
+#: Seconds between two looks at our own sockets.
+WATCH_INTERVAL = 2.0
+#: Seconds that running calls get to end: kubelet gives up on a call after 45.
+GRACE = 45.0
+#: Seconds to wait for an older process of the same name to end.
+PATIENCE = 20.0
+
+_MESSAGE_LIMIT = 4000
+_HEALTH_MESSAGE_LIMIT = 1024
+
+_Handler = t.Callable[[t.Any, "grpc.ServicerContext"], t.Any]
+
+
+class Plugin:
+    """The driver as kubelet sees it.
+
+    C(instance) is the UID of the driver's pod where two pods of it may run side by side during an update; operations on
+    claims are then serialized over both of them by Paths.serialize_lock. None for a driver that is alone on its node.
+    """
+
+    def __init__(self, paths: Paths, service: Service, metrics: Metrics, instance: str | None = None) -> None:
+        self.paths = paths
+        self.service = service
+        self.metrics = metrics
+        self.instance = instance
+        self.service_socket = paths.service_socket(instance)
+        self.registration_socket = paths.registration_socket(instance)
+        self._lock = paths.serialize_lock if instance else None
+        self._owned = None if instance else Owned(Path(f"{self.service_socket}.lock"))
+        self._servers: list[_Server] = []
+        self._registered = False
+        self._failure = "kubelet has not asked for it"
+        self._stopping = threading.Event()
+        self._changes = threading.Condition()
+        self._change = 0
+        self._streams = threading.BoundedSemaphore(STREAMS)
+        self._watch: threading.Thread | None = None
+
+    @property
+    def unregistered(self) -> str:
+        """Why kubelet does not use the driver, as far as it told us. Empty where it does."""
+        return "" if self._registered else self._failure
+
+    def start(self) -> None:
+        """Listen, the service first, then registration, by which kubelet finds the service.
+
+        Raises DriverError where another process of the same name does not end, or a socket cannot be made.
+        """
+        self.paths.make()
+        self._acquire()
+        try:
+            self._listen()
+        except BaseException:
+            self._close(0)
+            if self._owned:
+                self._owned.release()
+            raise
+        self._watch = threading.Thread(target=self._keep, name="plugin", daemon=True)
+        self._watch.start()
+
+    def stop(self, grace: float = GRACE) -> None:
+        """Leave kubelet, let running calls end within C(grace) seconds, remove the sockets. May be called again."""
+        self._stopping.set()
+        self.health_changed()
+        if self._watch:
+            self._watch.join()
+        self._close(grace)
+        if self._owned:
+            self._owned.release()
+
+    def health_changed(self) -> None:
+        """Send health to kubelet now instead of with the next regular report."""
+        with self._changes:
+            self._change += 1
+            self._changes.notify_all()
+
+    def _acquire(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self._owned and not self._owned.acquire():
+            if time.monotonic() > deadline or self._stopping.wait(0.1):
+                raise DriverError(f"{self._owned.path}: another process of {DRIVER} runs on this node")
+
+    def _listen(self) -> None:
+        calls: dict[str, dict[str, _Handler]] = {
+            **{name: self._dra(name) for name in protocol.DRA.values()},
+            **{name: {"NodeWatchResources": self._health(name)} for name in protocol.HEALTH.values()},
+        }
+        self._servers.append(_Server(self.service_socket, calls, WORKERS + STREAMS))
+        calls = {protocol.REGISTRATION: {"GetInfo": self._info, "NotifyRegistrationStatus": self._notified}}
+        self._servers.append(_Server(self.registration_socket, calls, 2))
+
+    def _close(self, grace: float) -> None:
+        # registration goes first: kubelet makes no new calls once that socket is gone
+        while self._servers:
+            self._servers.pop().stop(grace)
+        self._report(False, "stopped")
+
+    def _keep(self) -> None:
+        """Listen again where someone took our sockets away, such as a kubelet that is installed anew."""
+        while not self._stopping.wait(WATCH_INTERVAL):
+            try:
+                if len(self._servers) == 2 and all(server.present() for server in self._servers):
+                    continue
+                log.warning("sockets of kubelet's plugins were removed: listening again")
+                self.metrics.error("plugin")
+                self._close(1)
+                self.paths.make()
+                self._listen()
+            except (DriverError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
+                log.error("cannot listen for kubelet: %s", error)
+
+    def _report(self, registered: bool, failure: str = "") -> None:
+        self._registered, self._failure = registered, failure
+        self.metrics.registered(registered)
+
+    def _info(self, request: t.Any, context: grpc.ServicerContext) -> t.Any:
+        return protocol.message("pluginregistration.PluginInfo")(
+            type="DRAPlugin",
+            name=DRIVER,
+            endpoint=str(self.service_socket),
+            supported_versions=protocol.SUPPORTED,
+        )
+
+    def _notified(self, request: t.Any, context: grpc.ServicerContext) -> t.Any:
+        if request.plugin_registered:
+            log.info("kubelet has taken the driver")
+            self._report(True)
+        else:
+            log.error("kubelet refuses the driver: %s", request.error)
+            self.metrics.error("plugin")
+            self._report(False, f"kubelet refuses it: {request.error}")
+        return protocol.message("pluginregistration.RegistrationStatusResponse")()
+
+    def _dra(self, service: str) -> dict[str, _Handler]:
+        methods = protocol.methods(service)
+
+        def prepare(request: t.Any, context: grpc.ServicerContext) -> t.Any:
+            response = methods["NodePrepareResources"].response()
+            self._each(PREPARE, request, response, context, self._prepare)
+            return response
+
+        def unprepare(request: t.Any, context: grpc.ServicerContext) -> t.Any:
+            response = methods["NodeUnprepareResources"].response()
+            self._each(UNPREPARE, request, response, context, self._unprepare)
+            return response
+
+        return {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
+
+    def _each(
+        self,
+        operation: str,
+        request: t.Any,
+        response: t.Any,
+        context: grpc.ServicerContext,
+        work: t.Callable[[ClaimRef, t.Any], None],
+    ) -> None:
+        for named in request.claims:
+            if named.uid in response.claims:
+                continue
+            entry = response.claims[named.uid]
+            if not context.is_active():
+                entry.error = "kubelet gave up waiting"
+                continue
+            claim = ClaimRef(named.namespace, named.name, named.uid)
+            with logs.about(claim=claim.uid, claim_name=str(claim), operation=operation):
+                try:
+                    with self.metrics.operation(operation):
+                        work(claim, entry)
+                    log.info("%sd", operation)
+                except Exception as error:
+                    entry.Clear()
+                    entry.error = _told(error)
+
+    def _prepare(self, claim: ClaimRef, entry: t.Any) -> None:
+        problem = claim.problem()
+        if problem:
+            raise DriverError(problem)
+        with serialized(self._lock):
+            devices = self.service.prepare(claim)
+        for device in devices:
+            _fill(entry.devices.add(), device)
+
+    def _unprepare(self, claim: ClaimRef, entry: t.Any) -> None:
+        if claim.problem():
+            # it never was prepared: nothing is left to undo, and an error would keep its pod forever
+            log.warning("unprepare of what is no claim: %s", claim.problem())
+            return
+        with serialized(self._lock):
+            self.service.unprepare(claim)
+
+    def _health(self, service: str) -> _Handler:
+        import grpc
+
+        response = protocol.methods(service)["NodeWatchResources"].response
+
+        def watch(request: t.Any, context: grpc.ServicerContext) -> t.Iterator[t.Any]:
+            if not self._streams.acquire(blocking=False):
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {STREAMS} health streams")
+            # also where the stream ended before: the callback is then not taken
+            if not context.add_callback(self.health_changed):
+                self._streams.release()
+                return
+            try:
+                while context.is_active() and not self._stopping.is_set():
+                    seen = self._change
+                    try:
+                        yield response(devices=[_health(device) for device in self.service.health()])
+                    except Exception:
+                        # no report: kubelet takes the health as unknown after a while, as it is
+                        log.exception("health is unknown")
+                        self.metrics.error("health")
+                    self._wait(seen, context)
+            finally:
+                self._streams.release()
+
+        return watch
+
+    def _wait(self, seen: int, context: grpc.ServicerContext) -> None:
+        with self._changes:
+            self._changes.wait_for(
+                lambda: self._change != seen or self._stopping.is_set() or not context.is_active(), HEALTH_INTERVAL
+            )
+
+
+class _Server:
+    """A gRPC server on one Unix socket that only root can reach."""
+
+    def __init__(self, path: Path, services: dict[str, dict[str, _Handler]], workers: int) -> None:
+        import grpc
+
+        self.path = path
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=path.name)
+        self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
+        for service, handlers in services.items():
+            methods = protocol.methods(service)
+            table = {name: _handler(methods[name], handler) for name, handler in handlers.items()}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
+        path.unlink(missing_ok=True)
+        try:
+            self._server.add_insecure_port(f"unix:{urllib.parse.quote(str(path))}")
+            os.chmod(path, 0o600)
+            self._inode = os.stat(path).st_ino
+            self._server.start()
+        except (RuntimeError, OSError) as error:
+            self._server.stop(0).wait()
+            raise DriverError(f"{path}: cannot listen: {error}") from None
+
+    def present(self) -> bool:
+        """Whether the socket is still there, and ours."""
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def stop(self, grace: float) -> None:
+        if self.present():
+            self.path.unlink(missing_ok=True)
+        self._server.stop(grace).wait()
+        self._pool.shutdown(wait=False)
+
+
+def _handler(method: protocol.Method, handler: _Handler) -> grpc.RpcMethodHandler:
+    import grpc
+
+    make = grpc.unary_stream_rpc_method_handler if method.stream else grpc.unary_unary_rpc_method_handler
+    return make(
+        handler,
+        request_deserializer=method.request.FromString,
+        response_serializer=method.response.SerializeToString,
+    )
+
+
+def _fill(entry: t.Any, device: PreparedDevice) -> None:
+    # kubelet compares with the main requests of containers: subrequests are taken off, as its helper does
+    entry.request_names.extend(dict.fromkeys(request.partition("/")[0] for request in device.requests))
+    entry.pool_name = device.pool
+    entry.device_name = device.device
+    entry.cdi_device_ids.extend(device.cdi_ids)
+    if device.share_id and "share_id" in entry.DESCRIPTOR.fields_by_name:
+        entry.share_id = device.share_id
+
+
+def _health(device: DeviceHealth) -> dict[str, t.Any]:
+    return {
+        "device": {"pool_name": device.pool, "device_name": device.device},
+        "health": protocol.HEALTH_STATUS[device.health],
+        "last_updated_time": int(device.updated),
+        "health_check_timeout_seconds": HEALTH_TIMEOUT,
+        "message": _text(device.message, _HEALTH_MESSAGE_LIMIT),
+    }
+
+
+def _told(error: Exception) -> str:
+    """What kubelet is told of an error, never empty: an empty text would mean that all went well."""
+    if isinstance(error, DriverError):
+        log.warning("%s", error.message)
+        return _text(error.message, _MESSAGE_LIMIT) or type(error).__name__
+    log.exception("a mistake in the driver")
+    return _text(f"the driver failed: {type(error).__name__}: {error}", _MESSAGE_LIMIT)
+
+
+def _text(text: str, limit: int) -> str:
+    """C(text) as protobuf takes it, in C(limit) characters."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."

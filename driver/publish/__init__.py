@@ -1,0 +1,11 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the node offers: the devices of the inventory, and the ResourceSlices that publish them.
+
+It imports `base`, `kernel`, `api`, `interface`, `dra`, `topology` and `uplinks`. It never imports `claims`: which
+devices are held by claims is given to it.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A device of this node, as it is published and as records on disk have it."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import asdict, dataclass, fields
+
+if t.TYPE_CHECKING:
+    from ..interface.identity import Identity
+
+Object = dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A published device.
+
+    C(device) is the v1 Device as published. C(interface) is the name in the node's namespace: of a device that a pod
+    has, the name at allocation. C(rdma_devices) are names as in /sys/class/infiniband. C(pf) is the PCI address of a
+    VF's PF, C(vf) its number.
+    """
+
+    name: str
+    device: Object
+    address: str | None = None
+    permanent_mac: str | None = None
+    interface: str | None = None
+    rdma_devices: tuple[str, ...] = ()
+    pf: str | None = None
+    vf: int | None = None
+    link_layer: str | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """As the kernel side finds the interface again, wherever it is."""
+        from ..interface.identity import Identity
+
+        return Identity(self.address, self.permanent_mac, self.interface or "")
+
+    def as_json(self) -> Object:
+        """For a record on disk; C(from_json) reads it back."""
+        return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
+
+    @classmethod
+    def from_json(cls, data: t.Mapping[str, t.Any]) -> Device:
+        """What another release has in it beside is left out, what it has not gets its default. Raises ValueError where
+        it is no device: one that was published as it is would take the node's slices with it."""
+        known = {name: data[name] for name in _NAMES if name in data}
+        known["rdma_devices"] = _names(known.get("rdma_devices", ()))
+        if not isinstance(known.get("name"), str) or not known["name"]:
+            raise ValueError("the device has no name")
+        for name in _TEXTS:
+            if not isinstance(known.get(name), (str, type(None))):
+                raise ValueError(f"the device's {name} must be a text")
+        if known.get("vf") is not None and known["vf"].__class__ is not int:
+            raise ValueError("the device's vf must be a number")
+        _check_published(known.get("device"), known["name"])
+        return cls(**known)
+
+
+_NAMES = tuple(one.name for one in fields(Device))
+_TEXTS = ("address", "permanent_mac", "interface", "pf", "link_layer")
+
+
+def _names(value: t.Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise ValueError("the device's rdma_devices must be names")
+    return tuple(value)
+
+
+def _check_published(value: t.Any, name: str) -> None:
+    if not isinstance(value, dict) or value.get("name") != name:
+        raise ValueError(f"the device has no form of {name} as published")
+    for key in ("attributes", "capacity"):
+        entries = value.get(key, {})
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise ValueError(f"the device's {key} must be mappings")
+    for key in ("taints", "consumesCounters"):
+        if not isinstance(value.get(key, []), list):
+            raise ValueError(f"the device's {key} must be a list")

@@ -1,0 +1,227 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What this node has: the devices that are published, and the kernel's names for each of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import typing as t
+
+from ..base.errors import DriverError
+from ..kernel import rdma, traffic_control
+from ..kernel.links import step
+from ..kernel.netlink import Netlink
+from ..topology import publish
+from ..topology.model import as_dict
+from ..topology.overrides import OverrideError
+from ..topology.probe import probe
+from ..topology.selector import like
+from ..uplinks.carried import Path, Rule
+from .device import Device
+
+if t.TYPE_CHECKING:
+    from ..base.settings import Settings
+    from ..kernel.addresses import Address
+
+Object = dict[str, t.Any]
+
+__all__ = ["Device", "Inventory"]
+
+#: How old it may be, in seconds, who is known to have an SSH session or storage over a device that is to be taken: pods
+#: that start together share one look. Routes, addresses and links are never old.
+_SESSIONS_FOR = 1.0
+
+
+class Inventory:
+    """Probes the node. May be used from any thread.
+
+    C(settings) gives the settings of the moment, C(held) the devices that records hold, as they were in here at
+    allocation: they stay published as they were, whatever has become of their interfaces meanwhile. C(root) is that of
+    the tree to probe; of another than the running node nothing is asked of the kernel. C(unclean) gives those devices
+    that are not as they were before a pod had them, with a word on why.
+    """
+
+    def __init__(
+        self,
+        settings: t.Callable[[], Settings],
+        held: t.Callable[[], t.Iterable[Device]],
+        root: str = "/",
+        unclean: t.Callable[[], t.Mapping[str, str]] = dict,
+    ) -> None:
+        self._unclean = unclean
+        self._settings = settings
+        self._held = held
+        self._root = root
+        # one probe at a time, which takes long on a large node; what it found is exchanged as a whole
+        self._probing = threading.Lock()
+        self._devices: dict[str, Device] = {}
+        self._publication: publish.Publication | None = None
+        self._rule = Rule(remember=True)
+        #: Addresses of the node as Kubernetes has them, and of the API server: what they are on is never published.
+        self.node_addresses: tuple[Address, ...] = ()
+        self.api_addresses: tuple[Address, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the moment."""
+        return self._settings()
+
+    def refresh(self, counters: bool = True) -> publish.Publication:
+        """Probe the node and say what to publish. C(counters): whether the API server keeps shared counters.
+
+        Raises DriverError.
+        """
+        with self._probing:
+            return self._refresh(counters)
+
+    def _refresh(self, counters: bool) -> publish.Publication:
+        settings = self.settings
+        held = {device.name: device for device in self._held()}
+        try:
+            facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
+        except (OSError, OverrideError) as error:
+            raise DriverError(f"the node cannot be probed: {error}") from error
+        policy = publish.Policy(
+            include=settings.include,
+            exclude=settings.exclude,
+            virtual=settings.virtual_interfaces,
+            management=settings.management,
+            aliases=dict(settings.aliases),
+            uplinks={**self.burdened(_candidates(facts, settings)), **self.carried()},
+            keep_ib=settings.keep_ib_interfaces,
+            exclusive=settings.keep_ib_interfaces and self._root == "/" and rdma.mode() == "exclusive",
+            held={name: device.device for name, device in held.items()},
+        )
+        publication = publish.publication(facts, counters, policy)
+        unclean = self._unclean()
+        for device in publication.devices:
+            if device["name"] in unclean:
+                taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
+                device["taints"] = [*device.get("taints", ()), taint]
+        found = _devices(publication, facts, policy)
+        self._devices = {**found, **held}
+        self._publication = publication
+        return publication
+
+    @property
+    def publication(self) -> publish.Publication:
+        """The last one, or a first one."""
+        return self._publication or self.refresh()
+
+    def device(self, name: str) -> Device | None:
+        """A device of the last probe, or one that a record holds. An unknown name makes it probe. Raises as refresh."""
+        if name not in self._devices:
+            self.refresh()
+        return self._devices.get(name)
+
+    def withheld(self, name: str) -> str:
+        """Why a device was not published at the last probe; empty where it was, or where there is no such device."""
+        for key, reason in self.publication.withheld.items():
+            if name in (publish.device_name(key), publish.interface_device_name(key)):
+                return reason
+        return ""
+
+    def needed(self, names: t.Iterable[str]) -> dict[str, str]:
+        """Which of these devices the node itself needs now, by name with the reason (uplink, SSH session ...).
+
+        Of a device that is not published at all, why that is so.
+
+        Asks the kernel, once for all of them: to be asked before devices are taken for a claim.
+        Raises DriverError.
+        """
+        found: dict[str, str] = {}
+        reasons: t.Mapping[str, str] | None = None
+        for name in names:
+            device = self.device(name)
+            if device is None:
+                found[name] = self.withheld(name)
+            elif self._root == "/" and not (device.link_layer == "infiniband" and device.interface is None):
+                interfaces = _interfaces_of(device.address) if device.address else []
+                interfaces = interfaces or ([device.interface] if device.interface else [])
+                if reasons is None:
+                    reasons = self.carried(_SESSIONS_FOR)
+                kept = {**self.burdened(interfaces), **reasons}
+                found[name] = next((kept[one] for one in interfaces if one in kept), "")
+        return {name: reason for name, reason in found.items() if reason}
+
+    def burdened(self, interfaces: t.Sequence[str]) -> dict[str, str]:
+        """Those of the interfaces that somebody set something on which a claim would lose, by name, with the reason.
+
+        Raises KernelError.
+        """
+        if self._root != "/" or not interfaces:
+            return {}
+        with step("read the traffic control of interfaces"), Netlink() as connection:
+            found = {name: traffic_control.found(connection, name) for name in interfaces}
+        return {name: f"it has tc {what}, which a claim would lose" for name, what in found.items() if what}
+
+    def carried(self, at_most: float = 0.0) -> t.Mapping[str, str]:
+        """The interfaces that carry this node's own traffic, by name, with the reason.
+
+        Sessions may be C(at_most) this old, in seconds. Raises KernelError.
+        """
+        if self._root != "/":
+            return {}
+        paths = [Path(one, None, "it has the node's address", "") for one in self.node_addresses]
+        paths += [Path(None, one, "", "the API server is reached over it") for one in self.api_addresses]
+        with step("read the node's network tables"):
+            return self._rule.now(paths, self.settings.default_routes, at_most=at_most).by_name
+
+
+def _candidates(facts: Object, settings: Settings) -> list[str]:
+    """The interfaces that may be published: those of PCI functions, and others that the settings name."""
+    names = [(entry["name"], entry["address"]) for entry in facts["interfaces"]]
+    return [name for name, address in names if address or like(name, settings.virtual_interfaces)]
+
+
+def _interfaces_of(address: str) -> list[str]:
+    """The interfaces of a PCI function and of its VFs, in this namespace, as they are now."""
+    folder = f"/sys/bus/pci/devices/{address}"
+    found: list[str] = []
+    try:
+        functions = [name for name in os.listdir(folder) if name.startswith("virtfn")]
+    except OSError:
+        return []
+    for one in ["", *functions]:
+        try:
+            found += os.listdir(f"{folder}/{one}/net")
+        except OSError:
+            continue
+    return found
+
+
+def _devices(publication: publish.Publication, facts: Object, policy: publish.Policy) -> dict[str, Device]:
+    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
+    nics = {nic["address"]: nic for nic in facts["nics"]}
+    found = {}
+    for device in publication.devices:
+        name = device["name"]
+        if name in publication.interfaces:
+            entry = interfaces[publication.interfaces[name]]
+            rdma = [one["name"] for one in facts["rdma_devices"] if entry["name"] in one["interfaces"]]
+            found[name] = Device(
+                name=name,
+                device=device,
+                interface=entry["name"],
+                rdma_devices=tuple(rdma),
+                link_layer=entry["link_layer"],
+            )
+        elif publication.addresses.get(name) in nics:
+            nic = nics[publication.addresses[name]]
+            interface = nic["interfaces"][0] if len(nic["interfaces"]) == 1 else None
+            interface = None if policy.keeps_interface(nic) else interface
+            found[name] = Device(
+                name=name,
+                device=device,
+                address=nic["address"],
+                permanent_mac=interfaces[interface]["permanent_mac"] if interface in interfaces else None,
+                interface=interface,
+                rdma_devices=tuple(nic["rdma_devices"]),
+                pf=nic["physfn"],
+                vf=facts["functions"][nic["address"]]["vf_number"] if nic["physfn"] else None,
+                link_layer=nic["link_layer"],
+            )
+    return found

@@ -1,0 +1,231 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""From what a node publishes to ResourceSlices, and from those that are there to those that should be.
+
+The rules are those of Kubernetes' own controller (k8s.io/dynamic-resource-allocation/resourceslice): a pool's slices
+are matched by their place in it, and its generation grows unless one update does it all, so that a scheduler never
+takes half of a change for the whole. Names are fixed by driver, node and place instead of made up by the server: a
+create that is sent twice makes one slice.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import typing as t
+from dataclasses import dataclass, replace
+
+from ..dra.kube import limits, quantity, schema
+from ..topology.publish import VERSION_ANNOTATION, Publication
+
+Object = dict[str, t.Any]
+
+_PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, schema.NEWEST)
+_SETS = limits.at(limits.COUNTER_SETS, schema.NEWEST) or 8
+_PLACE_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the API server keeps of a slice."""
+
+    taints: bool = True
+    counters: bool = True
+
+
+def slices(
+    publication: Publication, node: str, driver: str, generation: int = 0, features: Features | None = None
+) -> list[Object]:
+    """The v1 ResourceSlices of a node's pool, which has the node's name, inside every limit of the API.
+
+    Counter sets stand in slices of their own, before the devices. Where devices can have taints, or consume counters,
+    a slice takes 64 of them, whether they have or not: a link that goes down is not to move devices between slices. A
+    PF and its VFs stand together as far as a slice has room. An empty pool has one empty slice.
+    """
+    features = features or Features()
+    bodies: list[Object] = []
+    if features.counters:
+        sets = publication.counter_sets
+        bodies += [{"sharedCounters": sets[at : at + _SETS]} for at in range(0, len(sets), _SETS)]
+    most = _PAGE_ADVANCED if features.taints or (features.counters and publication.counter_sets) else limits.DEVICES
+    pages: list[list[Object]] = [[]]
+    for group in _families(publication):
+        if len(pages[-1]) + len(group) > most and pages[-1] and len(group) <= most:
+            pages.append([])
+        for device in group:
+            if len(pages[-1]) == most:
+                pages.append([])
+            pages[-1].append(_kept(device, features))
+    bodies += [{"devices": page} for page in pages]
+    pool = {"name": node, "generation": generation, "resourceSliceCount": len(bodies)}
+    return [
+        {
+            "apiVersion": schema.V1,
+            "kind": "ResourceSlice",
+            "metadata": {"name": slice_name(place, driver, node)},
+            "spec": {"driver": driver, "nodeName": node, "pool": dict(pool), **body},
+        }
+        for place, body in enumerate(bodies)
+    ]
+
+
+def slice_name(place: int, driver: str, node: str) -> str:
+    """The name of the slice at a place of the node's pool: the scheduler reads the slices in the order of names."""
+    name = f"{place:0{_PLACE_DIGITS}x}-{driver}-{node}"
+    if len(name) > limits.DNS_SUBDOMAIN_BYTES:
+        digest = hashlib.sha256(node.encode()).hexdigest()[:16]
+        name = f"{name[: limits.DNS_SUBDOMAIN_BYTES - 17].rstrip('-.')}-{digest}"
+    return name
+
+
+def _families(publication: Publication) -> list[list[Object]]:
+    """The devices, each PF with the VFs that share its counters, in the order of the first of each."""
+    found: dict[str, list[Object]] = {}
+    for device in publication.devices:
+        used = device.get("consumesCounters") or [{"counterSet": device["name"]}]
+        found.setdefault(used[0]["counterSet"], []).append(device)
+    return list(found.values())
+
+
+def _kept(device: Object, features: Features) -> Object:
+    left_out = {name for name, on in (("taints", features.taints), ("consumesCounters", features.counters)) if not on}
+    return {key: value for key, value in device.items() if key not in left_out}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, in this order. C(update) and C(create) hold whole objects; an update carries the resourceVersion that
+    it is based on, and what is deleted is as the server gave it."""
+
+    delete: tuple[Object, ...] = ()
+    update: tuple[Object, ...] = ()
+    create: tuple[Object, ...] = ()
+    generation: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.delete or self.update or self.create)
+
+
+def plan(
+    existing: t.Iterable[Object],
+    desired: t.Sequence[Object],
+    settled: t.Callable[[Object, Object], bool] = lambda existing, desired: False,
+) -> Plan:
+    """How the slices of one driver and node become the C(desired) ones; both are v1.
+
+    The desired ones are those of M(slices), all of one pool; their generation is the least that the pool gets, and the
+    plan sets the one that it must have. C(settled) may say that an existing slice is all that the server will make of
+    a desired one, because it drops a field.
+    """
+    existing = sorted(existing, key=lambda one: str(one["metadata"]["name"]))
+    names = {one["metadata"]["name"]: place for place, one in enumerate(desired)}
+    pool_name = desired[0]["spec"]["pool"]["name"]
+    least = desired[0]["spec"]["pool"]["generation"]
+    own = [one for one in existing if one["spec"]["pool"]["name"] == pool_name]
+    generation = max((one["spec"]["pool"].get("generation", 0) for one in own), default=0)
+    current: dict[int, Object] = {}
+    obsolete = [one for one in existing if one["spec"]["pool"]["name"] != pool_name]
+    for one in own:
+        place = names.get(one["metadata"]["name"])
+        if place is None or one["spec"]["pool"].get("generation", 0) < generation:
+            obsolete.append(one)
+        else:
+            current[place] = one
+
+    def wanted(place: int, number: int) -> Object:
+        spec = desired[place]["spec"]
+        return {**desired[place], "spec": {**spec, "pool": {**spec["pool"], "generation": number}}}
+
+    changed = {
+        place
+        for place, one in current.items()
+        if not same(one["spec"], wanted(place, generation)["spec"]) and not settled(one, wanted(place, generation))
+    }
+    relabelled = {
+        place for place, one in current.items() if not _annotations(desired[place]).items() <= _annotations(one).items()
+    }
+    new = len(desired) - len(current)
+    bumped = least > generation or new > 0 or len(changed) > 1
+    if bumped:
+        generation = least if least > generation else generation + 1
+    return Plan(
+        delete=tuple(obsolete),
+        update=tuple(
+            _updated(one, wanted(place, generation))
+            for place, one in sorted(current.items())
+            if bumped or place in changed | relabelled
+        ),
+        create=tuple(wanted(place, generation) for place in range(len(desired)) if place not in current),
+        generation=generation,
+    )
+
+
+def _annotations(one: Object) -> dict[str, str]:
+    return one["metadata"].get("annotations") or {}
+
+
+def _updated(existing: Object, desired: Object) -> Object:
+    """The existing slice with the desired content, and the times at which its taints were added."""
+    spec = copy.deepcopy(desired["spec"])
+    times = {
+        (device["name"], taint["key"], taint.get("value"), taint["effect"]): taint.get("timeAdded")
+        for device in existing["spec"].get("devices") or ()
+        for taint in device.get("taints") or ()
+    }
+    for device in spec.get("devices") or ():
+        for taint in device.get("taints") or ():
+            added = times.get((device["name"], taint["key"], taint.get("value"), taint["effect"]))
+            if added and "timeAdded" not in taint:
+                taint["timeAdded"] = added
+    metadata = {**existing["metadata"], **{k: v for k, v in desired["metadata"].items() if k == "ownerReferences"}}
+    annotations = {**_annotations(existing), **_annotations(desired)}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {
+        **existing,
+        "apiVersion": desired["apiVersion"],
+        "kind": desired["kind"],
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def same(actual: t.Any, desired: t.Any, name: str = "") -> bool:
+    """Whether the server has what is desired, up to how it writes quantities and the times that it adds to taints."""
+    if isinstance(actual, dict) and isinstance(desired, dict):
+        keys = {key for side in (actual, desired) for key, value in side.items() if value not in (None, [], {})}
+        keys -= {"timeAdded"} - set(desired)
+        return all(same(actual.get(key), desired.get(key), key) for key in keys)
+    if isinstance(actual, list) and isinstance(desired, list):
+        return len(actual) == len(desired) and all(same(a, b) for a, b in zip(actual, desired))
+    if actual == desired and type(actual) is type(desired):
+        return True
+    if name == "value" and isinstance(actual, str) and isinstance(desired, str):
+        try:
+            return quantity.compare(actual, desired) == 0
+        except quantity.QuantityError:
+            return False
+    return False
+
+
+def published_by(desired: t.Sequence[Object], node: Object, version: str) -> list[Object]:
+    """The slices with the Node as their owner, so that they go with it, and with the driver's version."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node["metadata"]["name"],
+        "uid": node["metadata"]["uid"],
+        "controller": True,
+    }
+    added = {"ownerReferences": [owner], "annotations": {VERSION_ANNOTATION: version}}
+    return [{**one, "metadata": {**one["metadata"], **added}} for one in desired]
+
+
+def cut(features: Features, lost: t.Iterable[str]) -> Features:
+    """The features without those whose fields the server did not keep (paths as M(versions.dropped) tells them)."""
+    lost = list(lost)
+    taints = features.taints and not any(".taints" in path for path in lost)
+    counters = features.counters and not any("ounters" in path for path in lost)
+    return replace(features, taints=taints, counters=counters)

@@ -1,0 +1,314 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The devices that claims have: what their drivers publish of them now, and what the kernel says of the same functions.
+
+Two readings of one thing, kept apart: L(Pools,) holds ResourceSlices, L(Machine,) a node's topology facts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ...topology import cpuset
+from ...topology.affinity import RANK, Proximity
+from ...topology.model import Link, Nic, NumaNode, PciFunction, Topology
+from ..kube import quantity
+from ..kube.versions import convert
+from ..scheduler.search_devices import DeviceId, attribute, consumption
+from ..vendors.drivers import DRIVERS, NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
+from ..vendors.offers import Offer
+
+Object = dict[str, t.Any]
+Facts = t.Mapping[str, t.Any]
+Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
+
+API_VERSION = "resource.k8s.io/v1"
+#: What a machine must say for its devices to be compared.
+SECTIONS = ("functions", "gpus", "nics", "numa_nodes")
+
+GPU, NIC, CPU, OTHER = "gpu", "nic", "cpu", "other"
+
+#: Attributes of which the kernel has a reading of its own, and its name among a function's C(kubernetes) facts.
+KERNEL = {
+    PCIE_ROOT: "pcieRoot",
+    PCI_BUS_ID: "pciBusID",
+    NUMA_NODE: "numaNode",
+    NUMA_NODE_DRANET: "numaNode",
+    "gpu.amd.com/numaNode": "numaNode",
+}
+#: Attributes that say where a device is; the kernel tells none of the CPU driver's, whose devices are no functions.
+LOCALITY = (*KERNEL, "dra.cpu/numaNodeID", "dra.cpu/socketID")
+
+_ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+#: Names that drivers make of a function's address: C(pci-0000-8a-00-0), C(0000-8a-00-0-0x56c0).
+_NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
+
+
+def value_of(typed: t.Mapping[str, t.Any] | None) -> t.Any:
+    """The value of an attribute: a scalar, or a list; None where there is none."""
+    return next((value for value in (typed or {}).values() if value is not None), None)
+
+
+def address_of(driver: str, device: t.Mapping[str, t.Any]) -> str | None:
+    """The PCI address of a published device, by an attribute or by its name; None for what is no PCI function."""
+    names = [PCI_BUS_ID]
+    known = DRIVERS.get(driver)
+    for kind in known.kinds.values() if known else ():
+        names += [known.qualified(way.name) for way in kind.filters.get("pci_address", ()) if known]
+    offer = Offer(driver, "", "", dict(device))
+    for name in [*dict.fromkeys(names), f"{driver}/pciAddress"]:
+        found = value_of(attribute(offer, name))
+        if isinstance(found, str) and _ADDRESS.match(found.lower()):
+            return found.lower()
+    match = _NAMED.match(str(device.get("name")))
+    return "{}:{}:{}.{}".format(*match.groups()) if match else None
+
+
+def kind_of(driver: str, address: str | None, machine: Machine | None) -> str:
+    """Whether a device is a GPU (or another accelerator), a NIC, CPUs or something else."""
+    if machine and address in machine.gpus:
+        return GPU
+    if machine and address in machine.nics:
+        return NIC
+    kinds = DRIVERS[driver].kinds if driver in DRIVERS else {}
+    return next((kind for kind in (GPU, CPU) if kind in kinds), NIC if kinds else OTHER)
+
+
+@dataclass
+class Published:
+    """A device in a pool as it stands now."""
+
+    driver: str
+    pool: str
+    device: Object
+    node: str | None  # None where the slice is of several nodes
+    address: str | None
+
+    @property
+    def name(self) -> str:
+        return str(self.device["name"])
+
+    @property
+    def id(self) -> DeviceId:
+        return (self.driver, self.pool, self.name)
+
+    @property
+    def offer(self) -> Offer:
+        return Offer(self.driver, self.pool, self.node or "", self.device, self.address or "")
+
+
+@dataclass
+class Pool:
+    """The slices of one pool. C(older) maps devices that only an earlier generation has to that generation, C(counters)
+    are what devices share."""
+
+    generation: int
+    slices: int
+    wanted: int
+    nodes: set[str] = field(default_factory=set)
+    devices: dict[str, Published] = field(default_factory=dict)
+    older: dict[str, int] = field(default_factory=dict)
+    counters: dict[Counter, Fraction] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all slices of the newest generation are there: a scheduler takes nothing from a pool before."""
+        return self.slices == self.wanted
+
+
+class Pools:
+    """ResourceSlices of any served version, by driver and pool.
+
+    Raises ValueError for an object that is no ResourceSlice.
+    """
+
+    def __init__(self, slices: t.Iterable[t.Mapping[str, t.Any]]) -> None:
+        specs: dict[tuple[str, str], list[Object]] = {}
+        for one in slices:
+            spec = v1(one, "ResourceSlice")["spec"]
+            specs.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
+        self.pools = {key: self._pool(*key, members) for key, members in sorted(specs.items())}
+        self._on: dict[str | None, list[Published]] = {}
+        for pool in self.pools.values():
+            for device in pool.devices.values() if pool.whole else ():
+                self._on.setdefault(device.node, []).append(device)
+
+    @staticmethod
+    def _pool(driver: str, name: str, specs: list[Object]) -> Pool:
+        newest = max(spec["pool"]["generation"] for spec in specs)
+        current = [spec for spec in specs if spec["pool"]["generation"] == newest]
+        pool = Pool(newest, len(current), current[0]["pool"]["resourceSliceCount"])
+        for spec in specs:
+            pool.nodes |= {spec["nodeName"]} if spec.get("nodeName") else set()
+        for spec in current:
+            for entry in spec.get("sharedCounters") or ():
+                for key, counter in entry["counters"].items():
+                    pool.counters[driver, name, entry["name"], key] = quantity.parse(counter["value"])
+            for device in spec.get("devices") or ():
+                node = spec.get("nodeName") or device.get("nodeName")
+                found = Published(driver, name, device, node, address_of(driver, device))
+                pool.devices[found.name] = found
+        for spec in specs:
+            for device in spec.get("devices") or ():
+                if device["name"] not in pool.devices:
+                    generation = spec["pool"]["generation"]
+                    pool.older[device["name"]] = max(generation, pool.older.get(device["name"], 0))
+        return pool
+
+    def pool(self, driver: str, name: str) -> Pool | None:
+        return self.pools.get((driver, name))
+
+    def on(self, node: str) -> list[Published]:
+        """The devices of a node that a scheduler can give away, by driver and pool."""
+        return self._on.get(node, [])
+
+    def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
+        """Who keeps devices from being given away: C(holders) has claims by the device that they have.
+
+        That is the claim with the device, or one with another device that leaves too little of the counters which both
+        draw on, as a PF and its VFs do, or a GPU and its partitions.
+        """
+        found = dict(holders)
+        for pool in self.pools.values():
+            drawing = [(one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)]
+            left, last = dict(pool.counters), {}
+            for device, key, value in drawing:
+                if device in holders:
+                    left[key] = left.get(key, Fraction()) - value
+                    last[key] = holders[device]
+            for device, key, value in drawing:
+                if key in last and value > left[key]:
+                    found.setdefault(device, last[key])
+        return found
+
+
+def v1(obj: t.Mapping[str, t.Any], kind: str) -> Object:
+    """An object of any served version as v1. Raises ValueError where it is none of C(kind)."""
+    if not isinstance(obj, dict) or obj.get("kind") != kind:
+        raise ValueError(f"this is no {kind}: {str(obj)[:80]}")
+    return convert(obj, API_VERSION)
+
+
+class Machine:
+    """A node's topology facts, as M(lanewise.dra.topology_info) returns them.
+
+    A probe sees little of a NIC that a pod has. Rate and link layer of such a one are then those of C(published), the
+    devices of the node. Raises ValueError where the facts lack what alignment is told by.
+    """
+
+    def __init__(self, facts: Facts, published: t.Iterable[Published] = ()) -> None:
+        missing = [name for name in SECTIONS if not isinstance(facts.get(name), (dict, list))]
+        if missing:
+            raise ValueError(f"the topology facts lack {', '.join(missing)}: probe all subsets")
+        self.facts = facts
+        #: Whether the facts are the kernel's own word. What is imported from a file says nothing of attributes.
+        self.probed = (facts.get("source") or {}).get("kind", "sysfs") == "sysfs"
+        nested = ("acs", "sriov", "vpd", "link")
+        names = [one.name for one in dataclasses.fields(PciFunction) if one.name not in nested]
+        self.functions: dict[str, PciFunction] = {}
+        for address, fact in facts["functions"].items():
+            link = Link(**fact["link"]) if fact.get("link") else None
+            plain = {name: fact[name] for name in names if name in fact}
+            self.functions[address] = PciFunction(**{**plain, "link": link, "address": address})
+        self.gpus: dict[str, Facts] = {gpu["address"]: gpu for gpu in facts["gpus"]}
+        self.nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
+        for one in published:
+            nic = self.nics.get(one.address or "")
+            if nic and nic.get("elsewhere"):
+                self.nics[nic["address"]] = _completed(nic, one)
+        self.numa = {int(node["id"]): node for node in facts["numa_nodes"]}
+        nics = [Nic(address, data_direct=nic.get("data_direct")) for address, nic in self.nics.items()]
+        numa = [NumaNode(number, distances=node.get("distances") or {}) for number, node in self.numa.items()]
+        self._proximity = Proximity(Topology(functions=self.functions, nics=nics, numa_nodes=numa))
+
+    def level(self, gpu: str | None, nic: str | None) -> tuple[str, str | None]:
+        """The affinity of a GPU and a NIC, and the data-direct function that it holds for, if it is not the NIC's own.
+
+        C(UNKNOWN) where the machine does not say, or does not have one of them.
+        """
+        if gpu not in self.functions or nic not in self.functions:
+            return "UNKNOWN", None
+        near, end = self._proximity.gpu_to_nic(gpu, nic)
+        return near, end if end != nic else None
+
+    def end(self, gpu: str, nic: str) -> PciFunction:
+        """The function by which a NIC reaches a GPU: its own, or its data-direct one."""
+        return self.functions[self._proximity.gpu_to_nic(gpu, nic)[1]]
+
+    def alike(self, one: str | None, other: str | None) -> bool:
+        """Whether two NICs differ in nothing but their place: rate, link layer, RDMA, both PFs or both VFs."""
+        ours, theirs = self.nics.get(one or ""), self.nics.get(other or "")
+        if ours is None or theirs is None:
+            return False
+        same = all(ours.get(key) == theirs.get(key) for key in ("speed_mbps", "link_layer"))
+        return same and bool(ours.get("physfn")) == bool(theirs.get("physfn")) and has_rdma(ours) == has_rdma(theirs)
+
+    def kernel_value(self, published: Published, name: str) -> t.Any:
+        """The kernel's reading of an attribute; None where it has none, or the facts are not the kernel's."""
+        key = KERNEL.get(name)
+        function = self.functions.get(published.address or "")
+        if key is None or function is None or not self.probed:
+            return None
+        return function.kubernetes.get(key)
+
+    def lacks(self, published: Published) -> bool:
+        """Whether the probe has not seen the function of a device."""
+        return bool(published.address) and self.probed and published.address not in self.functions
+
+    def numa_of(self, address: str | None) -> int | None:
+        """The NUMA node of a function; None where the machine does not say."""
+        function = self.functions.get(address or "")
+        return function.numa_node if function else None
+
+    def nodes_of_cpus(self, cpus: str) -> list[int] | None:
+        """The NUMA nodes that a kernel list of CPUs lies on; None where that cannot be told."""
+        wanted = cpuset.from_list(cpus)
+        if not wanted:
+            return None
+        found, left = [], wanted
+        for number, node in sorted(self.numa.items()):
+            own = cpuset.from_list(node.get("cpus") or "") or 0
+            if own & wanted:
+                found.append(number)
+            left &= ~own
+        return None if left else found
+
+
+def hidden(published: Published) -> frozenset[str]:
+    """Attributes that say nothing of a device now: a pod has its interface, and the driver tells them on the node only.
+
+    It has it where the driver publishes none of those that go with the interface.
+    """
+    known = DRIVERS.get(published.driver)
+    offer = published.offer
+    if known is None or any(attribute(offer, name) for name in known.by_interface):
+        return frozenset()
+    denied = [name for name in known.by_rdma if not value_of(attribute(offer, name))]
+    return frozenset([*known.by_interface, *denied])
+
+
+def has_rdma(nic: Facts) -> bool:
+    """Whether a NIC has an RDMA device, here or in a pod."""
+    return bool(nic.get("rdma_devices")) or "rdma_device" in nic.get("elsewhere", ())
+
+
+def _completed(nic: Facts, published: Published) -> Facts:
+    """The facts of a NIC whose interface or RDMA device is in a pod, with what its driver publishes of it."""
+    told = {
+        key: value_of(attribute(published.offer, f"{published.driver}/{name}"))
+        for key, name in (("speed_mbps", "linkSpeedMbps"), ("link_layer", "linkLayer"))
+    }
+    missing = {key: value for key, value in told.items() if nic.get(key) is None and value is not None}
+    return {**nic, **missing}
+
+
+def nearer(one: str, other: str) -> bool:
+    """Whether a level is nearer than another; unknown is never nearer, and nothing is nearer than what is unknown."""
+    return "UNKNOWN" not in (one, other) and RANK[one] < RANK[other]

@@ -1,0 +1,272 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Which pods can measure with each other and how, and what measuring programs print, read into one shape.
+
+A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
+and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
+source (src/util.cu) and tables that people show have it, and was tried on no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import typing as t
+
+from ...topology.affinity import RANK
+from ..scheduler.search_devices import attribute
+from .devices import NIC, Pools, value_of
+
+Object = dict[str, t.Any]
+
+_PORT = 18515
+_STOPPED = (124, 143)  # statuses by which timeout tells that it ended a program, that of GNU and of BusyBox
+_RDMA_DEVICE = "rdmaDevice"  # so called by lanewise.dev and dra.net
+
+_COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
+_UNITS = {"Gb/sec": 1 / 8, "MB/sec": 2**20 / 1e9, "MiB/sec": 2**20 / 1e9}  # perftest's MB are MiB
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
+_OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)")
+_FAILURE = re.compile(r"^.*\bTest (?:NCCL |CUDA )?failure\b.*$", re.MULTILINE)
+_MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-output
+
+
+class Unreadable(ValueError):
+    """The output holds no measurement. The message is what the program says, or how its output ends."""
+
+
+def pairs(
+    reports: t.Sequence[Object],
+    claims: t.Iterable[t.Mapping[str, t.Any]],
+    pods: t.Iterable[t.Mapping[str, t.Any]],
+    pools: Pools,
+    seconds: int,
+) -> list[Object]:
+    """For each claim whose pod runs and has a NIC, a pod to measure with, and the commands for it.
+
+    It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
+    claim's own pod, and None where there is no other.
+    C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. Each end is told with the
+    container that has the NIC, None where the pod does not tell. C(commands) has a C(server) and
+    a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
+    ends have an RDMA device, C(iperf3) where both drivers tell the NICs' addresses, so that it measures these NICs and
+    no other network.
+    """
+    networks = {}
+    for claim in claims:
+        for entry in (claim.get("status") or {}).get("devices") or ():
+            ips = (entry.get("networkData") or {}).get("ips") or ()
+            key = (claim["metadata"].get("uid"), entry["driver"], entry["pool"], entry["device"])
+            networks[key] = ips[0].partition("/")[0] if ips else None
+    running = {pod["metadata"].get("uid"): pod for pod in pods}
+    ends = [end for report in reports for end in _ends(report, networks, running, pools)]
+    found = []
+    for index, client in enumerate(ends):
+        # between claims of one pod nothing leaves it
+        others = [end for end in ends[index + 1 :] + ends[:index] if _pod(end) != _pod(client)]
+        apart = [end for end in others if end["node"] != client["node"]]
+        server = next(iter(apart or others), None)
+        commands = _commands(server, client, seconds) if server else {}
+        found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
+    return found
+
+
+def _pod(end: Object) -> tuple[str, str]:
+    return end["namespace"], end["pod"]
+
+
+def _ends(
+    report: Object, networks: t.Mapping[t.Any, str | None], pods: t.Mapping[t.Any, t.Any], pools: Pools
+) -> t.Iterator[Object]:
+    """The NIC that a claim's first running pod measures with: the nearest of its first GPU, or its first."""
+    pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
+    # who has admin access watches devices, and sends nothing
+    own = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
+    nics = [one for one in own if one["kind"] == NIC]
+    if pod is None or not nics:
+        return
+    nearest = min(report["pairs"], key=lambda pair: (pair["gpu"], RANK[pair["level"]]), default=None)
+    nic = next((one for one in nics if nearest and one["address"] == nearest["nic_address"]), nics[0])
+    pool = pools.pool(nic["driver"], nic["pool"])
+    published = pool.devices.get(nic["device"]) if pool else None
+    rdma = attribute(published.offer, f"{nic['driver']}/{_RDMA_DEVICE}") if published else None
+    namespace, _slash, name = report["claim"].partition("/")
+    yield {
+        "claim": report["claim"],
+        "namespace": namespace,
+        "pod": pod["name"],
+        "container": _container(pods[pod["uid"]], name, nic["request"].partition("/")[0]),
+        "node": report["node"],
+        "nic": f"{nic['driver']}/{nic['device']}",
+        "rdma": value_of(rdma),
+        "address": networks.get((report["uid"], nic["driver"], nic["pool"], nic["device"])),
+        "pod_ip": (pods[pod["uid"]].get("status") or {}).get("podIP"),
+    }
+
+
+def _container(pod: t.Mapping[str, t.Any], claim: str, request: str) -> str | None:
+    """The first container that has the devices of a request; None where the pod tells of none."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    told = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
+    names = {one["name"] for one in told if one.get("resourceClaimName") == claim}
+    for container in spec.get("containers") or ():
+        for one in (container.get("resources") or {}).get("claims") or ():
+            if one["name"] in names and one.get("request") in (None, request):
+                return str(container["name"])
+    return None
+
+
+def _commands(server: Object, client: Object, seconds: int) -> Object:
+    found: Object = {}
+    if server["rdma"] and client["rdma"] and server["pod_ip"]:
+        base = f"-F --report_gbits -q 4 -s 1048576 -D {int(seconds)} -p {_PORT}"
+        found["ib_write_bw"] = {
+            "server": f"ib_write_bw -d {server['rdma']} {base}",
+            "client": f"ib_write_bw -d {client['rdma']} {base} {server['pod_ip']}",
+        }
+    if server["address"] and client["address"]:
+        found["iperf3"] = {
+            "server": f"iperf3 -s -1 -B {server['address']} -p {_PORT}",
+            "client": f"iperf3 -c {server['address']} -B {client['address']} -p {_PORT} -t {int(seconds)} -P 4 --json",
+        }
+    return found
+
+
+def read(tool: str, text: str, status: int = 0) -> Object:
+    """A program's output as a measurement. C(status) is what it ended with: of a failed run nothing counts.
+
+    Raises Unreadable, and KeyError for a program that is not known.
+    """
+    readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
+    if status in _STOPPED:
+        raise Unreadable("it did not end in time, and was stopped")
+    found = readers[tool](text)
+    if status:
+        raise Unreadable(f"it ended with {status}: {_ended(text)}")
+    return found
+
+
+def _ended(text: str) -> Unreadable:
+    lines = [line.strip() for line in text.splitlines() if line.strip().strip("#")]
+    return Unreadable(lines[-1][:300] if lines else "it printed nothing")
+
+
+def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: t.Any) -> Object:
+    for value in (rate, latency):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise Unreadable(f"{tool} tells {value}, which is no measurement")
+    found: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
+    return {**found, "bytes": size, "details": details}
+
+
+def iperf3(text: str) -> Object:
+    """The output of C(iperf3 --json): what the other end received. C(latency_us) is TCP's mean round trip."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise _ended(text) from None
+    if not isinstance(answer, dict):
+        raise _ended(text)
+    if answer.get("error"):
+        raise Unreadable(str(answer["error"]))
+    end = answer.get("end") or {}
+    total = end.get("sum_received") or end.get("sum")
+    if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
+        raise Unreadable("iperf3 tells no sum")
+    trips = [one["sender"].get("mean_rtt") for one in end.get("streams") or () if one.get("sender")]
+    trips = [trip for trip in trips if trip]
+    details = {
+        "seconds": total.get("seconds"),
+        "streams": len(end.get("streams") or ()),
+        "retransmits": (end.get("sum_sent") or {}).get("retransmits"),
+        "lost_percent": total.get("lost_percent"),
+    }
+    kept = {name: value for name, value in details.items() if value is not None}
+    return _measured("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **kept)
+
+
+def perftest(text: str) -> Object:
+    """The table of a perftest program (C(ib_write_bw), C(ib_write_lat) and the like): its row with the best average, or
+    of latencies that with the smallest message."""
+    columns: list[str] = []
+    rows: list[dict[str, float]] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#bytes"):
+            columns = _COLUMN.findall(line.strip())
+            continue
+        try:
+            values = [float(word) for word in line.split()]
+        except ValueError:
+            continue
+        if columns and len(values) == len(columns):
+            rows.append(dict(zip(columns, values)))
+    rates = {name: name[name.index("[") + 1 : -1] for name in columns if name.startswith("BW average[")}
+    if rows and rates:
+        name, unit = next(iter(rates.items()))
+        if unit not in _UNITS:
+            raise Unreadable(f"the unit {unit} is not known")
+        best = max(rows, key=lambda row: row[name])
+        rate = best[name] * _UNITS[unit]
+        return _measured("ib_write_bw", rate, None, int(best["#bytes"]), iterations=int(best["#iterations"]))
+    typical = next((name for name in columns if name in ("t_typical[usec]", "t_avg[usec]")), None)
+    if rows and typical:
+        least = min(rows, key=lambda row: row["#bytes"])
+        tail = {key: least[key] for key in least if key.startswith(("t_min", "t_max", "t_stdev", "99"))}
+        return _measured("ib_write_lat", None, least[typical], int(least["#bytes"]), **tail)
+    raise _ended(text)
+
+
+def nccl_tests(text: str) -> Object:
+    """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
+
+    Its head names the columns: size, count, type, mostly redop and root, then time (us), algbw, busbw (GB/s) and the
+    number of wrong results out of place, the same in place; other columns stand between where the program was asked for
+    them. Wrong results are no measurement, nor is a run that fails at a later size. mpirun may have marked each line
+    with its rank.
+    """
+    text = _MPI_TAG.sub("", text)
+    failure = _FAILURE.search(text)
+    if failure:
+        raise Unreadable(failure.group().strip()[:300])
+    columns: list[str] = []
+    rows = []
+    for line in text.splitlines():
+        words = line.split()
+        if words[:4] == ["#", "size", "count", "type"]:
+            columns = words[next((at for at, word in enumerate(words) if word in ("time", "cputime")), 0) :]
+            continue
+        if "timestamp" in columns[-1:]:
+            words = words[:-2] + [" ".join(words[-2:])]  # a date and a time
+        if len(words) < 3 + len(columns) or not columns or not words[0].isdigit() or not words[1].isdigit():
+            continue
+        values = list(zip(columns, words[-len(columns) :]))
+        first = dict(reversed(values))  # out of place stands before in place
+        try:
+            time, algorithm, bus = (float(first.get(name, "")) for name in (columns[0], "algbw", "busbw"))
+        except ValueError:
+            continue
+        # older versions tell an "error" instead, which rounding gives sums too
+        wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
+        rows.append((int(words[0]), time, algorithm, bus, wrong))
+    if not rows:
+        raise _ended(text)
+    bad = [row for row in rows if row[4]]
+    outside = _OUT_OF_BOUNDS.search(text)
+    wrong = [f"{len(bad)} size(s) came out wrong"] if bad else []
+    wrong += [f"{outside.group(1)} values are out of bounds"] if outside else []
+    if wrong:
+        raise Unreadable(f"{', '.join(wrong)}: the results of this run cannot be trusted")
+    size, time, algorithm, bus, _wrong = max(rows)
+    average = _AVERAGE.search(text)
+    name = _OPERATION.search(text)
+    details: Object = {"time_us": time, "algbw_gb_per_s": algorithm}
+    if average:
+        details["average_busbw_gb_per_s"] = float(average.group(1))
+    if name:
+        details["operation"] = name.group(1) or name.group(2)
+    return _measured("all_gather_perf", bus, None, size, **details)

@@ -1,0 +1,299 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What alignment is worth: a prediction of what a GPU can send through a NIC, and claims to measure it by.
+
+The model: a flow gets the least of the NIC's rate (less what headers take), the PCIe links on its way, each shared by
+the flows on it, and the link between sockets; and less where the NIC cannot read the GPU's memory directly. It is a
+prediction with bounds, never a measurement, and says so in all it returns.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ...topology.affinity import RANK
+from ...topology.config_space import payload_rate
+from ...topology.model import PciFunction
+from ...topology.pci import sort_key
+from ..claims.compiler import compile_site
+from ..kube.problems import Problems
+from ..scheduler.search_devices import DeviceId
+from .devices import GPU, NIC, Machine, Object, Published, has_rdma, kind_of, nearer
+
+#: What a NIC carries of its rate in large messages.
+NIC_SHARE = 0.93
+#: GB/s that NCCL reckons with for a PCIe link of 16 lanes, by GT/s a lane (nccl src/graph/topo.cc); beyond it the
+#: payload rate is the bound.
+_NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
+#: GB/s that NCCL gives a link between sockets (src/graph/topo.h), by what the CPU's name has. They are weights for its
+#: search and no limits (GB200: 25 measured where the weight is 6), so they are lower bounds here.
+_SOCKETS = (
+    (r"AMD|EPYC", 16.0),
+    (r"Neoverse|Grace|\bARM|Ampere", 6.0),
+    (r"Xeon.*\b[5-9]5\d\d", 40.0),
+    (r"Xeon.*\b[5-9]4\d\d|Sapphire", 22.0),
+    (r"Xeon.*\b[3-9][1-3]\d\d", 10.0),
+    (r"Xeon.*v4|Broadwell|Haswell", 6.0),
+)
+_SLOWEST_SOCKET = 6.0
+#: What is left without GPUDirect RDMA: least, likely, most. The published pairs of aligned and unaligned runs have .37
+#: to .71, but for one of .14 (MI300X).
+STAGED = (0.37, 0.5, 0.71)
+#: Slower NICs may not notice: none of the published pairs has one.
+_STAGED_MBPS = 100_000
+#: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
+_DIRECT = ("SELF", "PIX", "PXB")
+#: Grace's root port for its GPU, and its CPU where it tells its name: by the link between the two (C2C) NCCL may use
+#: GPUDirect to NICs of the CPU's other root ports, each of which is a PCI domain of its own (GB200: 46 measured at
+#: NODE, and nothing is nearer).
+_GRACE_PORT = ("10de", "22b8")
+_GRACE = re.compile(r"Neoverse-V2|Grace", re.IGNORECASE)
+
+
+def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
+    """GB/s of a function's own link upwards, from NCCL's reckoning to the payload rate; None where it is not told.
+
+    C(fastest) is the speed in GT/s that counts, if it is not the present one.
+    """
+    link = function.link
+    if link is None:
+        return None
+    speed, width = fastest or link.speed_gts or link.max_speed_gts, link.width or link.max_width
+    most = payload_rate(speed, width)
+    if most is None or width is None:
+        return None
+    least = _NCCL_X16.get(speed or 0.0, most * 16 / width) * width / 16
+    return min(least, most), most
+
+
+def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
+    """The speed in GT/s that both ends of a GPU's link can do, by end, where it runs slower now.
+
+    An idle GPU lowers it to save power, so the present speed is no bound of what is sent. NCCL reckons by what both can
+    do as well (src/graph/xml.cc).
+    """
+    function = machine.functions[gpu]
+    ends = [machine.functions[one] for one in (gpu, *function.bridges[-1:]) if one in machine.functions]
+    best = min((one.link.max_speed_gts for one in ends if one.link and one.link.max_speed_gts), default=None)
+    now = function.link.speed_gts if function.link else None
+    return {one.address: best for one in ends} if best and now and now < best else {}
+
+
+def _port(machine: Machine, nic: str) -> str:
+    """The function whose port and link a NIC has: of a VF those of its PF, where the machine shows it."""
+    physfn = machine.nics[nic].get("physfn") if nic in machine.nics else None
+    return physfn if physfn in machine.functions else nic
+
+
+def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
+    """The functions whose links upwards a flow crosses: both ends and the bridges below where their ways meet."""
+    one, other = machine.functions[gpu], machine.end(gpu, _port(machine, nic))
+    ours, theirs = [*one.bridges, one.address], [*other.bridges, other.address]
+    shared = 0
+    if one.root_complex == other.root_complex:
+        while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
+            shared += 1
+    return ours[shared:] + theirs[shared:]
+
+
+def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
+    """The two NUMA nodes, in order, where a flow goes from one to another; None where it does not, or nobody knows."""
+    one, other = machine.numa_of(gpu), machine.end(gpu, nic).numa_node
+    if machine.level(gpu, nic)[0] != "SYS" or one is None or other is None:
+        return None
+    return min(one, other), max(one, other)
+
+
+def _socket_rate(machine: Machine) -> float:
+    name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
+    return next((rate for pattern, rate in _SOCKETS if re.search(pattern, name, re.IGNORECASE)), _SLOWEST_SOCKET)
+
+
+def _direct(machine: Machine, gpu: str, level: str) -> bool | None:
+    """Whether a NIC at some level reads the GPU's memory by itself; None where that is not told."""
+    if level in _DIRECT:
+        return True
+    return None if level == "PHB" or (level == "NODE" and _on_grace(machine, gpu)) else False
+
+
+def _on_grace(machine: Machine, gpu: str) -> bool:
+    function = machine.functions[gpu]
+    root = machine.functions.get(next(iter(function.bridges), ""))
+    name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
+    port = root is not None and (root.vendor_id, root.device_id) == _GRACE_PORT
+    return function.vendor_id == "10de" and (port or _GRACE.search(name) is not None)
+
+
+def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
+    """What each of several flows, GPU to NIC at the same time on one node, is predicted to carry, in GB/s.
+
+    C(pairs) are PCI addresses. Each answer has C(low), C(likely) and C(high), C(limits) by name with their bounds, and
+    C(unknown): what the machine does not say. VFs share the rate and the link of their PF. A prediction without a bound
+    from the NIC's rate and at least one link is None: then nothing is predicted.
+    """
+    known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
+    uses: dict[t.Any, int] = {}
+    for pair in known:
+        for key in [*_path(machine, *pair), _between(machine, *pair), ("nic", _port(machine, pair[1]))]:
+            uses[key] = uses.get(key, 0) + 1
+    return [_predicted(machine, pair, uses) for pair in pairs]
+
+
+def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
+    """Predictions by claim, as if the GPUs of all reported claims of a node send at once, each by its nearest NIC.
+
+    C(reports) are those of L(alignment.Check.run,). Each GPU device is a flow of its own, also where several are
+    partitions or shares of one function.
+    """
+    flows: dict[str, list[tuple[str, str, str]]] = {}  # by node: GPU, NIC, claim
+    for report in reports:
+        best: dict[str, tuple[str, str]] = {}
+        addresses: dict[str, str] = {}
+        used: dict[str, int] = {}
+        for pair in report["pairs"]:
+            gpu, nic, level = pair["gpu"], pair["nic_address"], pair["level"]
+            if pair["gpu_address"] is None or nic is None or level == "UNKNOWN":
+                continue
+            addresses[gpu] = pair["gpu_address"]
+            # of NICs as near, the one that serves the fewest GPUs of the claim
+            rank = (RANK[level], used.get(nic, 0))
+            if gpu not in best or rank < (RANK[best[gpu][1]], used.get(best[gpu][0], 0) - 1):
+                if gpu in best:
+                    used[best[gpu][0]] -= 1
+                best[gpu] = (nic, level)
+                used[nic] = used.get(nic, 0) + 1
+        for gpu, (nic, _level) in best.items():
+            flows.setdefault(report["node"], []).append((addresses[gpu], nic, report["claim"]))
+    found: dict[str, list[Object]] = {}
+    for node, members in flows.items():
+        predictions = predict(machines[node], [(gpu, nic) for gpu, nic, _claim in members])
+        for (_gpu, _nic, claim), prediction in zip(members, predictions):
+            found.setdefault(claim, []).append(prediction)
+    return found
+
+
+def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, int]) -> Object:
+    gpu, nic = pair
+    level = machine.level(gpu, nic)[0]
+    answer: Object = {"prediction": True, "gpu_address": gpu, "nic_address": nic, "level": level, "gb_per_s": None}
+    limits: dict[str, list[float]] = {}
+    unknown: list[str] = []
+    if level == "UNKNOWN":
+        return {**answer, "limits": limits, "unknown": ["where the two are to each other"]}
+    rate = (machine.nics.get(nic) or {}).get("speed_mbps")
+    if rate:
+        share = rate / 8000 / uses["nic", _port(machine, nic)]
+        limits["nic"] = [share * NIC_SHARE, share]
+    else:
+        unknown.append("the NIC's rate")
+    fastest = _fastest(machine, gpu)
+    if fastest:
+        unknown.append(f"whether the link of {gpu} is slow, or the GPU idle")
+    for address in _path(machine, gpu, nic):
+        found = _link(machine.functions[address], fastest.get(address)) if address in machine.functions else None
+        if found is None:
+            unknown.append(f"the link of {address}")
+        else:
+            limits[f"link of {address}"] = [bound / uses[address] for bound in found]
+    crossing = _between(machine, gpu, nic)
+    if crossing:
+        # the high bound is left open: the weight is no limit
+        limits["between sockets"] = [_socket_rate(machine) / uses[crossing], float("inf")]
+    direct = _direct(machine, gpu, level)
+    bounded = [bounds for name, bounds in limits.items() if name != "between sockets"]
+    if "nic" in limits and len(bounded) > 1:
+        low, high = min(low for low, _high in limits.values()), min(high for _low, high in limits.values())
+        likely = min(limits["nic"][0], *(low for low, _high in bounded))
+        if not direct:
+            # where NCCL may or may not use it, all of the rate is possible
+            least, middle, most = STAGED
+            certain = direct is False and (rate or 0) >= _STAGED_MBPS
+            low, likely, high = low * least, likely * middle, high * (most if certain else 1)
+        rounded = {"low": round(low, 2), "likely": round(max(low, min(likely, high)), 2), "high": round(high, 2)}
+        answer["gb_per_s"] = rounded
+    answer["limits"] = {
+        name: [round(bound, 2) if bound != float("inf") else None for bound in bounds]
+        for name, bounds in limits.items()
+    }
+    return {**answer, "direct": direct, "unknown": unknown}
+
+
+def placements(
+    node: str,
+    machine: Machine,
+    published: t.Sequence[Published],
+    gpu: str,
+    held: t.Container[DeviceId] = (),
+) -> Object:
+    """For one GPU (PCI address), the nearest and the farthest NIC that could be had with it, to compare them.
+
+    C(published) are the node's devices. Those that nobody can have (C(held), see L(Pools.taken,)) or that have a
+    taint are left out, and so is the farthest of another rate or kind: what is compared shall differ in the place
+    alone. Either is None where there is none, and C(reason) says why.
+    """
+    mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
+    answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
+    if not mine:
+        return {**answer, "reason": f"no driver publishes a GPU at {gpu} on {node}"}
+    answer["gpu"] = _named(mine[0])
+    if any(one.id in held for one in mine):
+        return {**answer, "reason": f"the GPU at {gpu} is in use"}
+    free = []
+    for one in published:
+        if one.address not in machine.nics or kind_of(one.driver, one.address, machine) != NIC or one.id in held:
+            continue
+        level = machine.level(gpu, one.address)[0]
+        if not one.device.get("taints") and level != "UNKNOWN":
+            free.append((level, sort_key(one.address or ""), one))
+    free.sort(key=lambda entry: (RANK[entry[0]], entry[1]))
+    if not free:
+        return {**answer, "reason": f"no NIC of {node} is free, well, and of a place that is known"}
+    level, _key, nearest = free[0]
+    answer["nearest"] = {**_named(nearest), "level": level}
+    alike = [entry for entry in free if machine.alike(nearest.address, entry[2].address)]
+    far, _key, farthest = alike[-1]
+    if not nearer(level, far):
+        return {**answer, "reason": f"every free NIC like {nearest.address} is at {level}: there is nothing to compare"}
+    answer["farthest"] = {**_named(farthest), "level": far}
+    return answer
+
+
+def _named(one: Published) -> Object:
+    return {"driver": one.driver, "device": one.name, "address": one.address}
+
+
+def comparison_claims(
+    plan: Object, machine: Machine, namespace: str, drivers: t.Mapping[str, t.Any], kubernetes: str = "1.37"
+) -> tuple[list[Object], str]:
+    """The DeviceClasses and the claims C(compare-near-BDF) and C(compare-far-BDF) for a plan of L(placements,).
+
+    Rendered by the compiler, with selectors for just these devices. C(drivers) is dra_claims_drivers; a driver that it
+    lacks is taken for the newest. Empty, with the reason, where they cannot be told by address.
+    """
+    if not plan["nearest"] or not plan["farthest"]:
+        return [], str(plan["reason"])
+    used = {plan[part]["driver"] for part in ("gpu", "nearest", "farthest")}
+    claims = []
+    for name, part in (("near", "nearest"), ("far", "farthest")):
+        nic = plan[part]
+        fact = machine.nics[nic["address"]]
+        kind = "vf" if fact.get("physfn") else "rdma" if has_rdma(fact) else "nic"
+        devices = []
+        for label, device_kind, one in (("gpu", "gpu", plan["gpu"]), ("nic", kind, nic)):
+            where = {"pci_address": one["address"]}
+            devices.append({"name": label, "kind": device_kind, "driver": one["driver"], "where": where})
+        suffix = plan["gpu_address"].replace(":", "-").replace(".", "-")
+        claims.append({"name": f"compare-{name}-{suffix}", "namespace": namespace, "devices": devices})
+    variables = {
+        "dra_claims_site": "alignment",
+        "dra_claims_drivers": {name: drivers.get(name) or {"version": "main"} for name in sorted(used)},
+        "dra_claims_claims": claims,
+    }
+    try:
+        return compile_site(variables, kubernetes=kubernetes).objects, ""
+    except Problems as problems:
+        return [], str(problems)

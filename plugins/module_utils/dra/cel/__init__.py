@@ -1,0 +1,11 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""CEL as the API server evaluates it for DRA: the language, its cost limits, and what an expression refers to.
+
+It imports `kube`. It knows no driver and no inventory.
+"""
+
+from __future__ import annotations

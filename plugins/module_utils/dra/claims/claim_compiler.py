@@ -1,0 +1,494 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""One claim of the inventory to the C(devices) of a ResourceClaim: requests, constraints and configuration.
+
+Preference lists. C(align: [pcie_root, numa_node, any]) must try all devices for the first level before the second. The
+scheduler's allocator walks the requests in their order, depth first, and takes the first device that fits; going back,
+it changes the latest request first. So the level is chosen by C(firstAvailable) subrequests of the group's other
+devices, the carriers, and these stand before the group's first device, the anchor: with the carrier's level fixed,
+every carrier and then every anchor is tried before the carrier moves on to the next level. Were the anchor first, the
+level would be given up for the first anchor that comes along, however near another one is. A repetition is complete
+before the next one begins. One constraint a level ties the anchor to the subrequests of that level, and to them alone.
+
+A constraint holds the anchor to having the attribute even where another level is taken: a preference list that begins
+with C(pcie_root) is of no use on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+from dataclasses import dataclass, field
+
+from ..config import interface_config
+from ..kube import limits
+from ..kube.reader import Reader, child
+from ..vendors.drivers import NUMA_NODE, PCIE_ROOT, DriverKnowledge
+from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
+
+Object = dict[str, t.Any]
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+
+
+@dataclass
+class Resolved:
+    """What a device of the inventory is on this site. C(driver) is None where only the class's owner knows."""
+
+    device: Device
+    class_name: str
+    kind: str
+    driver: DriverKnowledge | None
+    selectors: list[tuple[str, str]]
+    capacity: dict[str, str]
+    #: The fields of an InterfaceConfig that its class sets.
+    settings: Object = field(default_factory=dict)
+
+
+@dataclass
+class Compiled:
+    """The C(devices) of a claim, and where each part of it was written (longest prefix of the path counts)."""
+
+    devices: Object
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def level_name(level: str) -> str:
+    """A level as a DNS label: C(pcie-root), or the words of an attribute's identifier."""
+    words = _WORDS.findall(level.rpartition("/")[2])
+    return "-".join(words).lower()[: limits.DNS_LABEL_BYTES].strip("-") or "level"
+
+
+class ClaimCompiler:
+    """Compiles one claim; mistakes go to C(reader)."""
+
+    def __init__(self, reader: Reader, resolve: t.Callable[[Device], Resolved | None], lists: bool) -> None:
+        self.reader = reader
+        self.resolve = resolve
+        self.lists = lists
+
+    def compile(self, claim: Claim) -> Compiled | None:
+        """C(None) where the claim has mistakes, which are then in the reader."""
+        before = len(self.reader.problems)
+        known: dict[int, Resolved] = {}
+        whole = True
+        for group in claim.groups:
+            for device in group.devices:
+                for choice in device.choices():
+                    found = self.resolve(choice)
+                    if found:
+                        known[id(choice)] = found
+                    else:
+                        whole = False  # what is wrong may be with its class or driver, and told before
+        if not whole:
+            return None
+        body = _Body(self.reader, claim, known, self.lists)
+        body.build()
+        return body.compiled() if len(self.reader.problems) == before else None
+
+
+class _Body:
+    def __init__(self, reader: Reader, claim: Claim, known: dict[int, Resolved], lists: bool) -> None:
+        self.reader = reader
+        self.claim = claim
+        self.known = known
+        self.lists = lists
+        self.requests: list[tuple[Object, Device]] = []
+        self.constraints: list[tuple[Object, str]] = []
+        self.configs: dict[str, tuple[Object, str, list[str]]] = {}
+        self.origins: dict[str, str] = {}
+
+    def build(self) -> None:
+        for group in self.claim.groups:
+            self._group(group)
+        if self.claim.align:
+            everything = [device for group in self.claim.groups for device in group.devices]
+            path = child(self.claim.path, "align")
+            if sum(_size(device) * group.count for group in self.claim.groups for device in group.devices) < 2:
+                self.reader.problem(path, "there is only one device, and nothing to align it with", "contradiction")
+            for attribute, devices in self._required(everything, self.claim.align, path):
+                constraint: Object = {"matchAttribute": attribute}
+                if len(devices) < len(everything):
+                    constraint = {"requests": self._requests_of(devices), **constraint}
+                self.constraints.append((constraint, path))
+        for rule in self.claim.distinct:
+            self._distinct(rule)
+
+    def compiled(self) -> Compiled | None:
+        claim = self.claim
+        devices: Object = {"requests": [request for request, _device in self.requests]}
+        origins = self.origins
+        for index, (request, device) in enumerate(self.requests):
+            _request_origins(origins, f"requests[{index}]", request, device, self.known)
+        if self.constraints:
+            devices["constraints"] = [constraint for constraint, _path in self.constraints]
+            for index, (_constraint, path) in enumerate(self.constraints):
+                origins[f"constraints[{index}]"] = path
+        configs = self._configs()
+        if configs:
+            devices["config"] = [config for config, _path in configs]
+            for index, (_config, path) in enumerate(configs):
+                origins[f"config[{index}]"] = path
+        for what, most in (("constraints", limits.CONSTRAINTS), ("config", limits.CONFIGS)):
+            if len(devices.get(what, ())) > most:
+                number = len(devices[what])
+                self.reader.problem(
+                    claim.path,
+                    f"becomes {number} entries of {what}; {most} are the limit of a claim",
+                    "too-many",
+                    "split it",
+                )
+                return None
+        return Compiled(devices, origins)
+
+    # requests
+
+    def _group(self, group: Group) -> None:
+        levels = group.align if group.align != (ANY,) else ()
+        if levels and sum(_size(device) for device in group.devices) < 2:
+            self.reader.problem(
+                group.align_path,
+                "there is only one device in each repetition, and nothing to align it with",
+                "contradiction",
+            )
+            return
+        if len(levels) > 1:
+            self._preferred(group, levels)
+            return
+        tied = self._required(group.devices, levels[0], group.align_path) if levels else []
+        for index in range(group.count):
+            for device in group.devices:
+                self._add(device, group, index, [])
+            for attribute, devices in tied:
+                names = [request_name(device, group, index) for device in devices]
+                self.constraints.append(({"requests": names, "matchAttribute": attribute}, group.align_path))
+
+    def _preferred(self, group: Group, levels: tuple[str, ...]) -> None:
+        anchor, carriers = group.devices[0], group.devices[1:] or group.devices
+        before = len(self.reader.problems)
+        for device in carriers:
+            subrequests = len(levels) * len(device.choices())
+            if subrequests > limits.FIRST_AVAILABLE:
+                self.reader.problem(
+                    device.path,
+                    f"{len(device.choices())} alternatives at {len(levels)} levels are {subrequests} subrequests; "
+                    f"{limits.FIRST_AVAILABLE} are the limit",
+                    "too-many",
+                    "shorten one of the lists",
+                )
+            if device.admin:
+                self.reader.problem(
+                    child(device.path, "admin"),
+                    "admin access does not go with a preference list",
+                    "contradiction",
+                    "align by one level",
+                )
+        for device in group.devices:
+            if any(choice.all for choice in device.choices()):
+                self.reader.problem(
+                    child(device.path, "all"),
+                    "all does not go with a preference list: the scheduler gives up where one of all devices does not "
+                    "match, and never tries the next level",
+                    "contradiction",
+                    "give a count, or align by one level",
+                )
+        tied: list[list[tuple[str, list[Device]]]] = []
+        for level in levels:
+            ties: dict[str, list[Device]] = {}
+            for device in carriers if level != ANY else ():
+                pair = [anchor] if device is anchor else [anchor, device]
+                for attribute, _devices in self._required(pair, level, group.align_path, pairs=False):
+                    ties.setdefault(attribute, []).append(device)
+            tied.append(list(ties.items()))
+        if len(self.reader.problems) > before:
+            return
+        names = _level_names(levels)
+        for index in range(group.count):
+            for device in carriers:
+                self._add(device, group, index, names)
+            if anchor not in carriers:
+                self._add(anchor, group, index, [])
+            for name, ties_of_level in zip(names, tied):
+                for attribute, devices in ties_of_level:
+                    requests = [request_name(anchor, group, index)] if anchor not in carriers else []
+                    for device in devices:
+                        request = request_name(device, group, index)
+                        requests += [f"{request}/{sub}" for sub in _subrequests(device, [name])]
+                    self.constraints.append(({"requests": requests, "matchAttribute": attribute}, group.align_path))
+
+    def _add(self, device: Device, group: Group, index: int, levels: list[str]) -> None:
+        name = request_name(device, group, index)
+        request: Object = {"name": name}
+        choices = device.choices()
+        if levels or device.alternatives:
+            request["firstAvailable"] = [
+                {"name": sub, **self._body(choice)}
+                for level in (levels or [""])
+                for choice, sub in zip(choices, _subrequests(device, [level]))
+            ]
+        else:
+            request["exactly"] = self._body(device)
+        self.requests.append((request, device))
+        for choice in choices:
+            for position, config in enumerate(choice.configs):
+                self._config(config, choice, position, group, index, self._names(name, device, choice, levels))
+        if device.alternatives:
+            for position, config in enumerate(device.configs):
+                self._config(config, device, position, group, index, [name])
+
+    def _names(self, name: str, device: Device, choice: Device, levels: list[str]) -> list[str]:
+        if not device.alternatives:
+            return [name]
+        position = next(i for i, other in enumerate(device.alternatives) if other is choice)
+        return [f"{name}/{_subrequests(device, [level])[position]}" for level in (levels or [""])]
+
+    def _body(self, device: Device) -> Object:
+        known = self.known[id(device)]
+        body: Object = {"deviceClassName": known.class_name}
+        if known.selectors:
+            body["selectors"] = [{"cel": {"expression": text}} for text, _path in known.selectors]
+        body["allocationMode"] = "All" if device.all else "ExactCount"
+        if not device.all:
+            body["count"] = device.count
+        if device.admin:
+            body["adminAccess"] = True
+        if device.tolerations:
+            body["tolerations"] = device.tolerations
+        if known.capacity:
+            body["capacity"] = {"requests": known.capacity}
+        return body
+
+    # configuration
+
+    def _config(
+        self, config: Object, device: Device, position: int, group: Group, index: int, requests: list[str]
+    ) -> None:
+        own = config["driver"] == interface_config.DRIVER
+        parameters = config["parameters"]
+        path = child(device.path, "interface" if own else "config")
+        drivers = {found.driver.name for found in map(self._driver_of, device.choices()) if found.driver}
+        unknown = any(self._driver_of(choice).driver is None for choice in device.choices())
+        if drivers and not unknown and config["driver"] not in drivers:
+            if index == 0:
+                self.reader.problem(
+                    path,
+                    f"is for driver {config['driver']}, but the device comes from {' or '.join(sorted(drivers))}",
+                    "config-driver",
+                )
+            return
+        if own:
+            if index == 0:
+                self._check_class(parameters, path, device)
+            name = str(parameters.get("name", ""))
+            many = max((_size(choice) for choice in device.choices()), default=1)
+            for key in ("name", "addresses", "mac"):
+                alike = key in parameters and (many > 1 or (group.count > 1 and not (key == "name" and INDEX in name)))
+                if alike and index == 0:
+                    ask = "" if key != "name" else f"; with count at the group, write {INDEX} in the name"
+                    self.reader.problem(
+                        child(path, key),
+                        "would be the same for several devices of a pod",
+                        "contradiction",
+                        f"ask for them one by one{ask}",
+                    )
+            if INDEX in name:
+                parameters = {**parameters, "name": name.replace(INDEX, str(index))}
+            if index in (0, group.count - 1):
+                self.reader.problems += interface_config.validate(parameters, path)
+        opaque = {"driver": config["driver"], "parameters": parameters}
+        key = json.dumps([id(device), position, opaque], sort_keys=True)
+        self.configs.setdefault(key, ({"opaque": opaque}, path, []))[2].extend(requests)
+
+    def _check_class(self, parameters: Object, path: str, device: Device) -> None:
+        for choice in device.choices():
+            known = self._driver_of(choice)
+            for key in interface_config.changed_by_claim(known.settings, parameters):
+                self.reader.problem(
+                    child(path, key),
+                    f"class {known.class_name!r} sets {key}, which a claim cannot change nor add to",
+                    "contradiction",
+                    "leave it out, or use a class of its own",
+                )
+
+    def _driver_of(self, device: Device) -> Resolved:
+        return self.known[id(device)]
+
+    def _configs(self) -> list[tuple[Object, str]]:
+        """One entry for the requests that share it; no entry names more requests than the API takes."""
+        found = []
+        for config, path, requests in self.configs.values():
+            for start in range(0, len(requests), limits.REQUESTS):
+                found.append(({"requests": requests[start : start + limits.REQUESTS], **config}, path))
+        return found
+
+    # constraints
+
+    def _requests_of(self, devices: list[Device]) -> list[str]:
+        wanted = {id(device) for device in devices}
+        return [request["name"] for request, device in self.requests if id(device) in wanted]
+
+    def _attributes(self, device: Device, level: str) -> list[str] | None:
+        """What can carry a level for a device and all its alternatives, the best first; None: it cannot be known."""
+        common: list[str] | None = None
+        for choice in device.choices():
+            driver = self.known[id(choice)].driver
+            if driver is None or "/" in level:
+                continue
+            names = driver.alignments(level, self.lists)
+            common = names if common is None else [name for name in common if name in names]
+        return [level] if "/" in level else common
+
+    def _required(
+        self, devices: list[Device], level: str, path: str, pairs: bool = True
+    ) -> list[tuple[str, list[Device]]]:
+        """The attributes that tie all the devices together, each with the devices it ties.
+
+        One attribute where all drivers publish one in common. Else two, if there is a device in both: its value of
+        either says the same thing, so all are tied through it.
+        """
+        published = [(device, self._attributes(device, level)) for device in devices]
+        standard = {"pcie_root": "resource.kubernetes.io/pcieRoot", "numa_node": "resource.kubernetes.io/numaNode"}
+        names: list[str] = []
+        for _device, attributes in published:
+            names += [name for name in attributes or () if name not in names]
+        names = names or [standard.get(level, level)]
+        tied = {name: [d for d, attributes in published if attributes is None or name in attributes] for name in names}
+        for name, members in tied.items():
+            if len(members) == len(devices):
+                return [(name, members)]
+        for first in names if pairs else ():
+            for second in names[names.index(first) + 1 :]:
+                sure = [device for device, attributes in published if attributes is not None]
+                both = [device for device in sure if device in tied[first] and device in tied[second]]
+                if both and all(device in tied[first] or device in tied[second] for device in devices):
+                    return [(first, tied[first]), (second, tied[second])]
+        self._cannot_align(published, level, path)
+        return []
+
+    def _cannot_align(self, published: list[tuple[Device, list[str] | None]], level: str, path: str) -> None:
+        says: list[str] = []
+        hints: list[str] = []
+        for device, _attributes in published:
+            for choice in device.choices():
+                driver = self.known[id(choice)].driver
+                if driver is None:
+                    continue
+                names = driver.alignments(level, self.lists)
+                said = f"{driver.name} {driver.version} publishes " + (" and ".join(names) or "nothing of the kind")
+                if said not in says:
+                    says.append(said)
+                # a driver with the attribute that all others should have needs no advice
+                hint = "" if NUMA_NODE in names or PCIE_ROOT in names else driver.hint(level)
+                if hint and hint not in hints:
+                    hints.append(hint)
+        self.reader.problem(
+            path,
+            f"devices cannot be aligned on {level}, as their drivers have no attribute for it in common: "
+            + "; ".join(says),
+            "no-common-attribute",
+            "; ".join(hints) or "align on another level",
+        )
+
+    def _distinct(self, rule: Distinct) -> None:
+        found: list[tuple[Device, list[str]]] = []
+        size = 0
+        for group in self.claim.groups:
+            for device in group.devices:
+                if rule.devices and device.name not in rule.devices:
+                    continue
+                attributes = self._distinct_attributes(device, rule.by)
+                if attributes:
+                    found.append((device, attributes))
+                    size += _size(device) * group.count
+                elif rule.devices:
+                    self.reader.problem(
+                        rule.path, f"the driver of device {device.name!r} publishes no {rule.by}", "no-attribute"
+                    )
+                    return
+        names = [name for name in found[0][1] if all(name in names for _device, names in found)] if found else []
+        if not found:
+            self.reader.problem(rule.path, f"no device of the claim publishes {rule.by}", "no-attribute")
+        elif not names:
+            different = ", ".join(sorted({names[0] for _device, names in found}))
+            self.reader.problem(
+                rule.path, f"the devices publish {rule.by} by different names: {different}", "no-common-attribute"
+            )
+        elif size < 2:
+            self.reader.problem(rule.path, "there is only one device, and nothing to differ from", "contradiction")
+        else:
+            requests = self._requests_of([device for device, _attributes in found])
+            self.constraints.append(({"requests": requests, "distinctAttribute": names[0]}, rule.path))
+
+    def _distinct_attributes(self, device: Device, by: str) -> list[str]:
+        """What can carry a rule for a device and all its alternatives, the best first."""
+        if "/" in by:
+            return [by]
+        if by != "rail":
+            return self._attributes(device, by) or []
+        attributes = set()
+        for choice in device.choices():
+            known = self.known[id(choice)]
+            way = known.driver.filter(known.kind, by) if known.driver else None
+            attributes.add(way.name if way else "")
+        return list(attributes) if len(attributes) == 1 and "" not in attributes else []
+
+
+def _level_names(levels: tuple[str, ...]) -> list[str]:
+    """A name for each level; attributes of several domains with one identifier get a number."""
+    names: list[str] = []
+    for level in levels:
+        name, number = level_name(level), 2
+        while name in names:
+            name, number = f"{level_name(level)[: limits.DNS_LABEL_BYTES - 3]}-{number}", number + 1
+        names.append(name)
+    return names
+
+
+def _size(device: Device) -> int:
+    """How many devices a line asks for at most; C(all) counts as several."""
+    return max(2 if choice.all else choice.count for choice in device.choices())
+
+
+def _subrequests(device: Device, levels: list[str]) -> list[str]:
+    """Names of subrequests: the level, the alternative, or both, with the level first."""
+    if not device.alternatives:
+        return levels
+    return [f"{level}-{choice.name}" if level else choice.name for level in levels for choice in device.alternatives]
+
+
+_FIELDS = {
+    "deviceClassName": "class",
+    "allocationMode": "all",
+    "count": "count",
+    "adminAccess": "admin",
+    "tolerations": "tolerations",
+    "capacity": "capacity",
+}
+
+
+def _request_origins(
+    origins: dict[str, str], prefix: str, request: Object, device: Device, known: dict[int, Resolved]
+) -> None:
+    origins[prefix] = device.path
+    origins[f"{prefix}.name"] = child(device.path, "name")
+    choices = device.choices()
+    if "exactly" in request:
+        bodies = [(f"{prefix}.exactly", device)]
+    else:
+        bodies = [
+            (f"{prefix}.firstAvailable[{index}]", choices[index % len(choices)])
+            for index in range(len(request["firstAvailable"]))
+        ]
+    for place, choice in bodies:
+        origins[place] = choice.path
+        for name, key in _FIELDS.items():
+            origins[f"{place}.{name}"] = child(choice.path, key)
+        if choice.kind:
+            origins[f"{place}.deviceClassName"] = child(choice.path, "kind")
+        if choice.bandwidth and not choice.capacity:
+            origins[f"{place}.capacity"] = child(choice.path, "bandwidth")
+        for index, (_text, path) in enumerate(known[id(choice)].selectors):
+            origins[f"{place}.selectors[{index}]"] = path

@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A ValidatingAdmissionPolicy that refuses what M(interface_config.validate) refuses, from the same table.
+
+It looks at every InterfaceConfig in a ResourceClaim, ResourceClaimTemplate or DeviceClass that is created or whose spec
+changes. Left to M(interface_config.validate) and the driver: the size of the configuration as a whole.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..config.interface_config import CONFIG, DRIVER, KIND, Field
+from .selectors import literal
+
+NAME = "lanewise-dra-interface-config"
+_API = "admissionregistration.k8s.io/v1"
+_TYPES = {"string": "string", "int": "int", "bool": "bool"}
+#: Where the configurations are, by kind.
+_PLACES = {
+    "DeviceClass": "object.spec",
+    "ResourceClaim": "object.spec.devices",
+    "ResourceClaimTemplate": "object.spec.spec.devices",
+}
+
+
+def objects(labels: t.Mapping[str, str]) -> list[dict[str, t.Any]]:
+    """The policy and its binding, which denies."""
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        # with matchPolicy Equivalent, requests for other versions are converted to this one
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["deviceclasses", "resourceclaims", "resourceclaimtemplates"],
+        "scope": "*",
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        # with what a server fills in: it takes this part as a whole, and an apply without would change it each time
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {},
+            "objectSelector": {},
+            "resourceRules": [rule],
+        },
+        # what is wrong and there already can still lose its finalizers, or it and its namespace would never be gone
+        "matchConditions": [
+            {
+                "name": "new-or-changed-spec",
+                "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
+            }
+        ],
+        "variables": _variables(),
+        "validations": validations(),
+    }
+    metadata = {"name": NAME, "labels": dict(labels)}
+    return [
+        {"apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
+        {
+            "apiVersion": _API,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": NAME, "labels": dict(labels)},
+            "spec": {"policyName": NAME, "validationActions": ["Deny"]},
+        },
+    ]
+
+
+def _variables() -> list[dict[str, str]]:
+    places = "[]"
+    for kind, place in _PLACES.items():
+        places = f"object.kind == {literal(kind)} ? (has({place}.config) ? {place}.config : []) : {places}"
+    ours = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
+    return [
+        {"name": "configs", "expression": places},
+        {"name": "ours", "expression": f"variables.configs.filter(c, {ours}).map(c, c.opaque.parameters)"},
+    ]
+
+
+def validations() -> list[dict[str, str]]:
+    """One validation for each field of an InterfaceConfig, and one for each rule between them."""
+    known = ", ".join(map(literal, CONFIG.fields))
+    found = [
+        _validation(
+            f"type(p) == map && p.all(k, k in [{known}])", f"has an unknown field; known are {', '.join(CONFIG.fields)}"
+        )
+    ]
+    for name, form in CONFIG.fields.items():
+        test = expression(form, f"p.{name}")
+        says = f"{name} must be {form.says}"
+        if form.required:
+            found.append(_validation(f"has(p.{name}) && {test}", says))
+        else:
+            found.append(_validation(f"!has(p.{name}) || {test}", says))
+    found += [_validation(rule.cel.format(x="p"), rule.says) for rule in CONFIG.rules]
+    return found
+
+
+def _validation(test: str, says: str) -> dict[str, str]:
+    return {"expression": f"variables.ours.all(p, {test})", "message": f"{KIND}: {says}"}
+
+
+def expression(form: Field, value: str, depth: int = 0) -> str:
+    """CEL that is true where C(value), itself CEL, is what the field asks for; in brackets."""
+    return f"({' && '.join(_tests(form, value, depth))})"
+
+
+def _tests(form: Field, value: str, depth: int) -> list[str]:
+    if form.type == "setting":
+        text = Field("string", "", pattern=form.pattern)
+        number = Field("int", "", least=form.least, most=form.most)
+        return [f"(type({value}) == string ? {expression(text, value)} : {expression(number, value)})"]
+    if form.type in ("ip", "address", "network"):
+        read = {"ip": f"isIP({value})", "address": f"isCIDR({value})"}
+        tests = [f"type({value}) == string", read.get(form.type, f"isCIDR({value})")]
+        if form.type == "network":
+            tests.append(f"cidr({value}).masked() == cidr({value})")
+        return tests
+    if form.type in ("list", "map"):
+        variable = f"v{depth}"
+        inner = expression(form.item, variable, depth + 1) if form.item else "true"
+        tests = [f"type({value}) == {form.type}", f"size({value}) <= {form.most}"]
+        if form.type == "list":
+            return [*tests, f"{value}.all({variable}, {inner} && {value}.exists_one(o, o == {variable}))"]
+        key = f"k{depth}"
+        inner = expression(form.item, f"{value}[{key}]", depth + 1) if form.item else "true"
+        return [*tests, f"{value}.all({key}, {key}.matches({literal(f'^(?:{form.key})$')}) && {inner})"]
+    if form.type == "object":
+        variable = f"k{depth}"
+        tests = [
+            f"type({value}) == map",
+            f"{value}.all({variable}, {variable} in [{', '.join(map(literal, form.fields))}])",
+        ]
+        for name, inner_form in form.fields.items():
+            inner = expression(inner_form, f"{value}.{name}", depth + 1)
+            absent = "" if inner_form.required else f"!has({value}.{name}) || "
+            tests.append(f"(has({value}.{name}) && {inner})" if inner_form.required else f"({absent}{inner})")
+        return tests + [f"({rule.cel.format(x=value)})" for rule in form.rules]
+    tests = [f"type({value}) == {_TYPES[form.type]}"]
+    if form.type == "int":
+        tests += [f"{value} >= {form.least}", f"{value} <= {form.most}"]
+    if form.words:
+        tests.append(f"{value} in [{', '.join(map(literal, form.words))}]")
+    if form.forbidden:
+        tests.append(f"!({value} in [{', '.join(map(literal, form.forbidden))}])")
+    if form.pattern:
+        tests.append(f"{value}.matches({literal(f'^(?:{form.pattern})$')})")
+    return tests

@@ -1,0 +1,300 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The language in which a site's inventory says what its workloads need: C(dra_claims_*) variables to dataclasses.
+
+Reading never stops at a mistake. What is wrong in itself is told here; what is wrong for the drivers, the nodes or the
+Kubernetes version of the site is told by M(compiler). An entry with a mistake is C(broken): its name still counts, so
+that one mistake does not cause others.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..kube import limits
+from ..kube.reader import Reader, child, nearest
+from .inventory import KINDS, PREFIX, Class, Inventory, Quota, Taint
+from .language_claims import ClaimParser, Parts
+
+#: Variables of the role that say where and how, not what; they are no part of the language and pass unread.
+_ROLE = (
+    "kubeconfig",
+    "context",
+    "kubernetes_version",
+    "feature_gates",
+    "dest",
+    "dest_prune",
+    "report",
+    "template_dir",
+    "apply",
+    "create_namespaces",
+    "force_conflicts",
+    "prune",
+    "applyset",
+    "applyset_namespace",
+    "applied",
+    "rendered",
+)
+_CLASS_SUFFIX = ".deviceclass.resource.k8s.io/devices"
+_VARIABLES = (
+    "site",
+    "drivers",
+    "classes",
+    "templates",
+    "claims",
+    "quotas",
+    "admin_namespaces",
+    "taints",
+    "policy",
+    "raw",
+    "workloads",
+    "allow_unreachable",
+)
+
+
+def parse(variables: t.Mapping[str, t.Any], reader: Reader) -> Inventory:
+    """Read the variables of a site; mistakes go to C(reader). Never raises for what a site wrote."""
+    known = [PREFIX + name for name in _VARIABLES]
+    given: dict[str, t.Any] = {}
+    for key, value in variables.items():
+        name = str(key)
+        if name in known:
+            given[name[len(PREFIX) :]] = value
+        elif name.startswith(PREFIX) and name[len(PREFIX) :] in _ROLE:
+            continue
+        else:
+            fix = nearest(name, known) or f"known are {', '.join(known)}"
+            reader.problem(name, "is no variable of the claims language", "unknown-key", fix)
+    return _Parser(reader, given).inventory()
+
+
+class _Parser(Parts):
+    def __init__(self, reader: Reader, given: dict[str, t.Any]) -> None:
+        super().__init__(reader)
+        self.given = given
+
+    def inventory(self) -> Inventory:
+        given, reader = self.given, self.reader
+        claims_of = ClaimParser(reader)
+        drivers = self._drivers(given.get("drivers"))
+        classes = [self._class(item, path) for item, path in self._list("classes")]
+        claims = [claims_of.claim(item, path, True) for item, path in self._list("templates")]
+        claims += [claims_of.claim(item, path, False) for item, path in self._list("claims")]
+        quotas = [self._quota(item, path) for item, path in self._list("quotas")]
+        taints = [self._taint(item, path) for item, path in self._list("taints")]
+        raw = [(path, item) for item, path in self._list("raw") if self._raw(item, path)]
+        admin = []
+        for item, path in self._list("admin_namespaces"):
+            name = reader.name(item, path, limits.dns_label)
+            if name in admin:
+                reader.problem(path, f"namespace {name!r} is named twice", "duplicate-name")
+            elif name:
+                admin.append(name)
+        site = given.get("site")
+        found = Inventory(
+            site="default" if site is None else reader.name(site, PREFIX + "site", _site_name) or "default",
+            drivers=drivers,
+            classes=[item for item in classes if item],
+            claims=[item for item in claims if item],
+            quotas=[item for item in quotas if item],
+            admin_namespaces=admin,
+            taints=[item for item in taints if item],
+            policy=self._flag("policy"),
+            raw=raw,
+            allow_unreachable=self._flag("allow_unreachable"),
+        )
+        self._unique([(item.path, item.name) for item in found.classes], "class")
+        # Kubernetes takes the newest of such classes, whichever that is
+        named = [(item.path, item.extended_resource) for item in found.classes]
+        self._unique(named, "extended resource", "extended_resource")
+        self._unique([(item.path, item.name) for item in found.taints], "taint")
+        self._unique([(item.path, f"{item.namespace}/{item.name}") for item in found.quotas], "quota")
+        for template, what in ((True, "template"), (False, "claim")):
+            named = [
+                (item.path, f"{namespace}/{item.name}")
+                for item in found.claims
+                if item.template is template
+                for namespace in item.namespaces
+            ]
+            self._unique(named, what)
+        return found
+
+    def _list(self, variable: str) -> list[tuple[t.Any, str]]:
+        value = self.given.get(variable)
+        return [] if value is None else self.reader.items(value, PREFIX + variable)
+
+    def _flag(self, variable: str) -> bool:
+        value = self.given.get(variable)
+        return bool(value is not None and self.reader.boolean(value, PREFIX + variable))
+
+    def _unique(self, named: list[tuple[str, str]], what: str, key: str = "name") -> None:
+        first: dict[str, str] = {}
+        for path, name in named:
+            shown = name.strip("/")
+            if name in first:
+                self.reader.problem(
+                    child(path, key), f"{what} {shown!r} is already defined by {first[name]}", "duplicate-name"
+                )
+            elif not name.endswith("/") and name:
+                first[name] = path
+
+    def _drivers(self, value: t.Any) -> dict[str, dict[str, t.Any]]:
+        found: dict[str, dict[str, t.Any]] = {}
+        if value is None:
+            return found
+        path = PREFIX + "drivers"
+        for name, options in self.reader.free_mapping(value, path).items():
+            place = f"{path}.{name}"
+            if self.reader.name(name, place, limits.driver_name) is None:
+                continue
+            if not isinstance(options, dict):
+                self.reader.wrong_type(options, place, "a mapping", "write {version: ...}")
+                continue
+            found[name] = options
+        return found
+
+    def _class(self, value: t.Any, path: str) -> Class | None:
+        before = len(self.reader.problems)
+        known = (
+            "name",
+            "kind",
+            "driver",
+            "where",
+            "cel",
+            "interface",
+            "config",
+            "extended_resource",
+            "labels",
+            "annotations",
+        )
+        item = self.reader.mapping(value, path, known, "a class")
+        if item is None:
+            return None
+        name = self.name(item, path, _class_name)
+        kind = self.option(item, "kind", path, lambda v, p: self.reader.choice(v, p, KINDS)) or ""
+        driver = self.option(item, "driver", path, lambda v, p: self.reader.name(v, p, limits.driver_name)) or ""
+        extended = self.option(
+            item,
+            "extended_resource",
+            path,
+            lambda v, p: self.reader.name(v, p, limits.extended_resource_name),
+        )
+        cel = self.cel(item, path)
+        if not kind and "kind" not in item:
+            if not cel:
+                self.reader.problem(
+                    child(path, "kind"), "is missing", "missing", "give a kind, or select devices with cel"
+                )
+            if "where" in item:
+                self.reader.problem(child(path, "where"), "filters need a kind", "contradiction")
+        found = Class(
+            path=path,
+            name=name,
+            kind=kind,
+            driver=driver,
+            where=self.where(item, path, kind),
+            cel=cel,
+            configs=self.configs(item, path),
+            extended_resource=extended or "",
+            labels=self.labels(item, path, "labels"),
+            annotations=self.labels(item, path, "annotations"),
+        )
+        found.broken = len(self.reader.problems) > before
+        return found
+
+    def _quota(self, value: t.Any, path: str) -> Quota | None:
+        before = len(self.reader.problems)
+        reader = self.reader
+        item = reader.mapping(value, path, ("name", "namespace", "devices", "claims"), "a quota")
+        if item is None:
+            return None
+        devices: dict[str, int] = {}
+        place = child(path, "devices")
+        for name, number in reader.free_mapping(item["devices"], place).items() if "devices" in item else ():
+            read = reader.integer(number, child(place, name), 0, limits.INT64_MAX)
+            if read is not None:
+                devices[name] = read
+        claims = self.option(item, "claims", path, lambda v, p: reader.integer(v, p, 0, limits.INT64_MAX))
+        if "namespace" not in item:
+            reader.problem(child(path, "namespace"), "is missing", "missing")
+        if "devices" not in item and "claims" not in item:
+            reader.problem(path, "limits nothing", "missing", "give devices or claims")
+        namespace = self.option(item, "namespace", path, lambda v, p: reader.name(v, p, limits.dns_label))
+        name = self.option(item, "name", path, lambda v, p: reader.name(v, p, limits.dns_subdomain))
+        found = Quota(path, name or "dra", namespace or "", devices, claims)
+        found.broken = len(reader.problems) > before
+        return found
+
+    def _taint(self, value: t.Any, path: str) -> Taint | None:
+        before = len(self.reader.problems)
+        reader = self.reader
+        known = ("name", "driver", "pool", "device", "key", "value", "effect")
+        item = reader.mapping(value, path, known, "a taint")
+        if item is None:
+            return None
+        checks = {"driver": limits.driver_name, "pool": limits.pool_name, "device": limits.dns_label}
+        selector = {}
+        for key, check in checks.items():
+            read = reader.name(item[key], child(path, key), check) if key in item else None
+            if read:
+                selector[key] = read
+        if not any(key in item for key in checks):
+            reader.problem(path, "taints every device of the cluster", "missing", "give a driver, pool or device")
+        taint = {
+            "key": self.option(item, "key", path, lambda v, p: reader.name(v, p, limits.label_key)),
+            "value": self.option(item, "value", path, lambda v, p: reader.name(v, p, limits.label_value)),
+            "effect": self.option(
+                item, "effect", path, lambda v, p: reader.choice(v, p, ("NoSchedule", "NoExecute", "None"))
+            ),
+        }
+        for key in ("key", "effect"):
+            if key not in item:
+                reader.problem(child(path, key), "is missing", "missing")
+        found = Taint(
+            path,
+            self.name(item, path, limits.dns_subdomain),
+            selector,
+            {key: entry for key, entry in taint.items() if entry},
+        )
+        found.broken = len(reader.problems) > before
+        return found
+
+    def _raw(self, value: t.Any, path: str) -> bool:
+        """Whether an object has what it is told apart by; all else is for its own API to judge."""
+        before = len(self.reader.problems)
+        item = self.reader.free_mapping(value, path)
+        parts: dict[str, t.Callable[[t.Any, str], t.Any]] = {
+            "apiVersion": self.reader.string,
+            "kind": lambda v, p: self.reader.name(v, p, _kind_name),
+            "metadata": self._raw_metadata,
+        }
+        for key, read in parts.items() if isinstance(value, dict) else ():
+            if key in item:
+                read(item[key], child(path, key))
+            else:
+                self.reader.problem(child(path, key), "is missing", "missing")
+        return len(self.reader.problems) == before
+
+    def _raw_metadata(self, value: t.Any, path: str) -> None:
+        item = self.reader.free_mapping(value, path)
+        if isinstance(value, dict):
+            self.name(item, path, lambda _name: "")
+            self.option(item, "namespace", path, lambda v, p: self.reader.name(v, p, limits.dns_label))
+
+
+def _site_name(name: str) -> str:
+    return limits.label_value(name)
+
+
+def _kind_name(name: str) -> str:
+    return "" if name.isascii() and name.isalnum() else "is no kind of object"
+
+
+def _class_name(name: str) -> str:
+    """A class is also the prefix of a quota's resource name, which leaves it less room than a subdomain has."""
+    wrong = limits.dns_subdomain(name)
+    most = limits.DNS_SUBDOMAIN_BYTES - _CLASS_SUFFIX.index("/")
+    return wrong or (f"must be no more than {most} bytes, for quotas" if len(name) > most else "")

@@ -1,0 +1,478 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Claims in the language of the inventory: groups, devices and what they ask for."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..config import interface_config
+from ..kube import limits
+from ..kube.reader import Reader, child, nearest
+from .inventory import (
+    ANY,
+    FILTERS,
+    INDEX,
+    KINDS,
+    LEVELS,
+    LINK_LAYERS,
+    OWN_LABELS,
+    Claim,
+    Device,
+    Distinct,
+    Group,
+    request_name,
+)
+
+_MAX_COUNT = limits.ALLOCATION_RESULTS
+_DEVICE_KEYS = (
+    "name",
+    "kind",
+    "class",
+    "driver",
+    "count",
+    "all",
+    "where",
+    "cel",
+    "first_of",
+    "admin",
+    "capacity",
+    "bandwidth",
+    "tolerations",
+    "interface",
+    "config",
+)
+_WITH_FIRST_OF = ("name", "first_of", "interface", "config")
+_CLAIM_KEYS = ("name", "namespace", "namespaces", "labels", "annotations", "groups", "devices", "align", "distinct")
+_GROUP_KEYS = ("name", "count", "align", "devices")
+
+
+class Parts:
+    """What classes and claims have in common."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def option(self, item: dict[str, t.Any], key: str, path: str, read: t.Callable[[t.Any, str], t.Any]) -> t.Any:
+        return read(item[key], child(path, key)) if key in item else None
+
+    def name(self, item: dict[str, t.Any], path: str, check: t.Callable[[str], str]) -> str:
+        if "name" not in item:
+            self.reader.problem(child(path, "name"), "is missing", "missing")
+            return ""
+        return self.reader.name(item["name"], child(path, "name"), check) or ""
+
+    def labels(self, item: dict[str, t.Any], path: str, key: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if key not in item:
+            return found
+        place = child(path, key)
+        for name, value in self.reader.free_mapping(item[key], place).items():
+            # annotations may be empty and long; labels keep to the rules of label values
+            if not isinstance(value, str):
+                self.reader.wrong_type(value, child(place, name), "a string", "put it in quotes")
+                continue
+            wrong = limits.label_key(name.lower() if key == "annotations" else name)
+            wrong = wrong or (limits.label_value(value) if key == "labels" else "")
+            if wrong:
+                self.reader.problem(child(place, name), wrong, "bad-name")
+            elif name in OWN_LABELS:
+                self.reader.problem(child(place, name), "is set by the compiler itself", "reserved")
+            else:
+                found[name] = value
+        return found
+
+    def cel(self, item: dict[str, t.Any], path: str) -> list[str]:
+        return self.option(item, "cel", path, self.reader.strings) or []
+
+    def where(self, item: dict[str, t.Any], path: str, kind: str) -> dict[str, t.Any]:
+        if "where" not in item:
+            return {}
+        place = child(path, "where")
+        # without a kind, or with a wrong one, the filters are read once the kind is known, or not at all
+        return (
+            read_where(self.reader, item["where"], place, kind)
+            if kind
+            else self.reader.free_mapping(item["where"], place)
+        )
+
+    def configs(self, item: dict[str, t.Any], path: str) -> list[dict[str, t.Any]]:
+        """Opaque configurations C({driver, parameters}); our own, from C(interface), comes first."""
+        found = []
+        if "interface" in item:
+            interface = item["interface"]
+            if isinstance(interface, dict) and isinstance(interface.get("name"), str):
+                # the repetition that takes the place of {index} is not known here
+                interface = {**interface, "name": interface["name"].replace(INDEX, "0")}
+            wrong = interface_config.validate(interface, child(path, "interface"), complete=False)
+            self.reader.problems += wrong
+            if not wrong:
+                own = interface_config.parameters(item["interface"])
+                found.append({"driver": interface_config.DRIVER, "parameters": own})
+        place = child(path, "config")
+        for value, entry in self.reader.items(item["config"], place) if "config" in item else []:
+            config = self.reader.mapping(value, entry, ("driver", "parameters"), "a config")
+            if config is None:
+                continue
+            driver = self.option(config, "driver", entry, lambda v, p: self.reader.name(v, p, limits.driver_name))
+            if "driver" not in config:
+                self.reader.problem(child(entry, "driver"), "is missing", "missing")
+            parameters = config.get("parameters")
+            if not isinstance(parameters, dict):
+                self.reader.wrong_type(parameters, child(entry, "parameters"), "a mapping")
+                continue
+            if limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
+                most = limits.OPAQUE_BYTES
+                self.reader.problem(child(entry, "parameters"), f"is longer than {most} bytes", "too-long")
+            elif driver == interface_config.DRIVER:
+                self.reader.problems += interface_config.validate(parameters, child(entry, "parameters"))
+            if driver:
+                found.append({"driver": driver, "parameters": parameters})
+        return found
+
+
+class ClaimParser(Parts):
+    """Reads templates, claims and all below them."""
+
+    def claim(self, value: t.Any, path: str, template: bool) -> Claim | None:
+        before = len(self.reader.problems)
+        reader = self.reader
+        item = reader.mapping(value, path, _CLAIM_KEYS, "a template" if template else "a claim")
+        if item is None:
+            return None
+        name = self.name(item, path, limits.dns_subdomain)
+        namespaces = self._namespaces(item, path)
+        groups: list[Group] = []
+        align = self.option(item, "align", path, self._levels) or ()
+        if "groups" in item and "devices" in item:
+            reader.problem(path, "has both groups and devices", "contradiction", "devices is short for one group")
+        elif "groups" in item:
+            for group, place in reader.items(item["groups"], child(path, "groups")):
+                read = self._group(group, place)
+                if read:
+                    groups.append(read)
+        elif "devices" in item:
+            # with devices alone, align may be a preference list, as in a group
+            groups.append(Group(path, "", 1, tuple(align), self._devices(item, path), child(path, "align")))
+            align = ()
+        if not groups and len(reader.problems) == before:
+            reader.problem(path, "asks for no devices", "missing", "give devices or groups")
+        if len(align) > 1:
+            reader.problem(
+                child(path, "align"),
+                "over all groups takes one level; a preference list is for a single group",
+                "contradiction",
+            )
+        found = Claim(
+            path=path,
+            name=name,
+            template=template,
+            namespaces=namespaces,
+            labels=self.labels(item, path, "labels"),
+            annotations=self.labels(item, path, "annotations"),
+            groups=groups,
+            align="" if not align or align[0] == ANY else align[0],
+            distinct=self._distinct(item, path),
+        )
+        self._request_names(found)
+        found.broken = len(reader.problems) > before
+        return found
+
+    def _namespaces(self, item: dict[str, t.Any], path: str) -> list[str]:
+        reader = self.reader
+        if "namespace" in item and "namespaces" in item:
+            reader.problem(path, "has both namespace and namespaces", "contradiction")
+            return []
+        if "namespace" in item:
+            name = reader.name(item["namespace"], child(path, "namespace"), limits.dns_label)
+            return [name] if name else []
+        if "namespaces" not in item:
+            reader.problem(child(path, "namespace"), "is missing", "missing")
+            return []
+        place = child(path, "namespaces")
+        found: list[str] = []
+        for value, entry in reader.items(item["namespaces"], place):
+            name = reader.name(value, entry, limits.dns_label)
+            if name in found:
+                reader.problem(entry, f"namespace {name!r} is named twice", "duplicate-name")
+            elif name:
+                found.append(name)
+        if item["namespaces"] == []:
+            reader.problem(place, "names no namespace", "missing")
+        return found
+
+    def _levels(self, value: t.Any, path: str) -> list[str]:
+        """One level or a preference list of them, the nearest first."""
+        reader = self.reader
+        found: list[str] = []
+        entries = [(value, path)] if isinstance(value, str) else reader.items(value, path)
+        for entry, place in entries:
+            level = reader.string(entry, place)
+            if level is None:
+                continue
+            # any attribute by its qualified name can be a level, as with a site's own driver
+            wrong = limits.fully_qualified_name(level) if "/" in level else ""
+            if wrong:
+                reader.problem(place, f"{level!r} {wrong}", "bad-name")
+            elif "/" not in level and level not in LEVELS:
+                reader.problem(
+                    place, f"{level!r} is not one of {', '.join(LEVELS)}", "unknown-value", nearest(level, LEVELS)
+                )
+            elif level in found:
+                reader.problem(place, f"{level!r} is named twice", "duplicate-name")
+            elif ANY in found:
+                reader.problem(place, f"{level!r} comes after 'any' and is never tried", "contradiction")
+            else:
+                found.append(level)
+        if len(found) > limits.FIRST_AVAILABLE:
+            reader.problem(path, f"has more than {limits.FIRST_AVAILABLE} levels", "too-many")
+        return found
+
+    def _group(self, value: t.Any, path: str) -> Group | None:
+        item = self.reader.mapping(value, path, _GROUP_KEYS, "a group")
+        if item is None:
+            return None
+        if "devices" not in item:
+            self.reader.problem(child(path, "devices"), "is missing", "missing")
+        name = self.option(item, "name", path, lambda v, p: self.reader.name(v, p, limits.dns_label)) or ""
+        count = self.option(item, "count", path, lambda v, p: self.reader.integer(v, p, 1, limits.REQUESTS))
+        align = self.option(item, "align", path, self._levels) or ()
+        return Group(path, name, count or 1, tuple(align), self._devices(item, path), child(path, "align"))
+
+    def _devices(self, item: dict[str, t.Any], path: str) -> list[Device]:
+        if "devices" not in item:
+            return []
+        place = child(path, "devices")
+        entries = self.reader.items(item["devices"], place)
+        if item["devices"] == []:
+            self.reader.problem(place, "is empty", "missing")
+        return [device for device in (self._device(value, entry) for value, entry in entries) if device]
+
+    def _device(self, value: t.Any, path: str, alternative: bool = False) -> Device | None:
+        reader = self.reader
+        known = [key for key in _DEVICE_KEYS if not (alternative and key in ("first_of", "admin"))]
+        item = reader.mapping(value, path, known, "an alternative" if alternative else "a device")
+        if item is None:
+            return None
+        name = self.option(item, "name", path, lambda v, p: reader.name(v, p, limits.dns_label))
+        found = Device(path, name or "")
+        found.configs = self.configs(item, path)
+        if "first_of" in item:
+            self._alternatives(found, item)
+        else:
+            self._exact(found, item)
+        if not found.name and "name" not in item:
+            # a class is a subdomain; a request's name has no dots
+            found.name = (
+                found.kind or found.class_name.replace(".", "-")[: limits.DNS_LABEL_BYTES].strip("-") or "device"
+            )
+        return found
+
+    def _alternatives(self, device: Device, item: dict[str, t.Any]) -> None:
+        reader, place = self.reader, child(device.path, "first_of")
+        for key in item:
+            if key not in _WITH_FIRST_OF:
+                reader.problem(
+                    child(device.path, key),
+                    "does not go with first_of",
+                    "contradiction",
+                    "admin access cannot have alternatives" if key == "admin" else "move it into each alternative",
+                )
+        entries = reader.items(item["first_of"], place)
+        if item["first_of"] == []:
+            reader.problem(place, "is empty", "missing")
+        if len(entries) > limits.FIRST_AVAILABLE:
+            reader.problem(
+                place, f"has {len(entries)} alternatives; {limits.FIRST_AVAILABLE} are the limit", "too-many"
+            )
+        names: set[str] = set()
+        for value, path in entries:
+            found = self._device(value, path, alternative=True)
+            if found is None:
+                continue
+            if found.name in names:
+                reader.problem(
+                    child(path, "name"),
+                    f"alternative {found.name!r} is already there",
+                    "duplicate-name",
+                    "give each a name",
+                )
+            names.add(found.name)
+            device.alternatives.append(found)
+
+    def _exact(self, device: Device, item: dict[str, t.Any]) -> None:
+        reader, path = self.reader, device.path
+        device.kind = self.option(item, "kind", path, lambda v, p: reader.choice(v, p, KINDS)) or ""
+        device.class_name = self.option(item, "class", path, lambda v, p: reader.name(v, p, limits.dns_subdomain)) or ""
+        device.driver = self.option(item, "driver", path, lambda v, p: reader.name(v, p, limits.driver_name)) or ""
+        if "kind" in item and "class" in item:
+            reader.problem(path, "has both kind and class", "contradiction", "a class has its kind")
+        elif "kind" not in item and "class" not in item:
+            reader.problem(child(path, "kind"), "is missing", "missing", f"one of {', '.join(KINDS)}, or a class")
+        count = self.option(item, "count", path, lambda v, p: reader.integer(v, p, 1, _MAX_COUNT))
+        device.count = count or 1
+        device.all = bool(self.option(item, "all", path, reader.boolean))
+        if device.all and "count" in item:
+            reader.problem(path, "has both count and all", "contradiction")
+        device.where = self.where(item, path, device.kind)
+        device.cel = self.cel(item, path)
+        device.admin = bool(self.option(item, "admin", path, reader.boolean))
+        device.bandwidth = self.option(item, "bandwidth", path, reader.amount) or ""
+        for name, value in (
+            reader.free_mapping(item["capacity"], child(path, "capacity")).items() if "capacity" in item else ()
+        ):
+            place = child(child(path, "capacity"), name)
+            wrong = limits.qualified_name(name)
+            if wrong:
+                reader.problem(place, wrong, "bad-name")
+            device.capacity[name] = reader.amount(value, place) or ""
+        if device.bandwidth and "bandwidth" in device.capacity:
+            reader.problem(child(path, "bandwidth"), "is also in capacity", "contradiction")
+        if "tolerations" in item:
+            entries = reader.items(item["tolerations"], child(path, "tolerations"))
+            if len(entries) > limits.TOLERATIONS:
+                reader.problem(
+                    child(path, "tolerations"),
+                    f"has {len(entries)} entries; {limits.TOLERATIONS} are the limit",
+                    "too-many",
+                )
+            device.tolerations = [self._toleration(value, place) for value, place in entries]
+
+    def _toleration(self, value: t.Any, path: str) -> dict[str, t.Any]:
+        reader = self.reader
+        item = reader.mapping(value, path, ("key", "operator", "value", "effect", "toleration_seconds"), "a toleration")
+        found: dict[str, t.Any] = {}
+        if item is None:
+            return found
+        found["key"] = self.option(item, "key", path, lambda v, p: reader.name(v, p, limits.label_key))
+        operator = self.option(item, "operator", path, lambda v, p: reader.choice(v, p, ("Exists", "Equal")))
+        operator = operator or ("Equal" if "value" in item else "Exists")
+        found["operator"] = operator
+        found["value"] = self.option(item, "value", path, lambda v, p: reader.name(v, p, limits.label_value))
+        effects = ("NoSchedule", "NoExecute")
+        found["effect"] = self.option(item, "effect", path, lambda v, p: reader.choice(v, p, effects))
+        found["tolerationSeconds"] = self.option(
+            item, "toleration_seconds", path, lambda v, p: reader.integer(v, p, 0, limits.INT64_MAX)
+        )
+        if operator == "Exists" and "value" in item:
+            reader.problem(child(path, "value"), "does not go with operator Exists", "contradiction")
+        if operator == "Equal" and "key" not in item:
+            reader.problem(
+                child(path, "key"), "is missing", "missing", "without a key only operator Exists is possible"
+            )
+        if "toleration_seconds" in item and found["effect"] != "NoExecute":
+            reader.problem(child(path, "toleration_seconds"), "needs effect NoExecute", "contradiction")
+        return {key: item for key, item in found.items() if item is not None}
+
+    def _distinct(self, item: dict[str, t.Any], path: str) -> list[Distinct]:
+        found = []
+        place = child(path, "distinct")
+        for value, entry in self.reader.items(item["distinct"], place) if "distinct" in item else []:
+            if isinstance(value, str):
+                value = {"by": value}
+            read = self.reader.mapping(value, entry, ("by", "devices"), "a distinct rule")
+            if read is None:
+                continue
+            if "by" not in read:
+                self.reader.problem(child(entry, "by"), "is missing", "missing")
+                continue
+            by = self.reader.string(read["by"], child(entry, "by"))
+            known = ("rail", "numa_node", "pcie_root")
+            if by and "/" in by:
+                wrong = limits.fully_qualified_name(by)
+                if wrong:
+                    self.reader.problem(child(entry, "by"), f"{by!r} {wrong}", "bad-name")
+            elif by and by not in known:
+                self.reader.problem(
+                    child(entry, "by"),
+                    f"{by!r} is not one of {', '.join(known)}, nor a qualified attribute",
+                    "unknown-value",
+                    nearest(by, known),
+                )
+            devices = self.option(read, "devices", entry, self.reader.strings) or []
+            if by:
+                found.append(Distinct(entry, by, devices))
+        return found
+
+    def _request_names(self, claim: Claim) -> None:
+        """Names of requests after repetition: they are unique, short, and no more than the API takes."""
+        taken: dict[str, str] = {}
+        total = 0
+        for group in claim.groups:
+            for device in group.devices:
+                total += group.count
+                last = request_name(device, group, group.count - 1)
+                wrong = limits.dns_label(last) if device.name else ""
+                if wrong and not limits.dns_label(device.name):
+                    self.reader.problem(
+                        child(device.path, "name"), f"repeated as {last!r} it {wrong}", "bad-name", "shorten the name"
+                    )
+                for index in range(group.count):
+                    name = request_name(device, group, index)
+                    if name in taken:
+                        self.reader.problem(
+                            child(device.path, "name"),
+                            f"request {name!r} is already made by {taken[name]}",
+                            "duplicate-name",
+                            "give the devices of a claim names of their own",
+                        )
+                        break
+                for index in range(group.count):
+                    taken.setdefault(request_name(device, group, index), device.path)
+        if total > limits.REQUESTS:
+            self.reader.problem(
+                claim.path,
+                f"becomes {total} requests; {limits.REQUESTS} are the limit of a claim",
+                "too-many",
+                "ask for alike devices with count, or split the claim",
+            )
+        # the API takes such a claim, and the scheduler never allocates it
+        least = sum(
+            min(one.count for one in d.choices()) * group.count for group in claim.groups for d in group.devices
+        )
+        if least > limits.ALLOCATION_RESULTS >= total:
+            self.reader.problem(
+                claim.path,
+                f"asks for {least} devices; a claim can get {limits.ALLOCATION_RESULTS}",
+                "too-many",
+                "split the claim",
+            )
+        names = {device.name for group in claim.groups for device in group.devices}
+        for rule in claim.distinct:
+            for name in rule.devices:
+                if name not in names:
+                    fix = nearest(name, names) or f"it has {', '.join(sorted(names))}"
+                    self.reader.problem(
+                        child(rule.path, "devices"), f"the claim has no device {name!r}", "unknown-value", fix
+                    )
+
+
+def read_where(reader: Reader, value: t.Any, path: str, kind: str) -> dict[str, t.Any]:
+    """The filters of a kind, those that are well-formed; mistakes go to C(reader)."""
+    known = FILTERS[kind]
+    found: dict[str, t.Any] = {}
+    for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
+        read = _filter(reader, known[name], item, child(path, name), name)
+        if read is not None:
+            found[name] = read
+    return found
+
+
+def _filter(reader: Reader, form: str, value: t.Any, path: str, name: str) -> t.Any:
+    if form == "integer":
+        return reader.integer(value, path, 1 if name.startswith("min_") else 0, limits.INT64_MAX)
+    if form == "boolean":
+        return reader.boolean(value, path)
+    if form == "amount":
+        return reader.amount(value, path)
+    if form == "link_layer":
+        return reader.choice(value, path, LINK_LAYERS)
+    text = reader.string(value, path)
+    if text is not None and limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
+        most = limits.ATTRIBUTE_VALUE_BYTES
+        reader.problem(path, f"no attribute is longer than {most} bytes", "too-long")
+        return None
+    return text

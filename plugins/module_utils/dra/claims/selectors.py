@@ -1,0 +1,234 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Writes CEL device selectors that never fail, whatever a device publishes.
+
+A selector that fails on one device aborts the scheduling of the pod on every node. Here each look-up stands behind a
+test that the device has the attribute, and behind one of its type where the operator needs it. Two habits of the
+server's evaluator shape the text: a constant on the left of C(==) compares with a value of any type, while a version
+on the left fails with anything but a version; and C(type(x) == int) has no bounded cost, while C(type(x) in [int])
+has.
+
+Attributes and capacities are named as in a ResourceSlice, always with their domain: C(gpu.nvidia.com/architecture).
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ..kube import limits
+
+Value = t.Union[bool, int, str]
+
+# Words of the language that cannot follow a point (cel-spec, langdef.md)
+_RESERVED = frozenset(
+    "true false null in as break const continue else for function if import let loop package namespace return var void "
+    "while".split()
+)
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True)
+class Selector:
+    """An expression of type bool. C(joined) is the operator at its top, if any: C(&&) or C(||)."""
+
+    text: str
+    joined: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def literal(value: Value) -> str:
+    """A CEL constant. Raises ValueError for integers beyond 64 bits and text that is no Unicode (lone surrogates)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        if value not in _INT64:
+            raise ValueError(f"{value} does not fit in 64 bits")
+        return str(value)
+    written = []
+    for character in value:
+        code = ord(character)
+        if 0xD800 <= code <= 0xDFFF:
+            raise ValueError("a lone surrogate is not Unicode text")
+        if character in '"\\':
+            written.append(f"\\{character}")
+        elif character.isprintable():
+            written.append(character)
+        else:
+            written.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return f'"{"".join(written)}"'
+
+
+def _path(kind: str, name: str) -> tuple[str, str]:
+    """The look-up of a qualified name, and the test that it is there."""
+    domain, slash, identifier = name.partition("/")
+    if not slash or not domain or not _IDENTIFIER.fullmatch(identifier):
+        raise ValueError(f"{name!r} is not DOMAIN/NAME")
+    map_of_domain = f"device.{kind}[{literal(domain)}]"
+    if identifier in _RESERVED:
+        return f"{map_of_domain}[{literal(identifier)}]", f"{literal(identifier)} in {map_of_domain}"
+    return f"{map_of_domain}.{identifier}", f"has({map_of_domain}.{identifier})"
+
+
+def _and(*parts: str) -> Selector:
+    return Selector(" && ".join(parts), "&&" if len(parts) > 1 else "")
+
+
+def driver_is(driver: str) -> Selector:
+    """Devices of one driver."""
+    return Selector(f"device.driver == {literal(driver)}")
+
+
+def has_attribute(name: str) -> Selector:
+    """Devices that publish an attribute of this name, of any type. Raises ValueError for a name without a domain, as
+    all of the following do."""
+    return Selector(_path("attributes", name)[1])
+
+
+def equals(name: str, value: Value) -> Selector:
+    """The attribute has the type and value of C(value); a version never equals a string."""
+    value_of, present = _path("attributes", name)
+    return _and(present, f"{literal(value)} == {value_of}")
+
+
+def one_of(name: str, values: t.Sequence[Value]) -> Selector:
+    """The attribute equals one of the values. False for none."""
+    if len(values) < 2:
+        return equals(name, values[0]) if values else Selector("false")
+    value_of, present = _path("attributes", name)
+    tests = " || ".join(f"{literal(value)} == {value_of}" for value in values)
+    return _and(present, f"({tests})")
+
+
+def _typed(name: str, kind: str, test: str) -> Selector:
+    value_of, present = _path("attributes", name)
+    return _and(present, f"type({value_of}) in [{kind}]", test.format(value_of))
+
+
+def at_least(name: str, number: int) -> Selector:
+    """The attribute is an integer of at least C(number)."""
+    return _typed(name, "int", f"{{}} >= {literal(int(number))}")
+
+
+def at_most(name: str, number: int) -> Selector:
+    """The attribute is an integer of at most C(number)."""
+    return _typed(name, "int", f"{{}} <= {literal(int(number))}")
+
+
+def _written(text: str) -> str:
+    return literal(text).replace("{", "{{").replace("}", "}}")
+
+
+def contains(name: str, text: str) -> Selector:
+    """The attribute is a string with C(text) in it, cases told apart."""
+    return _typed(name, "string", f"{{}}.contains({_written(text)})")
+
+
+def starts_with(name: str, text: str) -> Selector:
+    """The attribute is a string that begins with C(text)."""
+    return _typed(name, "string", f"{{}}.startsWith({_written(text)})")
+
+
+def matches(name: str, pattern: str) -> Selector:
+    """The attribute is a string in which C(pattern), in RE2's syntax, is found. The pattern is not checked here."""
+    return _typed(name, "string", f"{{}}.matches({_written(pattern)})")
+
+
+def _version(text: str) -> str:
+    """A version with all three numbers, from one that may lack the last ones."""
+    full = text if "-" in text or "+" in text else ".".join([*text.split("."), "0", "0"][: max(3, text.count(".") + 1)])
+    wrong = limits.semver(full)
+    if wrong:
+        raise ValueError(f"{text!r}: {wrong}")
+    return f"semver({literal(full)})"
+
+
+def version_is(name: str, version: str) -> Selector:
+    """The attribute is a version equal to C(version), build metadata aside. Raises ValueError for what is no version;
+    C(570) and C(570.1) are read as C(570.0.0) and C(570.1.0)."""
+    value_of, present = _path("attributes", name)
+    return _and(present, f"{value_of} == {_version(version)}")
+
+
+def version_at_least(name: str, version: str) -> Selector:
+    """The attribute is a version of at least C(version) (see M(version_is)), in the order of semver 2.0.0."""
+    wanted = _version(version)
+    return _typed(name, f"type({wanted})", f"{{}}.compareTo({wanted}) >= 0")
+
+
+def text_version_at_least(name: str, version: str) -> Selector:
+    """The same for an attribute that has a version as a string, such as C(28.43.1014): one to three numbers, leading
+    zeros and a C(v) in front are taken. False for any other text."""
+    value_of, present = _path("attributes", name)
+    wanted = _version(version)
+    return _and(
+        present,
+        f"type({value_of}) in [string]",
+        f"isSemver({value_of}, true)",
+        f"semver({value_of}, true).compareTo({wanted}) >= 0",
+    )
+
+
+def capacity_at_least(name: str, quantity: str) -> Selector:
+    """The device has at least C(quantity) of a capacity, which must be a valid quantity."""
+    value_of, present = _path("capacity", name)
+    return _and(present, f"{value_of}.compareTo(quantity({literal(quantity)})) >= 0")
+
+
+def _join(operator: str, parts: t.Sequence[Selector], empty: str) -> Selector:
+    if len(parts) < 2:
+        return parts[0] if parts else Selector(empty)
+    other = "||" if operator == "&&" else "&&"
+    texts = [f"({part.text})" if part.joined == other else part.text for part in parts]
+    return Selector(f" {operator} ".join(texts), operator)
+
+
+def all_of(*parts: Selector) -> Selector:
+    """True where every part is, so for no part at all."""
+    return _join("&&", parts, "true")
+
+
+def any_of(*parts: Selector) -> Selector:
+    """True where some part is, so never for no part at all."""
+    return _join("||", parts, "false")
+
+
+def negate(part: Selector) -> Selector:
+    """True where the part is not, so also on devices that lack the attribute."""
+    return Selector(f"!({part.text})")
+
+
+def raw(expression: str) -> Selector:
+    """A user's own expression, to stand beside written ones: it may fail where those never do."""
+    return Selector(f"({expression}\n)" if "//" in expression else f"({expression})")
+
+
+def device_selectors(parts: t.Sequence[Selector]) -> list[dict[str, t.Any]]:
+    """The C(selectors) field of a DeviceClass or request, whose entries must all hold: one for each part, and as few
+    joined as the limit on their number asks for.
+
+    Raises ValueError where a part is longer than the API allows, or all of them do not fit.
+    """
+    texts: list[str] = []
+    for part in parts:
+        text = part.text
+        if limits.size(text) > limits.CEL_BYTES:
+            raise ValueError(f"a selector of {limits.size(text)} bytes; at most {limits.CEL_BYTES} are allowed")
+        texts.append(text)
+    # what is to be joined may be any expression: a || b, or one that ends in a comment
+    terms = [part.text if part.joined == "&&" else raw(part.text).text for part in parts]
+    while len(texts) > limits.SELECTORS:
+        # The two neighbours that are shortest together
+        sizes = [limits.size(f"{one} && {other}") for one, other in zip(terms, terms[1:])]
+        at = sizes.index(min(sizes))
+        if sizes[at] > limits.CEL_BYTES:
+            raise ValueError(f"more than {limits.SELECTORS} selectors of {limits.CEL_BYTES} bytes are needed")
+        terms[at : at + 2] = texts[at : at + 2] = [f"{terms[at]} && {terms[at + 1]}"]
+    return [{"cel": {"expression": text}} for text in texts]

@@ -1,0 +1,11 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""What a Kubernetes API server knows: limits, quantities, schema, versions, validation, and reading JSON with bounds.
+
+It imports the standard library alone. It never imports another room, and knows neither sites nor nodes.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,11 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The scheduler's search for devices, offline: the same order, the same answer, and a reason where nothing fits.
+
+It imports `kube`, `cel` and `vendors`. It never talks to a server, and knows no inventory of a site.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Would the scheduler find devices on a node for the claims of a pod, and which; and where it would not, why."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..vendors.offers import Offer
+from .diagnosis import Diagnosis
+from .search import Allocation, Basis, Refusal, Result, Search
+from .search_devices import Spec, attribute
+from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
+from .search_selection import Engine, Selection
+
+__all__ = ("BUDGET", "PATIENCE", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
+
+#: Looks at devices before the search gives up; about a second of work.
+BUDGET = 200_000
+#: Looks at devices that a scheduler surely manages in its ten seconds for a node.
+PATIENCE = 5_000_000
+
+
+def allocate(
+    claims: t.Sequence[Spec],
+    classes: t.Mapping[str, Spec],
+    offers: t.Sequence[Offer],
+    engine: Engine,
+    *,
+    held: t.Iterable[Result] = (),
+    blind: t.Iterable[str] = (),
+    constraints: t.Sequence[str] = CONSTRAINTS,
+    budget: int = BUDGET,
+) -> Allocation | Refusal:
+    """Find devices of one node for all the claims of a pod, as the scheduler would.
+
+    C(claims) are C(spec) of v1 ResourceClaims, C(classes) v1 DeviceClasses by name, C(offers) the node's devices (see
+    L(offers.offers,)). C(held) are results of earlier allocations, which still hold their devices. C(blind) are drivers
+    whose devices no probe can tell: requests for them have no answer. C(constraints) are the kinds that the scheduler
+    knows (see L(offers.Server,)). Paths begin with C(claims[0].spec.devices).
+
+    Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
+    others, or fail on a selector that is an error on some devices. Whether there are devices is the same.
+
+    A device whose selector asks for something that the probe does not know is no candidate at first. Where nothing is
+    found without such devices, but something is with them, the answer is a Refusal of kind unknown.
+    """
+    held = list(held)
+    basis = Basis(claims, classes, list(offers), Selection(engine), held, budget, constraints)
+    answer = Search(basis).run()
+    if isinstance(answer, Allocation):
+        return answer if answer.steps <= PATIENCE else _long(answer)
+    if answer.kind in ("class", "limit", "budget"):
+        return answer
+    for index, claim in enumerate(claims):
+        for path, request, _base in asked(claim, index):
+            texts = expressions([*class_selectors(classes, request), *(request.get("selectors") or ())])
+            for driver in sorted(blind):
+                if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
+                    reason = f"nothing tells what {driver} publishes on a node that it does not run on yet"
+                    return Refusal(reason, path, "unknown", answer.steps)
+    hopeful = Search(basis, optimist=True)
+    doubtful = hopeful.doubtful()
+    if doubtful:
+        other = hopeful.run()
+        if isinstance(other, Allocation):
+            path, reason = hopeful.doubts(other)
+            return Refusal(reason, path, "unknown", answer.steps + other.steps)
+        if other.kind == "budget":
+            return other
+    if answer.kind == "error":
+        return answer
+    return Diagnosis(basis, answer.steps, doubtful).run()
+
+
+def _long(found: Allocation) -> Refusal:
+    reason = (
+        f"the devices are there, but the scheduler looks at devices {found.steps} times to find them, and it may run "
+        "into its time limit of ten seconds a node: ask for fewer devices in one claim, or for fewer levels"
+    )
+    return Refusal(reason, "claims", "budget", found.steps)

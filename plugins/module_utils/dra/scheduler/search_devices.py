@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A device as the scheduler's search reads it: its name, attributes, taints and counters."""
+
+from __future__ import annotations
+
+import typing as t
+from fractions import Fraction
+
+from ..kube import quantity
+from ..vendors.offers import Offer
+
+Spec = t.Mapping[str, t.Any]
+DeviceId = tuple[str, str, str]
+#: driver, pool, counter set, counter
+CounterId = tuple[str, str, str, str]
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+_SCALARS = ("string", "int", "bool", "version")
+
+LIST = "list"  #: the value of a list: it equals nothing (gate DRAListTypeAttributes, off by default)
+
+
+def identify(offer: Offer) -> DeviceId:
+    """Driver, pool and name."""
+    return (offer.driver, offer.pool, str(offer.device["name"]))
+
+
+def attribute(offer: Offer, name: str) -> t.Mapping[str, t.Any] | None:
+    """A device's attribute by its qualified name, as constraints look it up."""
+    attributes = offer.device.get("attributes") or {}
+    if name in attributes:
+        return t.cast("t.Mapping[str, t.Any]", attributes[name])
+    domain, slash, identifier = name.partition("/")
+    if not slash or domain != offer.driver:
+        return None
+    return t.cast("t.Mapping[str, t.Any] | None", attributes.get(identifier))
+
+
+def comparable(offer: Offer, name: str) -> t.Any:
+    """A device's attribute as constraints compare it: its type and value, LIST, or None where it is missing."""
+    value = attribute(offer, name)
+    if value is None:
+        return None
+    return next(((kind, value[kind]) for kind in _SCALARS if value.get(kind) is not None), LIST)
+
+
+def consumption(offer: Offer) -> t.Iterator[tuple[CounterId, Fraction]]:
+    """The counters that a device takes while it is allocated, with the amounts."""
+    for entry in offer.device.get("consumesCounters") or ():
+        for name, counter in entry["counters"].items():
+            yield (offer.driver, offer.pool, entry["counterSet"], name), quantity.parse(counter["value"])
+
+
+def tolerated(request: Spec, offer: Offer) -> bool:
+    """Whether no taint keeps the device from the request."""
+    return all(
+        taint["effect"] not in _BLOCKING or any(_tolerates(one, taint) for one in request.get("tolerations") or ())
+        for taint in offer.device.get("taints") or ()
+    )
+
+
+def _tolerates(toleration: Spec, taint: Spec) -> bool:
+    """resourceclaim.ToleratesTaint."""
+    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+        return False
+    if toleration.get("key") and toleration["key"] != taint["key"]:
+        return False
+    operator = toleration.get("operator") or "Equal"
+    return operator == "Exists" or (
+        operator == "Equal" and (toleration.get("value") or "") == (taint.get("value") or "")
+    )

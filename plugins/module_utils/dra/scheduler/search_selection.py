@@ -1,0 +1,83 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What selectors say of devices, where a probe does not know all of what a driver publishes."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..cel.language import EvaluationError, Uncheckable
+from ..cel.selector_text import conjuncts, mentioned
+from ..vendors.offers import Offer
+
+#: What a selector says of a device; FAILS is an error, which makes the scheduler give up the pod
+YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
+
+
+class Engine(t.Protocol):
+    """What evaluates selectors; L(cel.Engine,) does."""
+
+    def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool: ...
+
+
+class Selection:
+    """The verdicts on all selectors and devices, for all the searches of one question.
+
+    Offers live as long as the question, so that an id stands for one. C(assumed) and C(wondered) are, by selector and
+    offer, the attributes whose likely value it found, and those that nobody can tell.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.verdicts: dict[tuple[str, int], str | EvaluationError] = {}
+        self.assumed: dict[tuple[str, int], frozenset[str]] = {}
+        self.wondered: dict[tuple[str, int], set[str]] = {}
+
+    def judge(self, expression: str, offer: Offer) -> str:
+        """What one selector says of a device: YES, NO, MAYBE or FAILS."""
+        key = (expression, id(offer))
+        verdict = self.verdicts.get(key)
+        if verdict is None:
+            try:
+                verdict = self._match(expression, offer)
+            except EvaluationError as error:
+                verdict = error
+            self.verdicts[key] = verdict
+        return FAILS if isinstance(verdict, Exception) else verdict
+
+    def error(self, expression: str, offer: Offer) -> str:
+        """Why a selector fails on a device."""
+        return str(self.verdicts[expression, id(offer)])
+
+    def _match(self, expression: str, offer: Offer) -> str:
+        """Raises EvaluationError where the scheduler would give up."""
+        key = (expression, id(offer))
+        unknown = mentioned(expression, offer.unknown)
+        assumed = mentioned(expression, offer.assumed)
+        try:
+            answer = self.engine.matches(expression, offer.device, offer.driver)
+        except Uncheckable as error:
+            self.wondered.setdefault(key, set()).add(str(error))
+            return MAYBE
+        except EvaluationError:
+            if not unknown:
+                raise
+            answer = False
+        if answer and not unknown:
+            self.assumed[key] = assumed
+            return YES
+        if not unknown and not assumed:
+            return NO
+        # A part that is false without the help of what is unknown decides: CEL's && needs no order.
+        for part in conjuncts(expression):
+            if not mentioned(part, unknown | assumed):
+                try:
+                    if not self.engine.matches(part, offer.device, offer.driver):
+                        return NO
+                except (EvaluationError, Uncheckable):
+                    pass
+        self.wondered.setdefault(key, set()).update(unknown | assumed)
+        return MAYBE

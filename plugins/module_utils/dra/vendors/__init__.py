@@ -1,0 +1,12 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The DRA drivers of vendors: which classes and attributes each publishes, and what it would publish for a probed
+node.
+
+It imports `kube` and `topology`. It never imports the scheduler or the claim compiler.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Which interfaces the node is reached by."""
+
+from __future__ import annotations
+
+import os
+
+from .system import System
+
+
+def ssh_connection() -> str:
+    """The value of SSH_CONNECTION of the session that this process is in; empty where it is in none.
+
+    sudo takes it out of the environment, so that of the processes above this one is looked at too.
+    """
+    name = b"SSH_CONNECTION="
+    process = "self"
+    for _unused in range(32):
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                found = [one for one in file.read().split(b"\0") if one.startswith(name)]
+            if found:
+                return found[0][len(name) :].decode(errors="replace")
+            with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:
+                process = next(line.split()[1] for line in file if line.startswith("PPid:"))
+        except (OSError, StopIteration):
+            break
+        if process == "0":
+            break
+    return os.environ.get("SSH_CONNECTION", "")
+
+
+def management_interfaces(system: System, connection: str = "") -> dict[str, str]:
+    """Interfaces by name, and why the node must not lose them, by the rule of :mod:`uplinks.carried`.
+
+    The SSH C(connection) that this came by (the value of SSH_CONNECTION: far address, port, own address, port) counts
+    as every other session, wherever its socket is. Raises HostError.
+    """
+    # takes long to load, and a run that changes nothing does not ask
+    from ...uplinks.carried import Rule, ssh_session
+    from ...uplinks.storage import address
+
+    far, own, port = "", "", ""
+    if len(connection.split()) == 4:
+        far, _port, own, port = connection.split()
+    path = ssh_session(address(own), address(far))
+    rule = Rule()
+    try:
+        return dict(
+            system.read(
+                "look what this node is reached by",
+                lambda: rule.now([path] if own else [], ssh_ports={int(port)} if port.isdigit() else ()).by_name,
+            )
+        )
+    finally:
+        rule.close()

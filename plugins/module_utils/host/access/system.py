@@ -1,0 +1,433 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The node as resources read and change it. Every change of a node passes through the methods of one class."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import subprocess
+import tempfile
+import typing as t
+from dataclasses import dataclass
+
+from ...topology.reader import Reader
+
+if t.TYPE_CHECKING:
+    Runner = t.Callable[[list[str]], tuple[int, str, str]]
+
+T = t.TypeVar("T")
+
+#: The flag of a netlink message of a list that changed meanwhile, and the code of pyroute2's error before 0.9.
+_INTERRUPTED, _INTERRUPTED_OF_OLD = 0x10, -1
+
+#: Folders that hold nothing but files of the collection, the inner before the outer.
+_OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
+#: Where folders of drop-ins are: an empty one means nothing.
+_DROP_INS = ("/etc/systemd/system/", "/etc/systemd/network/")
+
+#: What an error number of the kernel most often means here, and the way out.
+_MEANING = {
+    errno.EBUSY: "something uses it at this moment: stop that, then run again",
+    errno.EPERM: "the kernel forbids it even to root here: look for Secure Boot lockdown or missing capabilities",
+    errno.EACCES: "run as root ('become: true')",
+    errno.EROFS: "the file system is mounted read-only, as in a container: run on the node itself",
+    errno.ENODEV: "the device has gone meanwhile: look at 'dmesg', then run again",
+    errno.ENOENT: "this kernel or driver has no such setting",
+    errno.EOPNOTSUPP: "the driver does not support it: leave the setting out for this NIC",
+    errno.ERANGE: "the value is beyond what the device can do",
+    errno.EINVAL: "the driver refuses this value in the device's present state: look at 'dmesg'",
+    errno.ENOMEM: "the machine has too little memory or PCI address space: look at 'dmesg'",
+    errno.ENOSPC: "no room is left: look at 'df' and 'dmesg'",
+    errno.EIO: "the device did not answer: look at 'dmesg' for PCIe or firmware errors",
+    errno.ETIMEDOUT: "the device did not answer in time: look at 'dmesg' for firmware errors",
+}
+
+
+class HostError(Exception):
+    """A step that failed: what was attempted, the C(reason), and the C(fix)."""
+
+    def __init__(self, step: str, reason: str, fix: str = "", code: int | None = None) -> None:
+        self.step = step
+        self.reason = reason
+        self.fix = fix
+        self.code = code
+        super().__init__(f"cannot {step}: {reason}" + (f" ({fix})" if fix else ""))
+
+
+class NotRecorded(HostError):
+    """Something was asked of a recorded tree that only a running node can tell."""
+
+
+def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
+    """The error of a step that the kernel answered with the error number C(code)."""
+    name = errno.errorcode.get(code, str(code))
+    text = f"{os.strerror(code)} [{name}]" + (f": {detail}" if detail else "")
+    return HostError(step, text, fix or _MEANING.get(code, ""), code)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found where it wrote first: a file, or some bytes of an attribute of the kernel.
+
+    C(content) is None where there was no file, or where an attribute cannot be read (as C(bind) of a driver).
+    """
+
+    path: str
+    content: bytes | None
+    mode: int = 0o644
+    attribute: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A file or attribute that is not as a run found it, and why it could not be put back."""
+
+    path: str
+    before: str | None
+    now: str | None
+    reason: str = ""
+
+
+class System:
+    """Reads and changes one node.
+
+    C(root) other than C(/) is a recorded tree, of which plans can be made. C(run) runs a command line and returns
+    status, output and error output; AnsibleModule.run_command fits.
+    """
+
+    def __init__(self, root: str = "/", run: Runner | None = None) -> None:
+        self.reader = Reader(root)
+        self._prefix = "" if root == "/" else root.rstrip("/")
+        self._run = run
+        self._sockets: dict[str, t.Any] = {}
+        self._found: dict[tuple[str, int], Found] = {}
+        self._made: list[str] = []
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the running node itself rather than a recorded tree."""
+        return self.reader.live
+
+    # -- reading
+
+    def text(self, path: str) -> str | None:
+        """The stripped text of a small file, or None where it is missing or unreadable."""
+        return self.reader.text(path)
+
+    def integer(self, path: str) -> int | None:
+        return self.reader.integer(path)
+
+    def names(self, path: str) -> list[str]:
+        """The sorted names in a directory; empty where there is none."""
+        return self.reader.names(path)
+
+    def link(self, path: str) -> str | None:
+        """The last part of where a symbolic link points, such as the name of a driver; None where it is no link."""
+        target = self.reader.link(path, expected=False)
+        return target.rpartition("/")[2] if target else None
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self._prefix + path)
+
+    def mode(self, path: str) -> int | None:
+        """The permissions of a file; None where there is none."""
+        try:
+            return os.stat(self._prefix + path).st_mode & 0o7777
+        except OSError:
+            return None
+
+    def content(self, path: str) -> str | None:
+        """The whole text of a file of configuration; None where there is none. Raises HostError."""
+        try:
+            with open(self._prefix + path, encoding="utf-8", newline="") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise HostError(f"read {path}", str(error)) from None
+
+    def data(self, path: str) -> bytes | None:
+        """The whole of a binary file; None where there is none. Raises HostError."""
+        try:
+            with open(self._prefix + path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HostError(f"read {path}", str(error)) from None
+
+    # -- changing: nothing else in this package changes anything
+
+    def write(self, path: str, value: str, step: str, fix: str = "") -> None:
+        """Write an attribute of sysfs, procfs or configfs in one write(2).
+
+        Raises HostError saying C(step), the error number and the C(fix).
+        """
+        self._note_attribute(path)
+        try:
+            handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+            try:
+                os.write(handle, value.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path, fix) from None
+
+    def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
+        """Write bytes at C(offset), as a register of a device's configuration space. Raises HostError."""
+        self._note_attribute(path, offset, len(data))
+        try:
+            handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(handle, data, offset)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path, fix) from None
+
+    def make_folder(self, path: str, step: str) -> None:
+        """Make a directory, as configfs wants it; one that exists is fine. Raises HostError."""
+        try:
+            os.mkdir(self._prefix + path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
+    def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
+        """Write a file of configuration whole or not at all; None removes it. Raises HostError."""
+        place = os.path.realpath(self._prefix + path)
+        try:
+            self._note_file(path, place)
+            if content is None:
+                if os.path.lexists(place):
+                    os.unlink(place)
+                self._remove_empty(path)
+                return
+            if os.path.exists(place):
+                mode = os.stat(place).st_mode & 0o7777
+            self._make_folders(os.path.dirname(place))
+            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(place), prefix=f".{os.path.basename(place)}.")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content.encode() if isinstance(content, str) else content)
+                    file.flush()
+                    os.fchmod(file.fileno(), mode)
+                    os.fsync(file.fileno())
+                os.rename(temporary, place)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
+    def remove(self, path: str, step: str) -> None:
+        """Remove a file that its program makes again by itself, so that an undo has nothing to put back.
+
+        Raises HostError.
+        """
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._prefix + path)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
+    def _make_folders(self, folder: str) -> None:
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for one in reversed(missing):
+            os.mkdir(one, 0o755)
+            self._made.append(one)
+
+    def _remove_empty(self, path: str) -> None:
+        """Remove folders that have lost their last file with C(path): the collection's own, and those of drop-ins."""
+        inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
+        own = [folder for folder in _OWN_FOLDERS if path.startswith(f"{folder}/")]
+        for folder in (*inner, *own):
+            with contextlib.suppress(OSError):  # something else is in it
+                os.rmdir(self._prefix + folder)
+
+    # -- what a run found, to tell after an undo whether the node is as it was
+
+    def begin(self) -> None:
+        """Forget what was found: from here on it is noted for the run that begins."""
+        self._found.clear()
+        self._made.clear()
+
+    def _note_attribute(self, path: str, offset: int = 0, size: int = 4096) -> None:
+        if (path, offset) not in self._found:
+            self._found[path, offset] = Found(path, self._bytes(path, offset, size), attribute=True, offset=offset)
+
+    def _bytes(self, path: str, offset: int, size: int) -> bytes | None:
+        try:
+            handle = os.open(self._prefix + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                data = os.pread(handle, size, offset)
+                return data if offset else data.strip()
+            finally:
+                os.close(handle)
+        except OSError:
+            return None
+
+    def _note_file(self, path: str, place: str) -> None:
+        """Raises OSError where the file is there and cannot be read."""
+        if (path, 0) not in self._found:
+            self._found[path, 0] = _file(path, place)
+
+    def differences(self) -> list[Difference]:
+        """Put back the files that are not as the run found them, and tell what differs even so.
+
+        Attributes are compared only: their values are the resources' to put back. One that is gone went with its
+        device. Never raises OSError or HostError.
+        """
+        found = [one for one in map(self._difference, reversed(list(self._found.values()))) if one]
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # something else is in it by now
+                os.rmdir(folder)
+        return found
+
+    def _difference(self, found: Found) -> Difference | None:
+        if found.attribute:
+            now = (
+                None
+                if found.content is None
+                else self._bytes(found.path, found.offset, len(found.content) if found.offset else 4096)
+            )
+            if now is None or now == found.content:
+                return None
+            return Difference(found.path, _shown(found.content, found.offset), _shown(now, found.offset))
+        place = os.path.realpath(self._prefix + found.path)
+        reason = ""
+        try:
+            if _file(found.path, place) == found:
+                return None
+            self.install(found.path, found.content, f"put back {found.path}", found.mode)
+            if found.content is not None:
+                os.chmod(place, found.mode)
+        except (HostError, OSError) as error:
+            reason = str(error)
+        try:
+            file = _file(found.path, place)
+        except OSError as error:
+            return Difference(found.path, _shown(found.content), None, reason or f"cannot read it: {error}")
+        return None if file == found else Difference(found.path, _shown(found.content), _shown(file.content), reason)
+
+    def command(self, argv: list[str], step: str, fix: str = "") -> str:
+        """The output of a program that changes something. Raises HostError where it fails."""
+        return self._command(argv, step, fix)
+
+    def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
+        """Send a netlink C(request) that changes something. Raises HostError."""
+        try:
+            self._asked(step, request, fix)
+        except HostError as error:
+            if error.code != 0:  # of pyroute2 before 0.9: what the kernel says beside success
+                raise
+
+    # -- reading by programs and netlink
+
+    def query(self, argv: list[str], step: str, fix: str = "") -> str:
+        """The output of a program that only tells something. Raises HostError where it fails."""
+        return self._command(argv, step, fix)
+
+    def read(self, step: str, request: t.Callable[[], T]) -> T:
+        """What a netlink C(request) that only tells something answers. Raises HostError."""
+        return self._asked(step, request, "")
+
+    def dump(self, step: str, request: t.Callable[[], t.Iterable[t.Any]]) -> list[t.Any]:
+        """All that a netlink C(request) lists, begun again where that changed meanwhile. Raises HostError."""
+
+        def whole() -> list[t.Any]:
+            for _unused in range(8):
+                try:
+                    found = list(request())
+                except Exception as error:
+                    if getattr(error, "code", None) != _INTERRUPTED_OF_OLD:
+                        raise
+                    continue
+                if not any(one["header"]["flags"] & _INTERRUPTED for one in found):
+                    return found
+            raise OSError(errno.EAGAIN, "it changes all the time")
+
+        return self._asked(step, whole, "")
+
+    def socket(self, name: str) -> t.Any:
+        """A socket of pyroute2, opened once: C(IPRoute), or of a family (C(ROUTE), C(RDMA), generic ones by name).
+
+        Raises HostError where pyroute2 is missing, or the kernel has not the family (with the code ENOENT).
+        """
+        if not self.reader.live:
+            raise NotRecorded("ask the kernel", "a recorded tree does not tell it")
+        if name not in self._sockets:
+            from . import messages
+
+            if messages.MISSING:
+                fix = (
+                    "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
+                )
+                raise HostError("speak netlink", f"no pyroute2 (0.7.2 or later): {messages.MISSING}", fix)
+            self._sockets[name] = self._asked(f"open a netlink socket ({name})", lambda: messages.opened(name), "")
+        return self._sockets[name]
+
+    def close(self) -> None:
+        for socket in self._sockets.values():
+            socket.close()
+        self._sockets.clear()
+
+    def _command(self, argv: list[str], step: str, fix: str) -> str:
+        if self._run is None:
+            raise NotRecorded(step, "no program may be run for a recorded tree")
+        try:
+            code, output, errors = self._run(argv)
+        except OSError as error:
+            fix = fix or (f"is {argv[0]} installed?" if error.errno == errno.ENOENT else "")
+            raise HostError(step, f"cannot run {argv[0]}: {error.strerror or error}", fix, error.errno) from None
+        except subprocess.SubprocessError as error:
+            raise HostError(step, str(error), fix) from None
+        if code:
+            last = (errors.strip() or output.strip() or f"exit status {code}")[-2000:]
+            raise HostError(step, f"{' '.join(argv)}: {last}", fix)
+        return output
+
+    @staticmethod
+    def _asked(step: str, request: t.Callable[[], T], fix: str) -> T:
+        try:
+            return request()
+        except HostError:
+            raise
+        except OSError as error:
+            number = error.errno or 0
+            words = error.strerror or ""
+            raise refused(step, number, "" if words == os.strerror(number) else words, fix) from None
+        except Exception as error:  # pyroute2's NetlinkError is no OSError: its code is the error number
+            code = getattr(error, "code", None)
+            if not isinstance(code, int):
+                raise
+            words = str(error.args[-1])  # the kernel's own, where it has some
+            raise refused(step, abs(code), "" if words == os.strerror(abs(code)) else words, fix) from None
+
+
+def _file(path: str, place: str) -> Found:
+    """What there is now. Raises OSError where it cannot be read."""
+    try:
+        with open(place, "rb") as file:
+            return Found(path, file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+    except FileNotFoundError:
+        return Found(path, None)
+
+
+def _shown(content: bytes | None, offset: int = 0) -> str | None:
+    """Content for a message: text, or bytes of a register."""
+    if content is None:
+        return None
+    return content.hex(" ") if offset else content.decode("utf-8", "replace")

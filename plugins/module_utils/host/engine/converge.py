@@ -1,0 +1,166 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Bringing a node to what is wanted: plan all, change in order, read back, and undo where a step fails."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+from ..access.system import HostError, NotRecorded
+from .node import Node, Unfit
+from .resource import Change, Plan, Refusal, Resource, State
+from .undo import Done, undo
+
+LOCK = "/run/lanewise/fabric.lock"
+_LOCK_SECONDS = 30.0
+
+
+class Refused(Unfit):
+    """Nothing was changed: some of what is wanted will not be done. C(refusals) are all of them."""
+
+    def __init__(self, refusals: t.Sequence[Refusal]) -> None:
+        self.refusals = list(refusals)
+        super().__init__([str(one) for one in refusals])
+
+
+@dataclass
+class Outcome:
+    """What a run did, or in check mode would do.
+
+    C(before) and C(after) hold what changed, by resource; C(after) is what the node shows, in check mode what was
+    asked for. C(not_recorded) are the resources about which a recorded tree says nothing, each with what it lacks.
+    C(reboot) are the reasons for a reboot, C(drain) those to take the node's pods away first.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    not_recorded: list[str] = field(default_factory=list)
+    reboot: list[str] = field(default_factory=list)
+    drain: list[str] = field(default_factory=list)
+    before: dict[str, State] = field(default_factory=dict)
+    after: dict[str, State] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
+    """Keep a second run off the node. Raises HostError where another one goes on after C(seconds)."""
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    with open(path, "a+", encoding="ascii") as file:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    file.seek(0)
+                    who = file.read(32).strip() or "unknown"
+                    step = "configure the node"
+                    fix = "wait for it, then run again"
+                    raise HostError(step, f"another run (process {who}) is at it for {seconds:.0f} s", fix) from None
+                time.sleep(0.2)
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def converge(
+    node: Node,
+    resources: t.Sequence[Resource],
+    check_mode: bool = False,
+    drained: bool = False,
+    wanted: t.Mapping[str, State] | None = None,
+    ready: t.Callable[[list[Change]], None] | None = None,
+) -> Outcome:
+    """Bring the node to what its settings say, or to C(wanted) by resource, in the order of C(resources).
+
+    C(ready) is called with all changes before the first of them is made. In check mode with C(drained), what only pods
+    are in the way of is no refusal but a reason to drain.
+
+    Raises Refused before anything is changed, Failed where a step fails, after the steps before it were undone, and
+    HostError where the node's state cannot be read.
+    """
+    outcome = Outcome()
+    plans = []
+    for resource in resources:
+        lacks = _lacks(node, resource) if check_mode else ""
+        try:
+            if not lacks:
+                plans.append((resource, resource.plan(node, None if wanted is None else wanted.get(resource.name, {}))))
+        except NotRecorded as error:
+            if not check_mode:
+                raise
+            lacks = error.reason
+        if lacks:
+            outcome.not_recorded.append(f"{resource.name} ({lacks})")
+    refusals = [refusal for _resource, one in plans for refusal in one.refusals]
+    if [one for one in refusals if not (check_mode and drained and one.drain)]:
+        raise Refused(refusals)
+    outcome.drain = [f"{one.device}: {one.message}" for one in refusals]
+    for resource, one in plans:
+        outcome.reboot += [reason for reason in one.reboot if reason not in outcome.reboot]
+        for change in one.changes:
+            outcome.changes.append(change)
+            if change.interrupts:
+                outcome.drain.append(f"{change.device}: {change.interrupts}")
+            for states, value in ((outcome.before, change.before), (outcome.after, change.after)):
+                states.setdefault(resource.name, {}).setdefault(change.device, {})[change.setting] = value
+    if check_mode or not outcome.changes:
+        return outcome
+    if ready:
+        ready(outcome.changes)
+    node.system.begin()
+    done: list[Done] = []
+    try:
+        for resource, one in plans:
+            if one.changes:
+                outcome.after[resource.name] = _make(node, resource, one, done)
+    # whatever it is, half of the changes must not stay: neither for a defect of ours nor for Ctrl+C
+    except BaseException as error:
+        failed = undo(node, error, done)
+        if isinstance(error, Exception):
+            raise failed from error
+        raise
+    return outcome
+
+
+def _lacks(node: Node, resource: Resource) -> str:
+    """Which files a recorded tree lacks without which it says nothing about a resource; empty for none."""
+    missing = [path for path in resource.recorded_in if not node.system.live and not node.system.exists(path)]
+    return f"no {', '.join(missing)}" if missing else ""
+
+
+def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State:
+    """Make the changes of one resource, and read them back. Each is C(done) before it is made: half may happen."""
+    for change in plan.changes:
+        done.append(Done(resource, change))
+        done[-1].beside = resource.beside(node, change)
+        resource.apply(node, change)
+    if resource.renews:
+        node.refresh()
+    return _read_back(node, resource, plan.changes)
+
+
+def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> State:
+    """What the node shows of what was changed. Raises HostError where it is not what was asked for."""
+    wanted: State = {}
+    for change in changes:
+        wanted.setdefault(change.device, {})[change.setting] = change.after
+    state = resource.read(node, wanted)
+    shown: State = {}
+    for change in changes:
+        value = state.get(change.device, {}).get(change.setting)
+        shown.setdefault(change.device, {})[change.setting] = value
+        if not resource.same(change.setting, value, change.after):
+            step = f"set {change.setting} of {change.device} to {change.after}"
+            raise HostError(step, f"it was accepted, but the node shows {value}", "look at 'dmesg' for the reason")
+    return shown

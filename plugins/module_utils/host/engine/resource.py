@@ -1,0 +1,170 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What a resource is: a part of a node's configuration that can be read, compared with what is wanted, and changed."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ..access.system import System
+
+if t.TYPE_CHECKING:
+    from .node import Node
+
+#: The device of settings that are the node's and no NIC's.
+NODE = "node"
+
+#: State of a resource: device -> setting -> value as in JSON. None is "not there" or "not known".
+State = dict[str, dict[str, t.Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting of one device that differs from what is wanted.
+
+    C(device) is a PCI address, an interface without one, C(ADDRESS vf NUMBER) or L(NODE,). C(interrupts) names what
+    stops working for a moment while the change is made, or is empty.
+    """
+
+    resource: str
+    device: str
+    setting: str
+    before: t.Any
+    after: t.Any
+    interrupts: str = ""
+
+    def reversed(self) -> Change:
+        return replace(self, before=self.after, after=self.before)
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.setting} {shown(self.before)} -> {shown(self.after)}"
+
+
+class Unread(str):
+    """In place of a value: why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something wanted that will not be done, with the way out. One refusal, and nothing at all is changed.
+
+    With C(drain) it is a pod or guest that is in the way, and there is none once the node is drained.
+    """
+
+    device: str
+    setting: str
+    message: str
+    fix: str = ""
+    drain: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.setting}: {self.message}" + (f" ({self.fix})" if self.fix else "")
+
+
+@dataclass
+class Plan:
+    """What is to be done. C(reboot) are the reasons why the wanted state is only reached after a reboot."""
+
+    changes: list[Change] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    reboot: list[str] = field(default_factory=list)
+
+
+class Resource:
+    """One part of a node's configuration. A subclass says C(name), and C(boot) if a boot forgets its settings.
+
+    All of a run's resources plan before any of them changes something, so a plan is of the node as it was found: what
+    another resource will have made by then (VFs, say) reads as None.
+    """
+
+    name = ""
+    #: Whether the settings are lost at a reboot, so that they are applied again by the unit that runs at boot.
+    boot = True
+    #: Whether it needs what the network gives (addresses, links that are up), so that at boot it waits for that.
+    network = False
+    #: Without these files a recorded tree says nothing about it, and nothing is planned.
+    recorded_in: tuple[str, ...] = ()
+    #: Whether a change makes or removes devices, so that the node is read again.
+    renews = False
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+
+    def wanted(self, node: Node) -> State:
+        """What the site asks for; devices and settings of which it says nothing are left out."""
+        raise NotImplementedError
+
+    def read(self, node: Node, wanted: State) -> State:
+        """The present values of all that is wanted. Raises HostError."""
+        raise NotImplementedError
+
+    def apply(self, node: Node, change: Change) -> None:
+        """Make one change; also called with the change reversed, to undo it. Raises HostError."""
+        raise NotImplementedError
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """What a change may alter beside its own setting, by name: read before it is made and after it was undone.
+
+        A value is JSON, or L(Unread,). Raises HostError.
+        """
+        return {}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        """Bring back what C(beside) has found, after the change itself was undone. Raises HostError."""
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        """Whether a present value is as good as the wanted one."""
+        return bool(before == after)
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        """Why a change will not be made."""
+        return None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        """What stops working for a moment while the change is made; empty for nothing."""
+        return ""
+
+    def pending(self, node: Node, wanted: State, state: State) -> list[str]:
+        """Reasons for a reboot that remain whether or not something is changed now."""
+        return []
+
+    def after_reboot(self, change: Change) -> str:
+        """Why this change takes effect at a reboot only; empty where it does at once."""
+        return ""
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """Compare what the site wants, or C(wanted), with what is.
+
+        Raises HostError where the present state cannot be read.
+        """
+        wanted = self.wanted(node) if wanted is None else wanted
+        if not wanted:
+            return Plan()
+        state = self.read(node, wanted)
+        plan = Plan(reboot=self.pending(node, wanted, state))
+        for device, settings in wanted.items():
+            for setting, after in settings.items():
+                before = state.get(device, {}).get(setting)
+                if self.same(setting, before, after):
+                    continue
+                change = Change(self.name, device, setting, before, after)
+                change = replace(change, interrupts=self.interrupts(node, change))
+                refusal = node.protects(change) or self.check(node, change)
+                if refusal:
+                    plan.refusals.append(refusal)
+                if refusal and not refusal.drain:
+                    continue
+                plan.changes.append(change)
+                reason = self.after_reboot(change)
+                if reason:
+                    plan.reboot.append(reason)
+        return plan
+
+
+def shown(value: t.Any) -> str:
+    """A value for a message."""
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,202 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Taking back what a run has done, and telling what state the node is in then: by reading it, not by assuming it."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ..access.system import Difference, HostError
+from .node import Node, Unfit
+from .resource import NODE, Change, Resource, Unread, shown
+
+
+@dataclass
+class Done:
+    """A change that was begun, and what it may have altered C(beside) its own setting, as that was before."""
+
+    resource: Resource
+    change: Change
+    beside: t.Mapping[str, t.Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """Something that is not as it was before the run, or of which that cannot be told.
+
+    C(now) is its value, L(Unread,) where it cannot be read. C(reason) is why it was not put back, where that is known.
+    """
+
+    resource: str
+    device: str
+    setting: str
+    before: t.Any
+    now: t.Any
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if isinstance(self.now, Unread):
+            text = f"what it is now cannot be read ({self.now})"
+        elif self.now is None and self.before is not None:
+            text = f"is not there, or not shown, and was {_brief(self.before)}"
+        elif self.now == self.before:
+            text = f"is {_brief(self.now)} as before, but a step of putting it back failed"
+        else:
+            text = f"is {_brief(self.now)} and was {_brief(self.before)}"
+        return f"{self.device}: {self.setting} {text}" + (f": {self.reason}" if self.reason else "")
+
+
+class Failed(Exception):
+    """A step failed. C(undone) are the changes that were taken back; C(remaining) is all that is not as it was.
+
+    C(change) is the change that failed; C(surprise) tells that its error was none that a step is known to have.
+    """
+
+    def __init__(
+        self,
+        error: HostError,
+        change: Change | None,
+        undone: t.Sequence[Change],
+        remaining: t.Sequence[Remaining],
+        surprise: bool = False,
+    ) -> None:
+        self.error = error
+        self.change = change
+        self.undone = list(undone)
+        self.remaining = list(remaining)
+        self.surprise = surprise
+        what = f"{change}: {error}" if change else str(error)
+        super().__init__(f"{what}. {self._state()}.")
+
+    def _state(self) -> str:
+        count = len(self.undone)
+        undone = f"{count} change{'s' if count != 1 else ''} made before it {'were' if count != 1 else 'was'} undone"
+        if self.remaining:
+            left = "; ".join(map(str, self.remaining))
+            return f"The node is not as it was before this run: {left}" + (f"; {undone}" if count else "")
+        state = "the node is as it was before this run: all that it had begun to change was read again and compared"
+        return f"{undone}, and {state}" if count else state.capitalize()
+
+
+def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
+    """Take back what was done, the last first, and go on where that fails. Then read all of it again and compare."""
+    troubles: dict[int, list[str]] = {}
+    for place in reversed(range(len(done))):
+        one = done[place]
+        for differs, step in ((_differs, _take_back), (_differs_beside, _put_back_beside)):
+            try:
+                if _twice(differs, node, one):
+                    step(node, one)
+            except Exception as trouble:  # a defect of ours, too, must not keep the others from being taken back
+                troubles.setdefault(place, []).append(told(trouble))
+    files = node.system.differences()
+    remaining: list[Remaining] = []
+    undone = []
+    seen: set[tuple[str, str]] = set()
+    for place, one in enumerate(done):
+        left = list(_left(node, one, seen, "; ".join(troubles.get(place, ()))))
+        remaining += left
+        if not left and place < len(done) - 1:
+            undone.append(one.change)
+    remaining += [_of_file(one) for one in files]
+    surprise = not isinstance(error, (HostError, Unfit))
+    return Failed(_as_host_error(error), done[-1].change if done else None, undone, remaining, surprise)
+
+
+def _value(node: Node, one: Done) -> t.Any:
+    change = one.change
+    state = one.resource.read(node, {change.device: {change.setting: change.before}})
+    return state.get(change.device, {}).get(change.setting)
+
+
+def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bool:
+    """A read that fails once is tried again: what the node is decides whether something is to be put back."""
+    try:
+        return differs(node, one)
+    except Exception:
+        return differs(node, one)
+
+
+def _differs(node: Node, one: Done) -> bool:
+    """False also for the failed one, most often. Raises HostError."""
+    return not one.resource.same(one.change.setting, _value(node, one), one.change.before)
+
+
+def _take_back(node: Node, one: Done) -> None:
+    """Raises HostError."""
+    try:
+        one.resource.apply(node, one.change.reversed())
+    finally:
+        if one.resource.renews:
+            node.refresh()
+
+
+def _differs_beside(node: Node, one: Done) -> bool:
+    """Raises HostError."""
+    return bool(one.beside) and one.resource.beside(node, one.change) != one.beside
+
+
+def _put_back_beside(node: Node, one: Done) -> None:
+    """Raises HostError."""
+    try:
+        one.resource.put_back(node, one.change, one.beside)
+    finally:
+        if one.resource.renews:
+            node.refresh()
+
+
+def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
+    """What of a change and beside it is not as it was. Where several changes note the same, the first one's counts."""
+    change, resource = one.change, one.resource
+    now: dict[str, t.Any] = {change.setting: _read(lambda: _value(node, one))}
+    if one.beside:
+        found = _read(lambda: resource.beside(node, change))
+        now.update({name: found if isinstance(found, Unread) else found.get(name) for name in one.beside})
+    for name, before in {**one.beside, change.setting: change.before}.items():
+        key, value = (change.device, name), now[name]
+        if key in seen:
+            continue
+        seen.add(key)
+        if isinstance(before, Unread) and not isinstance(value, Unread):
+            value = Unread(f"it could not be read before the change either: {before}")
+        if isinstance(value, Unread):
+            alike = False
+        else:
+            alike = resource.same(name, value, before) if name == change.setting else value == before
+        if not alike or (trouble and name == change.setting):
+            yield Remaining(change.resource, change.device, name, before, value, trouble)
+
+
+def _read(request: t.Callable[[], t.Any]) -> t.Any:
+    try:
+        return request()
+    except Exception as error:  # whatever it is, the rest is to be read and told
+        return Unread(told(error))
+
+
+def _of_file(one: Difference) -> Remaining:
+    return Remaining("file", NODE, one.path, one.before, one.now, one.reason)
+
+
+def _as_host_error(error: BaseException) -> HostError:
+    if isinstance(error, HostError):
+        return error
+    if isinstance(error, Unfit):  # the NICs are others than before the change
+        return HostError("find the NICs again", str(error))
+    return HostError("go on", told(error), "nothing is known that would raise this: please report it")
+
+
+def told(error: BaseException) -> str:
+    """What an error says; one that no step is known to have, with its kind."""
+    return (
+        str(error) if isinstance(error, (HostError, Unfit, Failed)) else f"{type(error).__name__}: {error}".rstrip(": ")
+    )
+
+
+def _brief(value: t.Any) -> str:
+    text = shown(value)
+    return text if "\n" not in text.strip() and len(text) <= 200 else f"a text of {len(text)} characters"

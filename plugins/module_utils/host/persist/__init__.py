@@ -1,0 +1,12 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What stays on the node after a run: the wanted state, the program and units that apply it at boot, the rollback
+timer.
+
+It imports all other rooms of this package; only the fabric module imports it.
+"""
+
+from __future__ import annotations

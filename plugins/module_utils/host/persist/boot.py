@@ -1,0 +1,146 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What the program does on a node: C(boot) applies what a boot forgets, C(network) those parts of it that need the
+network, C(undo FILE) takes changes back."""
+
+# pylint: disable=ansible-bad-function
+# It runs where there is no AnsibleModule: what it says and how it ends are a program's.
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import typing as t
+
+from ..access.system import HostError, System
+from ..engine.converge import LOCK, alone, converge
+from ..engine.node import Node, Rule, Unfit, selector
+from ..engine.resource import Change, Resource
+from ..engine.undo import told
+from ..resources.catalogue import named, resources
+from . import guard
+from .program import Boot, load
+
+#: How long an undo waits for the run whose changes it takes back, and which may be at it still.
+_UNDO_WAITS = 3600.0
+
+
+def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
+    """Rules from their JSON form: C(name), C(select), C(settings), C(count), C(at_least), C(fast). Raises Unfit."""
+    return [
+        Rule(
+            one["name"],
+            selector(one["select"]),
+            one["settings"],
+            one.get("count"),
+            one.get("at_least"),
+            tuple(one.get("fast", ())),
+        )
+        for one in nics
+    ]
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _boot(system: System, network: bool = False) -> None:
+    """Bonds, VLANs and the like come with the network, so that what is wanted of them waits for it, too."""
+    wanted, general = load(system)
+    nics = rules(wanted)
+    of_nics = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
+    failed = []
+    for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
+        # one that fails does not keep the others from what they can do
+        told: list[str] = []
+        if resource.network == network:
+            told = [_apply(system, nics, general, resource)]
+            # nor does a NIC, though a run with somebody looking on takes all back
+            keys = _chosen(system, nics) if told[0] and resource.name in of_nics else []
+            if len(keys) > 1:
+                told = [_apply(system, nics, general, resource, key) for key in keys]
+        elif network and resource.name in of_nics:
+            told = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
+        failed += [one for one in told if one]
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+def _apply(
+    system: System, nics: t.Sequence[Rule], general: t.Mapping[str, t.Any], resource: Resource, only: str = ""
+) -> str:
+    """Bring what a resource is about to what is wanted, of one device with C(only); what failed, if something did."""
+    try:
+        # management is for people who are connected; nobody is yet
+        node = Node(system, nics, dict(general), allow_management=True, only=only)
+        for change in converge(node, [resource]).changes:
+            print(change)
+    except Exception as error:  # whatever it is, the other resources and NICs are to have theirs
+        return f"{resource.name}: {told(error)}"
+    return ""
+
+
+def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> list[str]:
+    """The devices that rules choose; with C(virtual), those without a PCI function."""
+    try:
+        node = Node(system, nics, allow_management=True)
+        return [key for key in node.settings if not (virtual and node.devices[key].address)]
+    except (HostError, Unfit):
+        return []
+
+
+def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
+    """Take changes back, the last first; what could not be is told."""
+    node = Node(system, allow_management=True)
+    known = [*named(system, {change.resource for change in changes}), Boot(system, {})]
+    by_name = {one.name: one for one in known}
+    failed = []
+    for change in reversed(changes):
+        try:
+            by_name[change.resource].apply(node, change.reversed())
+            if by_name[change.resource].renews:
+                node.refresh()
+        # nobody is there to mend a surprise, which must not keep the others from being taken back
+        except Exception as error:
+            failed.append(f"{change}: {told(error)}")
+    return failed
+
+
+def _undo(system: System, path: str) -> None:
+    """Take back the changes of a file, unless they were confirmed. It stays where some could not be."""
+    begun = guard.begin(path)
+    if not begun:
+        print("the changes were confirmed")
+        return
+    failed = undo(system, guard.begun_changes(begun))
+    if failed:
+        sys.exit("\n".join(failed))
+    os.unlink(begun)
+
+
+def main() -> None:
+    """Run with the arguments of the program. Exits 1 with what failed on standard error."""
+    command = sys.argv[1:]
+    system = System(run=_run)
+    try:
+        if command in (["boot"], ["network"]):
+            with alone(LOCK):
+                _boot(system, network=command == ["network"])
+        elif len(command) == 2 and command[0] == "undo":
+            while True:
+                with alone(LOCK, _UNDO_WAITS):
+                    left = guard.left(command[1])
+                    if not left:
+                        _undo(system, command[1])
+                        break
+                time.sleep(left)  # the run took longer than the timer, and is to be confirmed still
+        else:
+            sys.exit("usage: fabric.pyz boot | network | undo FILE")
+    except (HostError, OSError, ValueError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,167 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A way back for changes to what the node is reached by: they undo themselves unless confirmed in time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import time
+import typing as t
+
+from ...topology.stored import Forms
+from ..access.system import HostError, System, refused
+from ..engine.node import Node
+from ..engine.resource import Change
+from .program import archive
+
+_FOLDER = "/run/lanewise"
+_PROGRAM = f"{_FOLDER}/fabric.pyz"
+
+
+#: The first release wrote no number.
+_FORMS = Forms(unnumbered=1)
+_FIELDS = [one.name for one in dataclasses.fields(Change)]
+_ARM = "set a timer that undoes the changes if the connection is lost"
+
+
+def _unit(name: str) -> str:
+    return f"lanewise-fabric-undo-{name}"
+
+
+def _path(name: str) -> str:
+    return f"{_FOLDER}/undo-{name}.json"
+
+
+def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
+    # this clock is the same for all processes since the boot, and no one sets it
+    given = {"until": time.monotonic() + seconds, "changes": [dataclasses.asdict(change) for change in changes]}
+    system.install(path, json.dumps(_FORMS.write(given)), step, 0o600)
+
+
+def _read(path: str) -> tuple[float, list[Change]]:
+    """What _write wrote: the time, and the changes. Raises OSError, HostError where the file cannot be used."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        found = _FORMS.read(json.loads(text))
+        if not {"until", "changes"} <= found.keys():
+            raise ValueError("it must have until and changes")
+        changes = [
+            Change(**{name: value for name, value in one.items() if name in _FIELDS}) for one in found["changes"]
+        ]
+        return float(found["until"]), changes
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        fix = "nothing was taken back, and the file stays: it says what to set by hand; remove it after that"
+        raise HostError("take back changes that nobody confirmed", f"{path} cannot be used: {error}", fix) from None
+
+
+def needed(node: Node, changes: t.Sequence[Change]) -> bool:
+    """Whether some change touches what the node is reached by. Raises HostError."""
+    return any(node.reached_by(change) for change in changes)
+
+
+def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
+    """Let systemd take the changes back in C(seconds). The name to confirm with is returned. Raises HostError."""
+    name = str(os.getpid())
+    step, path = _ARM, _path(name)
+    if not system.exists("/run/systemd/system"):
+        fix = "set rollback_after to 0 to go without a way back"
+        raise HostError(step, "systemd does not run on this node", fix)
+    system.install(_PROGRAM, archive(), step, 0o600)
+    _write(system, path, changes, seconds, step)
+    python = sys.executable or "/usr/bin/python3"
+    timer = ["systemd-run", f"--unit={_unit(name)}", f"--on-active={seconds}", "--timer-property=AccuracySec=100ms"]
+    try:
+        system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
+    except BaseException:
+        # nothing was changed yet, and nobody would ever undo it, while it would keep other runs away
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+    return name
+
+
+def count_anew(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
+    """Give all of C(seconds) to whoever confirms, however long the changes took. Raises HostError.
+
+    For the run that made them, which keeps an undo out as long as it has the lock.
+    """
+    _write(system, _path(name), changes, seconds, _ARM)
+
+
+def left(path: str) -> float:
+    """Seconds until the changes of that file are to be taken back; 0 also where they were confirmed. Raises OSError,
+    HostError."""
+    try:
+        return max(0.0, _read(path)[0] - time.monotonic())
+    except FileNotFoundError:
+        return 0.0
+
+
+def begun_changes(path: str) -> list[Change]:
+    """What L(begin,) has claimed. Raises OSError, HostError."""
+    return _read(path)[1]
+
+
+def none_waits(system: System) -> None:
+    """Raises HostError where changes of an earlier run are neither confirmed nor taken back yet.
+
+    Their way back would take back what another run makes of the same settings meanwhile.
+    """
+    for entry in system.names(_FOLDER):
+        if not entry.startswith("undo-") or not entry.endswith(".json"):
+            continue
+        unit = _unit(entry[len("undo-") : -len(".json")])
+        reason = "changes of an earlier run to what the node is reached by wait to be confirmed, or else are taken back"
+        fix = (
+            f"run again when 'systemctl is-active {unit}.timer' says inactive; if {_FOLDER}/{entry} is there even then"
+        )
+        raise HostError("configure the node", reason, f"{fix}, nothing takes them back: remove it to keep them")
+
+
+def begin(path: str) -> str | None:
+    """Claim the changes of that file for an undo: its name from then on, or None where they were confirmed.
+
+    Either this gets the file or M(confirm) does. Who undoes removes it when all is taken back, so that one that is left
+    tells of an undo that goes on, or ended half way. Raises OSError.
+    """
+    begun = _begun(path)
+    try:
+        os.rename(path, begun)
+    except FileNotFoundError:
+        return None
+    return begun
+
+
+def confirm(system: System, name: str) -> bool:
+    """Keep the changes of that name, and call off their timer. Raises HostError where it was too late."""
+    path = _path(name)
+    step = "confirm the changes"
+    late, fix = "they were undone already, as nobody confirmed them in time", "raise rollback_after"
+    if not name.isdigit():
+        raise HostError(step, late, fix)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        if system.exists(_begun(path)):
+            late = "nobody confirmed them in time, and they are being undone, or that ended half way"
+            fix = f"look at 'journalctl -u {_unit(name)}', then {fix}"
+        raise HostError(step, late, fix) from None
+    except OSError as error:
+        raise refused(step, error.errno or 0, path) from None
+    try:
+        system.command(["systemctl", "stop", f"{_unit(name)}.timer"], step)
+    except HostError:
+        pass  # it has gone off just now, and finds nothing to undo
+    return True
+
+
+def _begun(path: str) -> str:
+    return f"{path}.begun"

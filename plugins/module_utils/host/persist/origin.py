@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What the node's settings were before this collection first changed them, so that they can be put back."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ...topology.stored import Conversion, Forms, NewerForm
+from ..access.system import HostError, System
+from ..engine.resource import NODE, Change, State
+from ..resources.catalogue import named
+
+if t.TYPE_CHECKING:
+    from ..engine.node import Node
+
+PATH = "/var/lib/lanewise/fabric-origin.json"
+#: The settings by resource, device and name, which is all that the first form has.
+_FORMS = Forms(
+    conversions={2: Conversion(up=lambda value: {"resources": value}, down=lambda value: value["resources"])},
+    unnumbered=1,
+    bare=True,
+)
+_FIX = "play the role fabric of the release that wrote it, or a newer one; the file stays"
+
+
+def load(system: System) -> dict[str, State]:
+    """By resource. Raises HostError where the file is damaged, or only a newer release can read it."""
+    text = system.content(PATH)
+    try:
+        found = _FORMS.read(json.loads(text or "{}"))["resources"]
+        if not all(isinstance(one, dict) for one in _levels(found)):
+            raise ValueError("it must have settings by resource and device")
+    except NewerForm as error:
+        raise HostError(f"read {PATH}", str(error), _FIX) from None
+    except (ValueError, KeyError, RecursionError) as error:
+        raise HostError(f"read {PATH}", str(error), "remove it: the settings then stay as they are") from None
+    return t.cast("dict[str, State]", found)
+
+
+def _levels(found: t.Any) -> t.Iterator[t.Any]:
+    """The mapping of resources, then those of their devices, then those of the devices' settings."""
+    yield found
+    for state in found.values():
+        yield state
+        yield from state.values()
+
+
+def remember(system: System, changes: t.Sequence[Change]) -> None:
+    """Note the values before the changes, of settings that are not known yet. Raises HostError."""
+    known = load(system)
+    before = json.dumps(known, indent=2, sort_keys=True)
+    for change in changes:
+        known.setdefault(change.resource, {}).setdefault(change.device, {}).setdefault(change.setting, change.before)
+    if json.dumps(known, indent=2, sort_keys=True) != before:
+        text = json.dumps(_FORMS.write({"resources": known}), indent=2, sort_keys=True)
+        system.install(PATH, text + "\n", "note what the settings were", 0o600)
+
+
+def wanted(system: System, node: Node) -> dict[str, State]:
+    """What to put back, by resource: of the devices that the node still has. Raises HostError, also for a resource that
+    only a newer release has: this one would forget its settings."""
+    notes = load(system)
+    known = {one.name for one in named(system, notes)} | {"boot"}
+    if newer := sorted(set(notes) - known):
+        reason = f"it has settings of {', '.join(newer)}, which this release does not know"
+        raise HostError(f"put back what {PATH} says", reason, _FIX)
+    found: dict[str, State] = {}
+    for resource, state in notes.items():
+        for device, settings in state.items():
+            if device == NODE or device.partition(" ")[0] in node.devices:
+                found.setdefault(resource, {})[device] = settings
+    return found
+
+
+def forget(system: System) -> None:
+    """Remove the notes. Raises HostError."""
+    system.install(PATH, None, "remove the notes of what the settings were")

@@ -1,0 +1,225 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The program that runs this package on a node without Ansible: at boot, and to take back what was not confirmed.
+
+It is this package and C(topology) in one zip file that Python runs, so that a boot goes the same way as a playbook.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import pkgutil
+import sys
+import typing as t
+import zipfile
+
+from ...topology.stored import Forms, NewerForm
+from ..access.system import HostError, System
+from ..engine.resource import NODE, Change, Resource, State
+
+if t.TYPE_CHECKING:
+    from ..engine.node import Node
+
+PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
+DESIRED = "/etc/lanewise/fabric.json"
+#: The first release wrote no number.
+_FORMS = Forms(unnumbered=1)
+UNIT = "lanewise-fabric.service"
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+#: Runs where something needs the network: elsewhere nobody shall wait for it.
+NETWORK_UNIT = "lanewise-fabric-network.service"
+NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
+_PACKAGES = ("host", "topology", "uplinks")
+_NAME = "lanewise_fabric"
+#: Where else a Python may be.
+_OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
+_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 9))"
+_NONE = (
+    "The RDMA and SR-IOV state of this node is not restored: {python} is gone, and there is no other Python from 3.9. "
+    "Install one, or play lanewise.dra.fabric on this node."
+)
+#: The oldest date of a zip file: the same sources make the same file.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+_UNIT_TEXT = """\
+# Written by lanewise.dra.fabric.
+[Unit]
+Description=RDMA and SR-IOV state of this node (lanewise)
+Documentation=file://{desired}
+DefaultDependencies=no
+After=local-fs.target systemd-modules-load.service systemd-sysctl.service systemd-udev-settle.service
+Wants=systemd-udev-settle.service
+Before=network-pre.target kubelet.service lanewise-driver.service
+Wants=network-pre.target
+Conflicts=shutdown.target
+Before=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={start} boot
+TimeoutStartSec=10min
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_NETWORK_UNIT_TEXT = """\
+# Written by lanewise.dra.fabric.
+[Unit]
+Description=RDMA and SR-IOV state of this node that needs its network (lanewise)
+Documentation=file://{desired}
+After={first} network-online.target
+Wants=network-online.target
+Before=kubelet.service lanewise-driver.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={start} network
+TimeoutStartSec=10min
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def archive() -> bytes:
+    """The program, from the sources of the packages as they were imported: a folder or AnsiballZ's zip file."""
+    from . import boot  # so that AnsiballZ takes it along
+
+    base = boot.__name__.rsplit(".", 3)[0]
+    sources = {f"{_NAME}/__init__.py": "", "__main__.py": f"from {_NAME}.host.persist.boot import main\n\nmain()\n"}
+    for package in _PACKAGES:
+        sources.update(_sources(f"{base}.{package}", f"{_NAME}/{package}"))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name in sorted(sources):
+            info = zipfile.ZipInfo(name, _DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            file.writestr(info, sources[name])
+    return content.getvalue()
+
+
+def load(system: System) -> tuple[list[dict[str, t.Any]], dict[str, t.Any]]:
+    """What is to be applied at boot: the rules of NICs and the settings of the node, as JSON; empty without the file.
+    Raises HostError where it is damaged, or only a newer release can read it."""
+    step, fix = f"read {DESIRED}", "play lanewise.dra.fabric on this node, which writes it and the program again"
+    text = system.content(DESIRED)
+    try:
+        found = _FORMS.read(json.loads(text or "{}"))
+        nics, general = found.get("nics", []), found.get("node", {})
+        if not isinstance(nics, list) or not isinstance(general, dict) or not all(map(_is_rule, nics)):
+            raise ValueError("it must have rules (nics) and settings (node)")
+    except NewerForm as error:
+        raise HostError(step, f"a newer release wrote it: {error}", fix) from None
+    except (ValueError, RecursionError) as error:
+        raise HostError(step, f"it is damaged: {error}", fix) from None
+    return nics, general
+
+
+def _is_rule(one: t.Any) -> bool:
+    wanted = {"name": str, "select": dict, "settings": dict}
+    return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in wanted.items())
+
+
+def _sources(package: str, folder: str) -> dict[str, str]:
+    """The sources of a package and of those in it, by their path below `folder`. Raises HostError."""
+    found = importlib.util.find_spec(package)
+    sources = {f"{folder}/__init__.py": ""}
+    for module in pkgutil.iter_modules(found.submodule_search_locations if found else []):
+        name = f"{package}.{module.name}"
+        if module.ispkg:
+            sources.update(_sources(name, f"{folder}/{module.name}"))
+            continue
+        spec = importlib.util.find_spec(name)
+        source = spec.loader.get_source(name) if spec and spec.loader else None  # type: ignore[attr-defined]
+        if source is None:
+            raise HostError("write the program for the boot", f"the source of {name} is not at hand")
+        sources[f"{folder}/{module.name}.py"] = source
+    return sources
+
+
+def unit() -> str:
+    """The systemd unit, ordered before the network and kubelet."""
+    return _UNIT_TEXT.format(desired=DESIRED, start=start(sys.executable))
+
+
+def network_unit() -> str:
+    """The unit for what needs the network: after it is there, and before kubelet."""
+    return _NETWORK_UNIT_TEXT.format(desired=DESIRED, first=UNIT, start=start(sys.executable))
+
+
+def start(python: str, program: str = PROGRAM) -> str:
+    """The command of a unit that runs the program: with the Python that runs now, or another one that is new enough
+    where an update of the system took that one away. Without any it fails, and says so in the journal.
+
+    Quoted for systemd, which makes $ of $$ (systemd.service(5), "Command lines").
+    """
+    first = f'"{python}" ' if python else ""
+    script = (
+        f"for python in {first}{_OTHERS}; do "
+        f'"$$python" -I -c "{_NEW_ENOUGH}" 2>/dev/null && exec "$$python" -I {program} "$$@"; done; '
+        f'echo "{_NONE.format(python=python or "/usr/bin/python3")}" >&2; exit 1'
+    )
+    return f"/bin/sh -c '{script}' lanewise-fabric"
+
+
+class Boot(Resource):
+    """What makes the settings last: the program, what it is to apply, and the units that run it.
+
+    Where C(desired) is empty, nothing is to be applied at boot, and all of it is removed. The second unit is there
+    where C(network) of it is true.
+    """
+
+    name = "boot"
+    boot = False
+
+    def __init__(self, system: System, desired: t.Mapping[str, t.Any]) -> None:
+        super().__init__(system)
+        self._desired = desired
+        self._archive = archive() if desired else b""
+
+    def wanted(self, node: Node) -> State:
+        none = {"network_enabled": None, "network_unit": None}
+        if not self._desired:
+            return {NODE: {**none, "enabled": None, "unit": None, "desired": None, "program": None}}
+        values = {
+            "program": hashlib.sha256(self._archive).hexdigest(),
+            "desired": json.dumps(_FORMS.write(dict(self._desired)), indent=2, sort_keys=True) + "\n",
+            "unit": unit(),
+            "enabled": True,
+        }
+        late = {"network_unit": network_unit(), "network_enabled": True}
+        return {NODE: {**values, **(late if self._desired.get("network") else none)}}
+
+    def read(self, node: Node, wanted: State) -> State:
+        values: dict[str, t.Any] = {"desired": self.system.content(DESIRED)}
+        for before, name, path in (("", UNIT, UNIT_PATH), ("network_", NETWORK_UNIT, NETWORK_UNIT_PATH)):
+            values[f"{before}unit"] = self.system.content(path)
+            wants = f"{path.rpartition('/')[0]}/multi-user.target.wants/{name}"
+            values[f"{before}enabled"] = True if self.system.exists(wants) else None
+        data = self.system.data(PROGRAM)
+        values["program"] = None if data is None else hashlib.sha256(data).hexdigest()
+        return {NODE: values}
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"write what runs at boot ({change.setting})"
+        name, path = (NETWORK_UNIT, NETWORK_UNIT_PATH) if change.setting.startswith("network_") else (UNIT, UNIT_PATH)
+        if change.setting.endswith("enabled"):
+            self.system.command(["systemctl", "enable" if change.after else "disable", name], step)
+        elif change.setting == "program":
+            # an older program cannot be put back; the boot runs the new one on the old settings just as well
+            if change.after is None or change.after == hashlib.sha256(self._archive).hexdigest():
+                self.system.install(PROGRAM, self._archive if change.after else None, step)
+        else:
+            self.system.install(DESIRED if change.setting == "desired" else path, change.after, step)
+            if change.setting != "desired":
+                self.system.command(["systemctl", "daemon-reload"], step)

@@ -1,0 +1,12 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""One file for each host resource: `read`, `plan`, `apply`; `catalogue` has their order.
+
+It imports `access`, `engine` and `topology`. `owner` and `vfs` are shared by several of them. A resource never
+imports `persist`.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,124 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How fast processors run and how deep they sleep (Documentation/admin-guide/pm/cpufreq.rst, cpuidle.rst)."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Refusal, Resource, State
+
+_CPU = "/sys/devices/system/cpu"
+_POLICIES = f"{_CPU}/cpufreq"
+_FILES = {"cpu_governor": "scaling_governor", "cpu_energy_preference": "energy_performance_preference"}
+_OFFERS = {
+    "cpu_governor": "scaling_available_governors",
+    "cpu_energy_preference": "energy_performance_available_preferences",
+}
+
+
+class Cpu(Resource):
+    """C(cpu_governor), C(cpu_energy_preference) and C(cpu_idle_max_latency_us) of the node.
+
+    The value is what all processors have, or a mapping where they differ.
+    """
+
+    name = "cpu"
+    recorded_in = ("/sys/devices/system/cpu/cpufreq",)
+
+    def wanted(self, node: Node) -> State:
+        found: dict[str, t.Any] = {
+            name: node.general[name] for name in _FILES if node.general.get(name) is not None
+        }  # the governor first: it decides which preferences there are
+        limit = node.general.get("cpu_idle_max_latency_us")
+        if limit is not None:
+            for state, latency in self._idle_states().items():
+                found[f"idle state {state}"] = "on" if latency <= limit else "off"
+        return {NODE: found} if found else {}
+
+    def _idle_states(self) -> dict[str, int]:
+        """The states of the first processor that has any, by name, and the time to wake up from each."""
+        for cpu in self._cpus():
+            found = {}
+            for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
+                name = self.system.text(f"{_CPU}/{cpu}/cpuidle/{state}/name")
+                latency = self.system.integer(f"{_CPU}/{cpu}/cpuidle/{state}/latency")
+                if name and latency is not None:
+                    found[name] = latency
+            if found:
+                return found
+        return {}
+
+    def _cpus(self) -> list[str]:
+        return [name for name in self.system.names(_CPU) if re.match(r"^cpu\d+$", name, re.ASCII)]
+
+    def _places(self, setting: str) -> dict[str, str]:
+        """The file of each processor or policy that a setting is about."""
+        if setting in _FILES:
+            found = {
+                name: f"{_POLICIES}/{name}/{_FILES[setting]}"
+                for name in self.system.names(_POLICIES)
+                if re.match(r"^policy\d+$", name, re.ASCII)
+            }
+            return {name: path for name, path in found.items() if self.system.exists(path)}
+        wish = setting[len("idle state ") :]
+        found = {}
+        for cpu in self._cpus():
+            for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
+                if self.system.text(f"{_CPU}/{cpu}/cpuidle/{state}/name") == wish:
+                    found[cpu] = f"{_CPU}/{cpu}/cpuidle/{state}/disable"
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: dict[str, t.Any] = {}
+        for setting in wanted.get(NODE, {}):
+            values = {name: self.system.text(path) for name, path in self._places(setting).items()}
+            if setting not in _FILES:
+                values = {name: "off" if value == "1" else "on" for name, value in values.items()}
+            different = set(values.values())
+            found[setting] = values if len(different) > 1 else next(iter(different), None)
+        return {NODE: found}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        if change.before is None:
+            fix = "set it in the firmware's setup, or in the hypervisor"
+            return Refusal(NODE, change.setting, "the kernel does not govern this processor's power", fix)
+        if change.setting not in _FILES:
+            return None
+        for path in self._places(change.setting).values():
+            folder = path.rpartition("/")[0]
+            offered = (self.system.text(f"{folder}/{_OFFERS[change.setting]}") or "").split()
+            if change.setting == "cpu_energy_preference" and str(change.after).isdigit():
+                continue  # the processor's own scale, 0 to 255
+            for one in change.after.values() if isinstance(change.after, dict) else (change.after,):
+                if one not in offered:
+                    return Refusal(NODE, change.setting, f"there is no {one} here", f"of {', '.join(offered)}")
+        governor = node.general.get("cpu_governor") or self._governor()
+        if change.setting == "cpu_energy_preference" and governor == "performance" and self._active():
+            if change.after not in ("performance", "0", 0):
+                fix = "leave it out, or choose the governor powersave, which does not mean what it says here"
+                message = "with the governor performance the driver takes the preference performance only"
+                return Refusal(NODE, change.setting, message, fix)
+        return None
+
+    def _governor(self) -> str | None:
+        return next((self.system.text(path) for path in self._places("cpu_governor").values()), None)
+
+    def _active(self) -> bool:
+        return any(self.system.text(f"{_CPU}/{one}/status") == "active" for one in ("intel_pstate", "amd_pstate"))
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"set {change.setting} to {change.after}"
+        for name, path in self._places(change.setting).items():
+            value = change.after.get(name) if isinstance(change.after, dict) else change.after
+            if value is None:
+                continue
+            if change.setting not in _FILES:
+                value = "1" if value == "off" else "0"
+            if self.system.text(path) != str(value):
+                self.system.write(path, str(value), step)

@@ -1,0 +1,236 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Data Center Bridging: flow control by priority, traffic classes, DSCP trust, buffers (linux/dcbnl.h)."""
+
+from __future__ import annotations
+
+import errno
+import typing as t
+
+from ..access.system import HostError, System
+from ..engine.node import Node
+from ..engine.resource import Change, Refusal, Resource, State
+from .ethtool import Ethtool
+
+_IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27
+_BY_DSCP = 5
+_TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
+#: Devices keep buffers in cells: what is shown may be this much less than what was asked for.
+_CELL = 256
+SETTINGS = ("trust", "ets", "pfc", "buffer")
+
+
+class Dcb(Resource):
+    """C(dcb) of a PF: C(trust), C(dscp_priorities), C(ets), C(pfc), C(buffer).
+
+    The trust of DSCPs is in the table of applications: a driver trusts them as soon as it has an entry. Of C(ets) and
+    C(buffer), parts that are left out stay as they are.
+    """
+
+    name = "dcb"
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            asked = {name: value for name, value in (settings.get("dcb") or {}).items() if value is not None}
+            one: dict[str, t.Any] = {}
+            if asked.get("trust") == "pcp" or asked.get("trust") == "dscp" or "dscp_priorities" in asked:
+                own = {int(code): int(priority) for code, priority in (asked.get("dscp_priorities") or {}).items()}
+                if asked.get("trust") == "pcp" and own:
+                    raise HostError(
+                        f"set dcb trust of {key}", "dscp_priorities are there, and pcp does not look at them"
+                    )
+                one["trust"] = "pcp" if asked.get("trust") == "pcp" else trust({**_classes(), **own})
+            for name in ("ets", "buffer"):
+                if name in asked:
+                    one[name] = {part: value for part, value in asked[name].items() if value is not None}
+            if "pfc" in asked:
+                one["pfc"] = sorted(set(asked["pfc"]))
+            if one:
+                found[key] = {name: one[name] for name in SETTINGS if name in one}
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key, settings in wanted.items():
+            told = _told(self.system, node.device(key).interface)
+            shown = decoded(told)
+            found[key] = {name: shown.get(name) for name in settings}
+        return found
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        if not isinstance(before, dict) or not isinstance(after, dict):
+            return bool(before == after)
+        return all(_alike(part, before.get(part), value) for part, value in after.items())
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        def refusal(message: str, fix: str = "") -> Refusal:
+            return Refusal(change.device, change.setting, message, fix)
+
+        device = node.device(change.device)
+        if device.physfn:
+            return refusal(f"is a VF, and it is for its PF {device.physfn}", "choose PFs only: type: pf")
+        if change.before is None:
+            return refusal(f"the driver of {device.interface} has no such part of DCB", "leave it out for this NIC")
+        reason = _strange(change.setting, change.after)
+        if reason:
+            return refusal(reason)
+        if change.setting == "pfc" and change.after:
+            pause = Ethtool(self.system).told(device.interface, "pause")[0]
+            planned = (node.settings.get(change.device, {}).get("ethtool") or {}).get("pause") or {}
+            if any(planned.get(way, pause.get(way)) for way in ("rx", "tx")):
+                fix = "switch it off: ethtool: {pause: {rx: false, tx: false}}"
+                return refusal("global pause is on, and takes the place of pause by priority", fix)
+        return None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        return f"lossless traffic of {node.device(change.device)} may lose packets while its buffers are divided anew"
+
+    def apply(self, node: Node, change: Change) -> None:
+        device = node.device(change.device)
+        interface = device.interface
+        step = f"set dcb {change.setting} of {device} to {change.after}"
+        told = _told(self.system, interface)
+        if change.setting not in decoded(told):
+            raise HostError(step, f"the driver of {interface} no longer tells it", "look at 'dmesg'")
+        if change.setting == "trust":
+            self._trust(interface, decoded(told)["trust"], change.after, step)
+            return
+        self._send(interface, _IEEE_SET, (change.setting, changed(told, change.setting, change.after)), step)
+
+    def _trust(self, interface: str, before: str, after: str, step: str) -> None:
+        old, new = _priorities(before), _priorities(after)
+        # new ones first: a driver falls back to PCP while the table is empty
+        self._send_apps(interface, _IEEE_SET, set(new.items()) - set(old.items()), step)
+        gone = set(old.items()) - set(new.items())
+        # a driver may have replaced an entry by the new one of its DSCP
+        self._send_apps(interface, _IEEE_DEL, gone & _apps(_told(self.system, interface)), step)
+
+    def _send_apps(self, interface: str, command: int, entries: set[tuple[int, int]], step: str) -> None:
+        if entries:
+            apps = [
+                ("app", {"selector": _BY_DSCP, "priority": priority, "protocol": code})
+                for code, priority in sorted(entries)
+            ]
+            self._send(interface, command, ("apps", {"attrs": apps}), step)
+
+    def _send(self, interface: str, command: int, part: tuple[str, t.Any], step: str) -> None:
+        kernel = self.system.socket("ROUTE")
+        from ..access import messages
+
+        attributes = [("ifname", interface), ("ieee", {"attrs": [part]})]
+
+        def request() -> None:
+            for answer in messages.exchange(kernel, messages.SET_DCB, messages.Dcb, attributes, cmd=command):
+                status = answer.get_attr("status")
+                if status:  # the error number, as a byte
+                    raise OSError(256 - status, "")
+
+        self.system.ask(step, request)
+
+
+def _told(system: System, interface: str) -> dict[str, t.Any]:
+    """The parts of IEEE 802.1Qaz that a driver tells (C(messages.Dcb)); empty where it has none. Raises HostError."""
+    kernel = system.socket("ROUTE")
+    from ..access import messages
+
+    message = (messages.GET_DCB, messages.Dcb, [("ifname", interface)])
+    try:
+        answers = system.read(f"read dcb of {interface}", lambda: messages.exchange(kernel, *message, cmd=_IEEE_GET))
+    except HostError as error:
+        if error.code == errno.EOPNOTSUPP:
+            return {}
+        raise
+    ieee = answers[0].get_attr("ieee") if answers else None
+    return {one[0]: one[1] for one in ieee["attrs"]} if ieee else {}
+
+
+def decoded(told: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Settings of the state, of the kernel's parts; those that a driver does not tell are left out."""
+    found: dict[str, t.Any] = {}
+    if told:
+        found["trust"] = trust(dict(sorted(_apps(told))))
+    if "pfc" in told:
+        found["pfc"] = [priority for priority in range(8) if told["pfc"]["enabled"] >> priority & 1]
+    if "ets" in told:
+        ets = {part: list(told["ets"][part]) for part in ("priority_tc", "tsa", "bandwidth")}
+        found["ets"] = {**ets, "tsa": [_TSA.get(one, str(one)) for one in ets["tsa"]]}
+    if "buffer" in told:
+        found["buffer"] = {part: list(told["buffer"][part]) for part in ("priority_buffer", "size")}
+    return found
+
+
+def changed(told: t.Mapping[str, t.Any], setting: str, value: t.Any) -> dict[str, t.Any]:
+    """The kernel's part with a setting of the state in it."""
+    fields = {name: one for name, one in told[setting].items() if name not in ("header", "attrs", "value")}
+    if setting == "pfc":
+        return {**fields, "enabled": sum(1 << priority for priority in value)}
+    by_name = {name: code for code, name in _TSA.items()}
+    new = {part: tuple(by_name[one] if one in by_name else int(one) for one in value[part]) for part in value}
+    return {**fields, **new}
+
+
+def _apps(told: t.Mapping[str, t.Any]) -> set[tuple[int, int]]:
+    """DSCPs and their priorities in the table of applications."""
+    apps = told["apps"].get_attrs("app") if "apps" in told else ()
+    return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
+
+
+def trust(priorities: t.Mapping[int, int]) -> str:
+    """As text: C(pcp) for no entries, else the ranges of DSCPs with their priorities: C(dscp 0-7:0 8-15:1)."""
+    runs: list[list[int]] = []
+    for code, priority in sorted(priorities.items()):
+        if runs and runs[-1][1] == code - 1 and runs[-1][2] == priority:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code, priority])
+    texts = [f"{first}-{last}:{priority}" if last > first else f"{first}:{priority}" for first, last, priority in runs]
+    return " ".join(["dscp", *texts]) if texts else "pcp"
+
+
+def _priorities(text: str) -> dict[int, int]:
+    """What :func:`trust` made a text of."""
+    found: dict[int, int] = {}
+    for part in text.split()[1:]:
+        codes, _colon, priority = part.partition(":")
+        first, _dash, last = codes.partition("-")
+        found.update({code: int(priority) for code in range(int(first), int(last or first) + 1)})
+    return found
+
+
+def _classes() -> dict[int, int]:
+    """The priority of each DSCP by its class selector, as devices have it by themselves."""
+    return {code: code >> 3 for code in range(64)}
+
+
+def _alike(part: str, before: t.Any, after: t.Any) -> bool:
+    if part != "size" or not isinstance(before, list):
+        return bool(before == after)
+    return len(before) == len(after) and all(0 <= want - have < _CELL for have, want in zip(before, after))
+
+
+def _strange(setting: str, value: t.Any) -> str:
+    """Why a wanted value makes no sense; empty where it does."""
+    if setting == "pfc":
+        return "" if all(0 <= one <= 7 for one in value) else "priorities are 0 to 7"
+    if setting == "trust":
+        bad = [f"{code}: {one}" for code, one in _priorities(value).items() if code > 63 or not 0 <= one <= 7]
+        return f"{bad[0]} is no DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
+    for part, numbers in value.items():
+        if len(numbers) != 8:
+            return f"{part} has {len(numbers)} values, and 8 are needed"
+        top = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
+        if top is not None and not all(0 <= one <= top for one in numbers):
+            return f"values of {part} are 0 to {top}"
+    names = [one for one in value.get("tsa", ()) if one not in _TSA.values()]
+    if names:
+        return f"{names[0]} is no tsa: {', '.join(_TSA.values())}"
+    shared = [one for one, kind in zip(value.get("bandwidth", ()), value.get("tsa", ())) if kind == "ets"]
+    return (
+        f"bandwidth of classes with ets is {sum(shared)} in all, and 100 is needed"
+        if shared and sum(shared) != 100
+        else ""
+    )

@@ -1,0 +1,132 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Mode of the switch between a PF and its VFs (Documentation/networking/devlink/devlink-eswitch-attr.rst)."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..access import devlink
+from ..access.system import HostError
+from ..access.usage import users
+from ..engine.node import Node
+from ..engine.resource import Change, Refusal, Resource, State
+from .vf_driver import beside, put_back
+from .vfs import VFS_AFTER_MODE, address, made_anew, number_of_vfs
+
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+#: Drivers that want the VFs to be there, and without a driver of the node, when the mode changes.
+_VFS_UNBOUND = ("mlx5_core",)
+#: Drivers that change the mode whatever the VFs do.
+_VFS_AS_THEY_ARE = ("bnxt_en",)
+_FIX = "take the PF out of its bond or bridge and remove its tc rules first; 'dmesg' has the driver's reason"
+
+
+class Eswitch(Resource):
+    """C(eswitch_mode) of a PF: C(legacy) or C(switchdev). It stands after the number of VFs."""
+
+    name = "eswitch"
+    renews = True
+
+    def wanted(self, node: Node) -> State:
+        return {
+            key: {"eswitch_mode": settings["eswitch_mode"]}
+            for key, settings in node.settings.items()
+            if settings.get("eswitch_mode") and not settings.get("externally_managed")
+        }
+
+    def read(self, node: Node, wanted: State) -> State:
+        return {key: {"eswitch_mode": devlink.eswitch_mode(self.system, key)} for key in wanted}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        device = node.device(change.device)
+
+        def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
+            return Refusal(change.device, change.setting, message, fix, drain)
+
+        if device.physfn:
+            return refusal(f"is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+        if change.before is None:
+            if change.after == "legacy":
+                return refusal("the driver offers no choice: it is legacy", "leave eswitch_mode out for this NIC")
+            return refusal("the driver offers no switchdev mode", "leave eswitch_mode out for this NIC")
+        if device.driver not in (*VFS_AFTER_MODE, *_VFS_UNBOUND, *_VFS_AS_THEY_ARE):
+            known = ", ".join((*_VFS_UNBOUND, *VFS_AFTER_MODE, *_VFS_AS_THEY_ARE))
+            return refusal(f"in which order {device.driver} wants VFs and mode is not known", f"it is of {known}")
+        for vf in device.vfs:
+            reason = users(self.system, vf)
+            if reason:
+                return refusal(f"its VF {vf} is in use: {reason}", "drain the node first", drain=True)
+        return None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        device = node.device(change.device)
+        count = number_of_vfs(self.system, change.device)
+        text = f"the interface of {device} is made anew"
+        if count and not made_anew(self.system, node, change.device):
+            text += f", and its {count} VFs leave their drivers"
+        elif count:
+            text += f", and all its {count} VFs"
+        return text
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        return {
+            "num_vfs": number_of_vfs(self.system, change.device),
+            **beside(self.system, node, change.device),
+        }
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        count = beside["num_vfs"]
+        if number_of_vfs(self.system, change.device) != count:
+            path = f"{_DEVICES}/{change.device}/sriov_numvfs"
+            self.system.write(path, str(count), f"make the {count} VFs of {change.device} again")
+            node.refresh()
+        put_back(self.system, node, change.device, {name: one for name, one in beside.items() if name != "num_vfs"})
+
+    def apply(self, node: Node, change: Change) -> None:
+        device = node.device(change.device)
+        step = f"set eswitch_mode of {device} to {change.after}"
+        if device.driver in VFS_AFTER_MODE:
+            self._without_vfs(change, step)
+        elif device.driver in _VFS_UNBOUND:
+            self._with_vfs_unbound(change, step)
+        else:
+            devlink.set_eswitch_mode(self.system, change.device, change.after, step, _FIX)
+
+    def _without_vfs(self, change: Change, step: str) -> None:
+        path = f"{_DEVICES}/{change.device}/sriov_numvfs"
+        count = number_of_vfs(self.system, change.device)
+        if count:
+            self.system.write(path, "0", f"{step}, and remove its VFs for that")
+        try:
+            devlink.set_eswitch_mode(self.system, change.device, change.after, step, _FIX)
+        finally:
+            if count:
+                self._again(path, str(count), f"make the {count} VFs again, to {step}")
+
+    def _with_vfs_unbound(self, change: Change, step: str) -> None:
+        bound = []
+        for number in range(number_of_vfs(self.system, change.device)):
+            vf = address(self.system, change.device, number)
+            driver = self.system.link(f"{_DEVICES}/{vf}/driver")
+            if vf and driver in _VFS_UNBOUND:
+                bound.append((vf, driver))
+        try:
+            for vf, driver in bound:
+                self.system.write(f"{_DRIVERS}/{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")
+            devlink.set_eswitch_mode(self.system, change.device, change.after, step, _FIX)
+        finally:
+            for vf, driver in bound:
+                if not self.system.exists(f"{_DEVICES}/{vf}/driver"):
+                    self._again(f"{_DRIVERS}/{driver}/bind", vf, f"start the driver of {vf} again, to {step}")
+
+    def _again(self, path: str, value: str, step: str) -> None:
+        """Put back what had to go for a moment; tried twice, since the mode alone would not show that it is missing."""
+        try:
+            self.system.write(path, value, step)
+        except HostError:
+            self.system.write(path, value, step)

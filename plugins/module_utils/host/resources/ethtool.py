@@ -1,0 +1,158 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Rings, channels, interrupt coalescing, pause frames, features and private flags (linux/ethtool_netlink.h)."""
+
+from __future__ import annotations
+
+import errno
+import typing as t
+
+from ..access.system import HostError
+from ..engine.node import Node
+from ..engine.resource import Change, Refusal, Resource, State
+
+#: By group: numbers and switches. In this order they are made.
+_NUMBERS = {
+    # driver changes of queues come first: they may reset what stands on them
+    "channels": ("rx", "tx", "other", "combined"),
+    "rings": ("rx", "rx_mini", "rx_jumbo", "tx"),
+    "coalesce": (
+        # adaptive first: while it is on, drivers choose the rest by themselves
+        *("adaptive_rx", "adaptive_tx"),
+        *("rx_usecs", "rx_frames", "rx_usecs_irq", "rx_frames_irq"),
+        *("tx_usecs", "tx_frames", "tx_usecs_irq", "tx_frames_irq"),
+        *("cqe_mode_tx", "cqe_mode_rx"),
+    ),
+    "pause": ("autoneg", "rx", "tx"),
+}
+#: By group of switches with names of the driver: the attribute that sets them.
+_SWITCHES = {"features": "wanted", "private_flags": "active"}
+#: Answer a change with whether it is done only.
+_OMIT_REPLY = 2
+_NAMES = {"cqe_mode_tx": "TX CQE mode", "cqe_mode_rx": "RX CQE mode"}
+#: Changing these makes most drivers take their queues down and up.
+_INTERRUPTING = ("channels", "rings")
+
+
+class Ethtool(Resource):
+    """C(ethtool) of a NIC's interface, by group and name. A number beyond what the device tells is refused."""
+
+    name = "ethtool"
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            asked = settings.get("ethtool") or {}
+            for group in (*_NUMBERS, *_SWITCHES):
+                given = {name: value for name, value in (asked.get(group) or {}).items() if value is not None}
+                known = list(_NUMBERS[group]) if group in _NUMBERS else sorted(given)
+                strange = sorted(set(given) - set(known))
+                if strange:
+                    fix = f"use {', '.join(known)}"
+                    raise HostError(f"set ethtool {group} of {key}", f"{strange[0]} is not known", fix)
+                for name in known:
+                    if name in given:
+                        found.setdefault(key, {})[f"{group}.{name}"] = given[name]
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key, settings in wanted.items():
+            interface = node.device(key).interface
+            groups = dict.fromkeys(setting.partition(".")[0] for setting in settings)
+            told = {group: self.told(interface, group)[0] for group in groups}
+            found[key] = {}
+            for setting in settings:
+                group, _dot, name = setting.partition(".")
+                found[key][setting] = told[group].get(name)
+        return found
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        group, _dot, name = change.setting.partition(".")
+        interface = node.device(change.device).interface
+        values, limits = self.told(interface, group)
+        if change.before is None:
+            kinds = ", ".join(sorted(values)) or "none"
+            message = f"the driver of {interface} has no {group.rstrip('s')} {_NAMES.get(name, name)}"
+            return Refusal(change.device, change.setting, message, f"it has {kinds}")
+        limit = limits.get(name)
+        if group in _SWITCHES:
+            if limit:
+                return None
+            message = f"the driver of {interface} does not let it be changed"
+            return Refusal(change.device, change.setting, message, "leave it out for this NIC")
+        if limit is not None and change.after > limit:
+            message = f"{change.after} is more than {interface} has"
+            return Refusal(change.device, change.setting, message, f"ask for {limit} at most")
+        return None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        if change.setting.partition(".")[0] not in _INTERRUPTING:
+            return ""
+        return f"traffic of {node.device(change.device)} stops while the driver makes its queues anew"
+
+    def apply(self, node: Node, change: Change) -> None:
+        group, _dot, name = change.setting.partition(".")
+        device = node.device(change.device)
+        step = f"set ethtool {group} {name} of {device} to {change.after}"
+        value = change.after
+        if group in _SWITCHES:
+            bit = [("ETHTOOL_A_BITSET_BIT_NAME", name), *([("ETHTOOL_A_BITSET_BIT_VALUE", True)] if value else [])]
+            bits = {"attrs": [("ETHTOOL_A_BITSET_BITS_BIT", {"attrs": bit})]}
+            name, value = _SWITCHES[group], {"attrs": [("ETHTOOL_A_BITSET_BITS", bits)]}
+        kernel = self.system.socket("ethtool")
+        from ..access import messages
+
+        command, message = messages.ETHTOOL[group]
+        attributes = [_header(device.interface, _OMIT_REPLY), (name, value)]
+        fix = "RDMA uses the queues: unload the RDMA driver first" if group == "channels" else ""
+        self.system.ask(
+            step,
+            lambda: messages.generic(kernel, command + 1, message, attributes, change=True),
+            fix if device.rdma_devices else "",
+        )
+
+    def told(self, interface: str, group: str) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+        """What the driver has of a group, and the largest values, or of switches whether they can be changed."""
+        try:
+            kernel = self.system.socket("ethtool")
+            from ..access import messages
+
+            command, message = messages.ETHTOOL[group]
+            answers = self.system.read(
+                f"read ethtool {group} of {interface}",
+                lambda: messages.generic(kernel, command, message, [_header(interface)]),
+            )
+        except HostError as error:
+            if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6; the driver has none of it
+                return {}, {}
+            raise
+        told = {one[0]: one[1] for one in answers[0]["attrs"]} if answers else {}
+        if group in _NUMBERS:
+            values = {name: told[name] for name in _NUMBERS[group] if name in told}
+            return values, {name: told[f"{name} max"] for name in values if f"{name} max" in told}
+        bits = _set(told.get("active"))
+        if group == "private_flags":
+            return bits, dict.fromkeys(bits, True)
+        changeable, fixed = _set(told.get("changeable")), _set(told.get("fixed"))
+        known = {*bits, *changeable, *fixed}
+        can = {name: changeable.get(name, False) and not fixed.get(name) for name in known}
+        return {name: bits.get(name, False) for name in known}, can
+
+
+def _header(interface: str, flags: int = 0) -> tuple[str, t.Any]:
+    attributes = [("ETHTOOL_A_HEADER_DEV_NAME", interface), ("ETHTOOL_A_HEADER_FLAGS", flags)]
+    return "header", {"attrs": attributes}
+
+
+def _set(bitset: t.Any) -> dict[str, bool]:
+    """The bits with names of a bitset, and whether each is set. In a set without a mask only those set are told."""
+    bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
+    no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
+    return {
+        bit.get_attr("ETHTOOL_A_BITSET_BIT_NAME"): no_mask or bit.get_attr("ETHTOOL_A_BITSET_BIT_VALUE") is not None
+        for bit in (bits.get_attrs("ETHTOOL_A_BITSET_BITS_BIT") if bits else ())
+    }

@@ -1,0 +1,162 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""NVIDIA ConnectX firmware settings (mstconfig(1), of the package mstflint)."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access.system import System
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Plan, Refusal, Resource, State
+
+_PROGRAM = "mstconfig"
+_NVIDIA = "15b3"
+_NAME = re.compile(r"^[A-Z][A-Z0-9_]*$", re.ASCII)
+_COLUMNS = re.compile(r"^Configurations:\s+(.*)$")
+_ROW = re.compile(r"^\s*\*?\s+([A-Z][A-Z0-9_]*(?:\[\S+\])?)\s+(\S.*)$", re.ASCII)
+_NUMBERED = re.compile(r"^(?:.*\()?(-?\d+|0x[0-9a-fA-F]+)\)?$", re.ASCII)
+#: Where is noted in which boot a setting was written, to tell a reboot that is due from one that has not helped.
+NOTES = "/var/lib/lanewise/firmware-boot"
+
+
+def parse(text: str) -> dict[str, dict[str, str]]:
+    """The settings of C(mstconfig -e query): default, current and next value of each.
+
+    Firmware that tells one column only has it as C(next). Values are as printed: C(True(1)), C(ETH(2)), C(16).
+    """
+    found: dict[str, dict[str, str]] = {}
+    columns: list[str] = []
+    for line in text.splitlines():
+        header = _COLUMNS.match(line)
+        if header:
+            columns = [one.lower() for one in re.sub(r"Next Boot", "Next", header.group(1)).split()]
+            continue
+        row = _ROW.match(line)
+        if not columns or not row:
+            continue
+        cells = row.group(2).split()
+        if len(cells) == len(columns):
+            found[row.group(1)] = dict(zip(columns, cells))
+    return found
+
+
+def plain(value: t.Any) -> str:
+    """A value without its name, so that C(True), C(1) and C(True(1)) are one, and C(2) and C(ETH(2))."""
+    text = str(value).strip()
+    if text.lower() in ("true", "false"):
+        return "1" if text.lower() == "true" else "0"
+    match = _NUMBERED.match(text)
+    return str(int(match.group(1), 0)) if match else text.upper()
+
+
+class Firmware(Resource):
+    """C(firmware) of a PF: a mapping of settings to values, as C(mstconfig) names them.
+
+    The firmware takes a value for the next boot of the card. What ports of a card share, NUM_OF_VFS for one, must be
+    the same in the rules for them.
+    """
+
+    name = "firmware"
+    boot = False
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self._tables: dict[str, dict[str, dict[str, str]]] = {}
+
+    def wanted(self, node: Node) -> State:
+        found = {key: dict(one["firmware"]) for key, one in node.settings.items() if one.get("firmware")}
+        return t.cast("State", found)
+
+    def _table(self, address: str, anew: bool = False) -> dict[str, dict[str, str]]:
+        if anew or address not in self._tables:
+            argv = [_PROGRAM, "-d", address, "-e", "query"]
+            fix = "install mstflint; a card in a restricted host refuses (mstprivhost)"
+            self._tables[address] = parse(self.system.query(argv, f"read the firmware settings of {address}", fix))
+        return self._tables[address]
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key, settings in wanted.items():
+            device = node.devices.get(key)
+            if device is None or device.address is None or device.vendor_id != _NVIDIA or device.physfn:
+                continue
+            table = self._table(key, anew=True)
+            found[key] = {name: table.get(name, {}).get("next") for name in settings}
+        return found
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        if before is None or after is None:
+            return before is after
+        one, other = plain(before), plain(after)
+        return one == other or str(before).partition("(")[0].upper() == other
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        device = node.device(change.device)
+        if device.vendor_id != _NVIDIA or device.address is None:
+            return Refusal(change.device, change.setting, "is no NVIDIA NIC", "choose with vendor_id: 15b3")
+        if device.physfn:
+            return Refusal(change.device, change.setting, f"is a VF, of {device.physfn}", "choose PFs: type: pf")
+        if not _NAME.match(change.setting.partition("[")[0]):
+            return Refusal(change.device, change.setting, "is no name of a firmware setting")
+        if change.before is None:
+            fix = "names are in 'mstconfig query'; some show after ADVANCED_PCI_SETTINGS is set and the card was reset"
+            return Refusal(change.device, change.setting, "this card's firmware has no such setting", fix)
+        for other, settings in node.settings.items():
+            wish = (settings.get("firmware") or {}).get(change.setting)
+            if wish is None or other == change.device or not _same_card(other, change.device):
+                continue
+            if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, wish, change.after):
+                message = f"{other} of the same card wants {wish}: the ports share it"
+                return Refusal(change.device, change.setting, message, "want the larger of both for each")
+        return None
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As of any resource; besides, a value that a boot has not brought is refused, not waited for."""
+        wanted = self.wanted(node) if wanted is None else wanted
+        plan = super().plan(node, wanted)
+        noted = self.system.text(NOTES)
+        if wanted and plan.reboot and not plan.changes and noted and noted != self._boot():
+            for reason in plan.reboot:
+                message = f"the node was booted since it was written, and {reason}"
+                fix = "some cards take it at a power cycle or 'mstfwreset' only; BlueField in DPU mode needs the former"
+                plan.refusals.append(Refusal(NODE, "firmware", message, fix))
+            plan.reboot.clear()
+        return plan
+
+    def _boot(self) -> str:
+        return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
+
+    def pending(self, node: Node, wanted: State, state: State) -> list[str]:
+        reasons = []
+        for key, settings in wanted.items():
+            table = self._tables.get(key, {})
+            for name, wish in settings.items():
+                row = table.get(name, {})
+                if not self.same(name, row.get("next"), wish) or "current" not in row:
+                    continue  # a change is planned, or old firmware does not tell
+                if not self.same(name, row["current"], wish):
+                    reasons.append(f"the firmware of {key} runs with {name}={row['current']}, not {wish}")
+        return reasons
+
+    def after_reboot(self, change: Change) -> str:
+        row = self._tables.get(change.device, {}).get(change.setting, {})
+        if "current" in row and self.same(change.setting, row["current"], change.after):
+            return ""
+        return f"the firmware of {change.device} takes {change.setting}={change.after} when the card is reset"
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"set {change.setting} of {change.device} to {change.after}"
+        value = plain(change.after)
+        argv = [_PROGRAM, "-y", "-d", change.device, "set", f"{change.setting}={value}"]
+        self.system.command(argv, step, "the value may be beyond what the card takes: 'mstconfig show_confs'")
+        if self.system.text(NOTES) != self._boot():
+            self.system.install(NOTES, self._boot() + "\n", "note the boot in which firmware was changed")
+
+
+def _same_card(one: str, other: str) -> bool:
+    return one.rpartition(".")[0] == other.rpartition(".")[0]

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Huge pages of each NUMA node (Documentation/admin-guide/mm/hugetlbpage.rst)."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+from ..access.system import HostError
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Refusal, Resource, State
+from .kubelet import Kubelet
+
+_NODES = "/sys/devices/system/node"
+_SIZE = re.compile(r"^(\d+)([KMG])$", re.ASCII)
+_KILOBYTES = {"K": 1, "M": 1024, "G": 1024 * 1024}
+_SETTING = re.compile(r"^hugepages (\w+) on NUMA node (\d+)$", re.ASCII)
+
+
+def kilobytes(size: str) -> int:
+    """Of a size such as C(2M) or C(1G). Raises HostError."""
+    match = _SIZE.match(size)
+    if not match:
+        raise HostError("set huge pages", f"{size!r} is no size of a page", "say 2M or 1G, say")
+    return int(match.group(1)) * _KILOBYTES[match.group(2)]
+
+
+class Hugepages(Resource):
+    """C(hugepages) of the node: a list of C(size), C(count) for each NUMA node, and C(numa_nodes).
+
+    Without C(numa_nodes) all nodes with processors are meant: nodes of a GPU's memory have none, and pages there would
+    be taken from the GPU.
+    """
+
+    name = "hugepages"
+    recorded_in = ("/sys/devices/system/node/node0/hugepages",)
+
+    def wanted(self, node: Node) -> State:
+        found: dict[str, t.Any] = {}
+        for one in node.general.get("hugepages") or []:
+            kilobytes(one["size"])
+            numa_nodes = one.get("numa_nodes")
+            for number in self._with_processors() if numa_nodes is None else numa_nodes:
+                found[f"hugepages {one['size']} on NUMA node {number}"] = one["count"]
+        return {NODE: found} if found else {}
+
+    def _with_processors(self) -> list[int]:
+        names = [name for name in self.system.names(_NODES) if re.match(r"^node\d+$", name, re.ASCII)]
+        return sorted(int(name[4:]) for name in names if self.system.text(f"{_NODES}/{name}/cpulist"))
+
+    @staticmethod
+    def _parts(setting: str) -> tuple[int, str]:
+        """The size of a page in kilobytes, and the number of the NUMA node. Raises HostError."""
+        match = _SETTING.match(setting)
+        if not match:
+            raise HostError("set huge pages", f"{setting!r} names no size and NUMA node")
+        return kilobytes(match.group(1)), match.group(2)
+
+    def _folder(self, setting: str) -> str:
+        size, number = self._parts(setting)
+        return f"{_NODES}/node{number}/hugepages/hugepages-{size}kB"
+
+    def read(self, node: Node, wanted: State) -> State:
+        numbers = {one: self.system.integer(f"{self._folder(one)}/nr_hugepages") for one in wanted.get(NODE, {})}
+        return {NODE: numbers}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        folder = self._folder(change.setting)
+        if change.before is None:
+            parent = folder.rpartition("/")[0]
+            sizes = ", ".join(_shown(name) for name in self.system.names(parent))
+            if not sizes:
+                return Refusal(NODE, change.setting, "the node shows no such NUMA node with huge pages")
+            fix = f"of these sizes: {sizes}"
+            return Refusal(NODE, change.setting, "this processor or kernel has no pages of that size", fix)
+        if change.after < change.before:
+            used = change.before - (self.system.integer(f"{folder}/free_hugepages") or 0)
+            if change.after < used:
+                fix = "drain the node first, or ask for no fewer"
+                return Refusal(NODE, change.setting, f"{used} of {change.before} are in use", fix, drain=True)
+        state = self._unfit_state(change)
+        if state:
+            fix = f"drain the node, remove {state}, run again, and restart kubelet before the node takes pods"
+            message = "kubelet's Static memory manager has another number, and kubelet would not start over its state"
+            return Refusal(NODE, change.setting, message, fix)
+        return None
+
+    def _unfit_state(self, change: Change) -> str:
+        """The state of kubelet's Static memory manager where it has another number of pages; empty where none has.
+
+        At boot the number that a run has set is as kubelet found it then, and fits.
+        """
+        path = f"{Kubelet(self.system).root()}/memory_manager_state"
+        size, number = self._parts(change.setting)
+        resource = f"hugepages-{_shown(f'hugepages-{size}kB')}i"
+        try:
+            state = json.loads(self.system.content(path) or "{}")
+            if state.get("policyName") != "Static":
+                return ""
+            pages = state["machineState"].get(number, {}).get("memoryMap", {}).get(resource, {})
+            return "" if pages.get("total", 0) == change.after * size * 1024 else path
+        except (ValueError, KeyError, AttributeError):
+            return ""  # what kubelet cannot read either keeps it from starting anyway
+
+    def apply(self, node: Node, change: Change) -> None:
+        path = f"{self._folder(change.setting)}/nr_hugepages"
+        step = f"set {change.setting} to {change.after}"
+        self.system.write(path, str(change.after), step)
+        got = self.system.integer(path)
+        if got == change.after:
+            return
+        size = change.setting.split()[1]
+        fix = "reboot: memory is whole then; or let something on that NUMA node end"
+        if kilobytes(size) >= kilobytes("1G"):
+            fix = f"take them at boot: kernel_args: [hugepagesz={size}, hugepages=NUMBER FOR ALL NUMA NODES]"
+        raise HostError(step, f"the kernel found room for {got}", fix)
+
+
+def _shown(name: str) -> str:
+    number = int(name[len("hugepages-") : -len("kB")])
+    for unit in ("G", "M"):
+        if number % _KILOBYTES[unit] == 0:
+            return f"{number // _KILOBYTES[unit]}{unit}"
+    return f"{number}K"

@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Sysctls of single interfaces (Documentation/networking/ip-sysctl.rst, conf/interface)."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..engine.node import Node
+from ..engine.resource import Change, Plan, Refusal, Resource, State
+
+_FAMILIES = ("ipv4", "ipv6")
+_NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
+#: IPv4 settings of which the larger of the interface's and C(all)'s counts (include/linux/inetdevice.h, MAXCONF).
+_LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
+#: Those that are on where either is (ORCONF), and those that are on only where both are (ANDCONF).
+_EITHER = (
+    *("accept_local", "arp_filter", "log_martians", "promote_secondaries", "proxy_arp", "route_localnet"),
+    *("secure_redirects", "send_redirects", "shared_media", "src_valid_mark"),
+)
+_BOTH = ("accept_source_route", "bootp_relay")
+
+
+class InterfaceSysctls(Resource):
+    """C(sysctls) of a NIC's interface, by family and name: C(net.FAMILY.conf.INTERFACE.NAME).
+
+    A value that has no effect because C(all) decides is refused, and not written in vain.
+    """
+
+    name = "interface_sysctls"
+    recorded_in = ("/proc/sys/net",)
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            for family in _FAMILIES:
+                for name, value in (settings.get("sysctls", {}).get(family) or {}).items():
+                    found.setdefault(key, {})[f"{family}.{name}"] = _shown(value)
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key, settings in wanted.items():
+            interface = node.device(key).interface
+            found[key] = {setting: _shown(self._text(interface, setting)) for setting in settings}
+        return found
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        plan = super().plan(node, wanted)
+        refused = {(one.device, one.setting) for one in plan.refusals}
+        for key, settings in (self.wanted(node) if wanted is None else {}).items():
+            for setting, value in settings.items():
+                refusal = self._in_vain(node, key, setting, value)
+                if refusal and (key, setting) not in refused:
+                    plan.refusals.append(refusal)
+        return plan
+
+    def _in_vain(self, node: Node, key: str, setting: str, value: t.Any) -> Refusal | None:
+        """What is wanted of an interface, when all interfaces together decide otherwise."""
+        interface = node.device(key).interface
+        family, _dot, name = setting.partition(".")
+        if not _NAME.fullmatch(name) or self._text(interface, setting) is None:
+            message = f"{interface} has no net.{family}.conf.{interface}.{name}"
+            fix = "is the name right, and " + ("IPv6 on?" if family == "ipv6" else "is it one of this kernel?")
+            return Refusal(key, setting, message, fix)
+        if family != "ipv4" or name not in (*_LARGER, *_EITHER, *_BOTH):
+            return None
+        for_all = f"net.ipv4.conf.all.{name}"
+        planned = (node.general.get("sysctl") or {}).get(for_all)
+        decides = _shown(planned if planned is not None else self._text("all", setting))
+        if not isinstance(decides, int) or not isinstance(value, int):
+            return None
+        if name in _BOTH:
+            in_vain, wants = value > 0 and not decides, 1
+        else:
+            in_vain, wants = (decides > value if name in _LARGER else bool(decides) and not value), value
+        if not in_vain:
+            return None
+        message = f"{value} has no effect on {interface}, since {for_all} is {decides}"
+        return Refusal(key, setting, message, f"set {for_all} to {wants} in the node's sysctl")
+
+    def apply(self, node: Node, change: Change) -> None:
+        device = node.device(change.device)
+        step = f"set {change.setting} of {device} to {change.after}"
+        self.system.write(_path(device.interface, change.setting), str(change.after), step)
+
+    def _text(self, interface: str, setting: str) -> str | None:
+        return self.system.text(_path(interface, setting))
+
+
+def _path(interface: str, setting: str) -> str:
+    family, _dot, name = setting.partition(".")
+    return f"/proc/sys/net/{family}/conf/{interface}/{name}"
+
+
+def _shown(value: t.Any) -> t.Any:
+    """A value as the kernel shows it: a number where it is one, else text."""
+    if value is None:
+        return None
+    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text

@@ -1,0 +1,123 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""CPUs that serve the interrupts of a NIC (Documentation/core-api/irq/irq-affinity.rst)."""
+
+from __future__ import annotations
+
+import errno
+import re
+import typing as t
+
+from ...topology import cpuset
+from ..access.system import HostError, System
+from ..engine.node import Node
+from ..engine.resource import Change, Refusal, Resource, State
+
+_DEVICES = "/sys/bus/pci/devices"
+LOCAL, SPREAD = "local", "spread"
+_FIX = "where no space is left, these CPUs have no free vectors: use fewer channels; else look at 'dmesg'"
+
+
+class Irq(Resource):
+    """C(irq_affinity) of a NIC, to the CPUs of its NUMA node: C(local) each interrupt to all of them, C(spread) to one
+    each, in turn.
+
+    The state before is the CPUs of each interrupt; what is wanted is named by its CPUs, since interrupts are made anew
+    where the number of queues changes. Interrupts that the kernel manages by itself are left to it.
+    """
+
+    name = "irq"
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self._managed: set[str] = set()
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            way = settings.get("irq_affinity")
+            if way:
+                found[key] = {"irq_affinity": {way: self._local(node, key)}}
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        return {key: {"irq_affinity": self._present(key)} for key in wanted}
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        expected = _expected(sorted(before, key=int), after)
+        return all(before[irq] == cpus for irq, cpus in expected.items() if irq in before and irq not in self._managed)
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        driver = node.device(change.device).driver or ""
+        balancer = self._balancer()
+        if balancer is None or _banned(balancer, driver, list(change.before)):
+            return None
+        fix = f"stop and disable irqbalance, or start it with --banmod={driver}"
+        return Refusal(change.device, change.setting, "irqbalance runs, and would move them again", fix)
+
+    def apply(self, node: Node, change: Change) -> None:
+        device = node.device(change.device)
+        present = self._present(change.device)
+        for irq, cpus in _expected(sorted(present, key=int), change.after).items():
+            if present.get(irq) in (None, cpus):
+                continue
+            try:
+                self.system.write(_path(irq), cpus, f"let CPUs {cpus} serve interrupt {irq} of {device}", _FIX)
+            except HostError as error:
+                if error.code != errno.EIO:
+                    raise
+                self._managed.add(irq)  # older kernels tell so only now
+
+    def _present(self, key: str) -> dict[str, str]:
+        """The CPUs of each interrupt of a device that is not managed by the kernel."""
+        found = {}
+        for irq in self.system.names(f"{_DEVICES}/{key}/msi_irqs"):
+            cpus = self.system.text(_path(irq))
+            if cpus and (self.system.mode(_path(irq)) or 0) & 0o200:
+                found[irq] = cpus
+        return found
+
+    def _local(self, node: Node, key: str) -> str:
+        device = node.device(key)
+        step = f"set irq_affinity of {device}"
+        if device.address is None:
+            raise HostError(step, "it has no interrupts of its own", "choose NICs with a PCI address")
+        if device.numa_node is None:
+            raise HostError(step, "the machine does not tell its NUMA node", "leave irq_affinity out for it")
+        cpus = self.system.text(f"/sys/devices/system/node/node{device.numa_node}/cpulist")
+        if not cpus:
+            raise HostError(step, f"NUMA node {device.numa_node} has no CPUs", "leave irq_affinity out for it")
+        return cpus
+
+    def _balancer(self) -> list[str] | None:
+        """The command line of irqbalance where it runs."""
+        for process in self.system.names("/proc"):
+            if process.isdigit() and self.system.text(f"/proc/{process}/comm") == "irqbalance":
+                return [one for one in (self.system.content(f"/proc/{process}/cmdline") or "").split("\0") if one]
+        return None
+
+
+def _path(irq: str) -> str:
+    return f"/proc/irq/{irq}/smp_affinity_list"
+
+
+def _expected(irqs: t.Sequence[str], after: t.Mapping[str, str]) -> dict[str, str]:
+    """The CPUs of each interrupt, of a way and its CPUs or of what was noted before."""
+    if LOCAL in after:
+        return dict.fromkeys(irqs, after[LOCAL])
+    if SPREAD in after:
+        bits = cpuset.from_list(after[SPREAD]) or 1
+        cpus = [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
+        return {irq: str(cpus[at % len(cpus)]) for at, irq in enumerate(irqs)}
+    return dict(after)
+
+
+def _banned(command: t.Sequence[str], driver: str, irqs: t.Sequence[str]) -> bool:
+    """Whether a command line of irqbalance leaves a driver, or all of these interrupts, alone."""
+    text = " ".join(command)
+    modules = re.findall(r"(?:--banmod[= ]|-m ?)(\S+)", text)
+    banned = set(re.findall(r"(?:--banirq[= ]|-i ?)(\d+)", text))
+    return driver in modules or (bool(irqs) and set(irqs) <= banned)

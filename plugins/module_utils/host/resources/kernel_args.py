@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Kernel arguments, of the running kernel and of the next boot (Documentation/admin-guide/kernel-parameters.rst)."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access.boot_loader import BootLoader, find_boot_loader, why_none
+from ..access.command_line import Arguments, equal, hit, key, split
+from ..access.system import HostError, System
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Plan, Refusal, Resource, State
+
+_SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
+#: What a boot loader's configuration can carry without ambiguity, whichever loader it is.
+_FIT = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
+#: Without these the node does not boot.
+_VITAL = ("root", "BOOT_IMAGE", "initrd", "init", "ostree", "rd.luks.uuid", "rd.lvm.lv", "resume")
+
+
+class KernelArgs(Resource):
+    """C(kernel_args), C(kernel_args_absent) and C(iommu) of the node: one wish, which this resource owns as a whole.
+
+    The value is the site's part of the next boot's command line: what is recorded as the site's, or where that has
+    been changed by others, what is left of it.
+    """
+
+    name = "kernel_args"
+    recorded_in = ("/boot",)
+    boot = False
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self._loader: BootLoader | None = None
+        self._looked = False
+        self._found: dict[str, t.Any] | None = None
+
+    def _boot_loader(self) -> BootLoader | None:
+        if not self._looked:
+            self._loader, self._looked = find_boot_loader(self.system), True
+        return self._loader
+
+    def running(self) -> list[str]:
+        """The arguments of the running kernel."""
+        return split(self.system.text("/proc/cmdline") or "")
+
+    def wanted(self, node: Node) -> State:
+        if all(node.general.get(name) is None for name in _SETTINGS):
+            return {}
+        present = list(node.general.get("kernel_args") or [])
+        for one in _iommu(self.system, node.general.get("iommu")) or []:
+            if not any(key(one) == key(other) for other in present):
+                present.append(one)
+        return {NODE: {"kernel_args": _value(present, node.general.get("kernel_args_absent") or [])}}
+
+    def read(self, node: Node, wanted: State) -> State:
+        loader = self._boot_loader()
+        if loader is None:  # what starts this kernel is not on the node: what runs is all that can be known
+            wish = _arguments(wanted[NODE]["kernel_args"])
+            lines, absent = [self.running()], list(wish.absent)
+        else:
+            wish = loader.record()
+            lines, absent = loader.lines(), list(wish.absent)
+        for line in lines:
+            seen = wish.seen(line)
+            if seen != wish.ordered():
+                left = [item for item in absent if not any(hit(item, one) for one in line)]
+                kept = [one for one in seen if one in wish.present]
+                if kept == list(wish.present) and left == absent:
+                    kept = []  # all are there, and others of the same name beside them
+                return {NODE: {"kernel_args": _value(kept, left)}}
+        return {NODE: {"kernel_args": _value(wish.present, absent)}}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        wish = _arguments(change.after)
+        for one in (*wish.present, *wish.absent):
+            if not _FIT.match(one) or not key(one):
+                fix = "arguments with blanks, quotes, $, # or backslashes are for the boot loader's own configuration"
+                return Refusal(NODE, change.setting, f"{one!r} is no argument that every boot loader carries", fix)
+            if key(one) in _VITAL:
+                return Refusal(NODE, change.setting, f"{one}: the node would not boot without its own {key(one)}")
+        for one in wish.present:
+            if any(hit(item, one) for item in wish.absent):
+                return Refusal(NODE, change.setting, f"{one} is wanted and unwanted at once")
+        word = node.general.get("iommu")
+        if word is not None and _iommu(self.system, word) is None:
+            fix = "give the arguments themselves as kernel_args"
+            if _architecture(self.system) == "arm64":
+                fix = "with iommu: passthrough the device's accesses are not translated either"
+            return Refusal(NODE, "iommu", f"no argument is known that means {word} on this processor", fix)
+        if self._boot_loader() is None:
+            missing = ", ".join(_difference(wish, self.running()))
+            reason, fix = why_none(self.system)
+            return Refusal(NODE, change.setting, f"its running kernel differs ({missing}), and {reason}", fix)
+        return None
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As of any resource; besides, arguments that a boot has not brought are refused, not waited for."""
+        wanted = self.wanted(node) if wanted is None else wanted
+        plan = super().plan(node, wanted)
+        self._found = next((change.before for change in plan.changes), None)
+        loader = self._boot_loader() if wanted else None
+        if loader is None or plan.changes or plan.refusals:
+            return plan
+        missing = _difference(_arguments(wanted[NODE]["kernel_args"]), self.running())
+        if missing and loader.booted_since():
+            plan.reboot.clear()
+            message = (
+                f"{loader.name} has the arguments, the node was booted since, and its kernel still runs without "
+                f"what is wanted: {', '.join(missing)}"
+            )
+            fix = "look at which entry was booted, and whether it was by kexec, PXE or another loader (/proc/cmdline)"
+            plan.refusals.append(Refusal(NODE, "kernel_args", message, fix))
+        return plan
+
+    def pending(self, node: Node, wanted: State, state: State) -> list[str]:
+        missing = _difference(_arguments(wanted[NODE]["kernel_args"]), self.running())
+        return [f"kernel arguments change at a boot: {', '.join(missing)}"] if missing else []
+
+    def after_reboot(self, change: Change) -> str:
+        running = self.running()
+        gone = [one for one in (change.before or {}).get("present", []) if one not in change.after["present"]]
+        gone = [one for one in gone if any(equal(one, other) for other in running)]
+        return f"kernel arguments leave at a boot: {', '.join(gone)}" if gone else ""
+
+    def apply(self, node: Node, change: Change) -> None:
+        loader = self._boot_loader()
+        if loader is None:
+            raise HostError("set the kernel arguments", *why_none(self.system))
+        wish = _arguments(change.after)
+        if change.after == self._found and loader.changed:
+            loader.restore()
+        else:
+            loader.change(wish if wish.present or wish.absent else None)
+
+
+def _value(present: t.Iterable[str], absent: t.Iterable[str]) -> dict[str, list[str]]:
+    return {"present": list(present), "absent": list(absent)}
+
+
+def _arguments(value: t.Mapping[str, t.Any]) -> Arguments:
+    return Arguments(tuple(value["present"]), tuple(value["absent"]))
+
+
+def _difference(asked: Arguments, arguments: t.Sequence[str]) -> list[str]:
+    """What an argument list lacks (C(+x)) or has too many of (C(-x))."""
+    seen = asked.seen(arguments)
+    if seen == asked.ordered():
+        return []
+    lacks = [f"+{one}" for one in asked.present if one not in seen]
+    extra = [f"-{one}" for one in seen if one not in asked.present]
+    return lacks + extra or [f"order of {' '.join(asked.ordered())}"]
+
+
+def _architecture(system: System) -> str:
+    for line in (system.content("/proc/cpuinfo") or "").splitlines():
+        name, _colon, value = line.partition(":")
+        if name.strip() == "vendor_id":
+            return {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}.get(value.strip(), "")
+        if name.strip() == "CPU implementer":
+            return "arm64"
+    return ""
+
+
+def _iommu(system: System, wish: str | None) -> list[str] | None:
+    """The arguments of a friendly word; None where the processor has none for it.
+
+    AMD's and arm64's units are on by default; Intel's are by distribution. There is no argument that switches off
+    all of arm64's.
+    """
+    if wish is None:
+        return []
+    return {
+        ("intel", "passthrough"): ["intel_iommu=on", "iommu=pt"],
+        ("intel", "translate"): ["intel_iommu=on", "iommu=nopt"],
+        ("intel", "off"): ["intel_iommu=off"],
+        ("amd", "passthrough"): ["iommu=pt"],
+        ("amd", "translate"): ["iommu=nopt"],
+        ("amd", "off"): ["amd_iommu=off"],
+        ("arm64", "passthrough"): ["iommu.passthrough=1"],
+        ("arm64", "translate"): ["iommu.passthrough=0"],
+    }.get((_architecture(system), wish))

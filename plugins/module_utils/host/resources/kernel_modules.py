@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Kernel modules that are loaded, and their options (modules-load.d(5), modprobe.d(5))."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access.system import HostError, System
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Plan, Refusal, Resource, State
+
+LOAD = "/etc/modules-load.d/lanewise.conf"
+OPTIONS = "/etc/modprobe.d/lanewise.conf"
+_HEADER = "# Written by the Ansible collection lanewise.dra, which owns this file.\n"
+_NAME = re.compile(r"^[A-Za-z0-9_-]+$", re.ASCII)
+_OPTION = re.compile(r"^[A-Za-z0-9_]+=[^\s\"'#\\]+$", re.ASCII)
+_LOADED = "module {}"
+_AT_BOOT = "module {} at boot"
+_OF_MODULE = "options of module {}"
+_BOOLEANS = {"Y": "1", "N": "0", "y": "1", "n": "0"}
+#: What makes the initial RAM disk anew, for all kernels.
+_BUILDERS = (
+    ("/usr/sbin/update-initramfs", ["update-initramfs", "-u", "-k", "all"]),
+    ("/usr/bin/dracut", ["dracut", "--force", "--regenerate-all"]),
+    ("/usr/sbin/dracut", ["dracut", "--force", "--regenerate-all"]),
+)
+
+
+class KernelModules(Resource):
+    """C(kernel_modules), a list to be loaded now and at each boot, and C(module_options), a mapping of modules to
+    C(name=value ...).
+
+    A module takes its options when it is loaded; where it is loaded already with others, that takes a boot, and the
+    initial RAM disk is made anew because modules are loaded from there with the options that it holds.
+    """
+
+    name = "kernel_modules"
+    recorded_in = ("/etc/modprobe.d",)
+    boot = False
+
+    def wanted(self, node: Node) -> State:
+        modules, options = node.general.get("kernel_modules"), node.general.get("module_options")
+        found: dict[str, t.Any] = {}
+        if options is not None:  # before the loading, which takes them
+            kept = self._options()
+            for module, wish in options.items():
+                found[_OF_MODULE.format(_kernel_name(module))] = " ".join(wish.split()) or None
+            for module in kept:
+                found.setdefault(_OF_MODULE.format(module), None)
+        if modules is not None:
+            for module in modules:
+                found[_LOADED.format(_kernel_name(module))] = True
+                found[_AT_BOOT.format(_kernel_name(module))] = True
+            for module in self._at_boot():
+                found.setdefault(_AT_BOOT.format(module), None)
+        return {NODE: found} if found else {}
+
+    def _at_boot(self) -> list[str]:
+        lines = (self.system.content(LOAD) or "").splitlines()
+        return [line for line in lines if line and line[0] not in "#;"]
+
+    def _options(self) -> dict[str, str]:
+        lines = [line.split(None, 2) for line in (self.system.content(OPTIONS) or "").splitlines()]
+        return {words[1]: words[2] for words in lines if len(words) == 3 and words[0] == "options"}
+
+    def _booted_since(self) -> bool:
+        text = self.system.content(OPTIONS) or ""
+        written = [line[8:].strip() for line in text.splitlines() if line.startswith("#: boot ")]
+        return bool(written) and written[0] != self._boot()
+
+    def _boot(self) -> str:
+        return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
+
+    def read(self, node: Node, wanted: State) -> State:
+        at_boot, options = self._at_boot(), self._options()
+        found: dict[str, t.Any] = {}
+        for setting in wanted.get(NODE, {}):
+            module = _module(setting)
+            if setting.startswith("options of "):
+                found[setting] = options.get(module)
+            elif setting.endswith(" at boot"):
+                found[setting] = True if module in at_boot else None
+            else:
+                found[setting] = self.system.exists(f"/sys/module/{module}")
+        return {NODE: found}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        module = _module(change.setting)
+        if not _NAME.match(module):
+            return Refusal(NODE, change.setting, "is no name of a kernel module")
+        if change.after is None:
+            return None
+        if change.setting.startswith("options"):
+            wrong = [one for one in change.after.split() if not _OPTION.match(one)]
+            if wrong:
+                return Refusal(NODE, change.setting, f"{wrong[0]!r} is no option of the form name=value")
+            if self.system.exists(f"/sys/module/{module}") and not self._is_loaded(module):
+                arguments = ", ".join(f"{module}.{one}" for one in change.after.split())
+                fix = f"kernel_args: [{arguments}]"
+                return Refusal(NODE, change.setting, "it is built into this kernel, and takes no options here", fix)
+            for other in self._rivals(module):
+                return Refusal(NODE, change.setting, f"{other} has options for it as well", "take them out there")
+        elif change.setting == _LOADED.format(module):
+            try:
+                self.system.query(["modprobe", "--show-depends", module], f"find the module {module}")
+            except HostError as error:
+                return Refusal(NODE, change.setting, error.reason, "install the package that has it for this kernel")
+        return None
+
+    def _is_loaded(self, module: str) -> bool:
+        lines = (self.system.content("/proc/modules") or "").splitlines()
+        return any(line.split(" ", 1)[0] == module for line in lines)
+
+    def _rivals(self, module: str) -> t.Iterator[str]:
+        """Files of modprobe.d that give the module options too: modprobe adds them up, in the order of names."""
+        for name in self.system.names("/etc/modprobe.d"):
+            path = f"/etc/modprobe.d/{name}"
+            if name.endswith(".conf") and path != OPTIONS:
+                for line in (self.system.content(path) or "").splitlines():
+                    words = line.split(None, 2)
+                    if words[:1] == ["options"] and len(words) > 1 and _kernel_name(words[1]) == module:
+                        yield path
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As of any resource; besides, options that a boot has not brought are refused, not waited for."""
+        wanted = self.wanted(node) if wanted is None else wanted
+        plan = super().plan(node, wanted)
+        if wanted and not plan.changes and plan.reboot and self._booted_since():
+            fix = "look in 'modprobe --showconfig' and the initial RAM disk for what gives it others"
+            refusals = [
+                Refusal(NODE, "module_options", f"the node was booted since, and {one}", fix) for one in plan.reboot
+            ]
+            plan.refusals += refusals
+            plan.reboot.clear()
+        return plan
+
+    def pending(self, node: Node, wanted: State, state: State) -> list[str]:
+        reasons = []
+        for setting, value in wanted.get(NODE, {}).items():
+            if not setting.startswith("options of ") or not value:
+                continue
+            module = _module(setting)
+            for option in value.split():
+                name, _equals, wish = option.partition("=")
+                now = self.system.text(f"/sys/module/{module}/parameters/{name}")
+                if now is not None and _BOOLEANS.get(now, now) != _BOOLEANS.get(wish, wish):
+                    reasons.append(f"module {module} was loaded with {name}={now}, not {wish}")
+        return reasons
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"set {change.setting}"
+        if change.setting.startswith("options"):
+            self._write_options(change, step)
+        elif change.setting.endswith(" at boot"):
+            module = _module(change.setting)
+            modules = [one for one in self._at_boot() if one != module] + ([module] if change.after else [])
+            text = _HEADER + "".join(f"{one}\n" for one in modules) if modules else None
+            self.system.install(LOAD, text, step)
+        else:
+            module = _module(change.setting)
+            argv = ["modprobe", module] if change.after else ["modprobe", "--remove", module]
+            self.system.command(argv, step, "'dmesg' has the reason; with Secure Boot, is the module signed?")
+
+    def _write_options(self, change: Change, step: str) -> None:
+        options = self._options()
+        module = _module(change.setting)
+        options.pop(module, None)
+        if change.after:
+            options[module] = change.after
+        lines = [_HEADER, f"#: boot {self._boot()}\n", *(f"options {one} {options[one]}\n" for one in sorted(options))]
+        self.system.install(OPTIONS, "".join(lines) if options else None, step)
+        rebuild_initramfs(self.system, module)
+
+
+def rebuild_initramfs(system: System, module: str) -> None:
+    """Make the initial RAM disk anew, which has options of modules as they were when it was made. Raises HostError."""
+    for program, argv in _BUILDERS:
+        if system.exists(program):
+            system.command(argv, f"make the initial RAM disk anew for the options of {module}")
+            return
+
+
+def _module(setting: str) -> str:
+    setting = setting[len("options of ") :] if setting.startswith("options of ") else setting
+    setting = setting[: -len(" at boot")] if setting.endswith(" at boot") else setting
+    return setting[len("module ") :]
+
+
+def _kernel_name(module: str) -> str:
+    """As the kernel shows it: C(nvidia-peermem) is C(nvidia_peermem)."""
+    return module.replace("-", "_")

@@ -1,0 +1,197 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How kubelet places pods on processors and memory (KubeletConfiguration, kubelet.config.k8s.io/v1beta1)."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import typing as t
+
+from ..access import units
+from ..access.system import HostError
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Refusal, Resource, State
+
+FILE = "90-lanewise.conf"
+_FIELDS = {
+    "cpu_manager_policy": "cpuManagerPolicy",
+    "cpu_manager_policy_options": "cpuManagerPolicyOptions",
+    "reserved_system_cpus": "reservedSystemCPUs",
+    "memory_manager_policy": "memoryManagerPolicy",
+    "reserved_memory": "reservedMemory",
+    "topology_manager_policy": "topologyManagerPolicy",
+    "topology_manager_scope": "topologyManagerScope",
+    "topology_manager_policy_options": "topologyManagerPolicyOptions",
+}
+#: Its policy and what else a state is made of: kubelet does not start over one that something else has made.
+_STATES = {
+    "cpu_manager_state": ("cpuManagerPolicy", ("cpuManagerPolicyOptions", "reservedSystemCPUs")),
+    "memory_manager_state": ("memoryManagerPolicy", ("reservedMemory",)),
+}
+#: The last that kubelet makes once all its managers have started, wherever C(--root-dir) is.
+_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
+_UNIT = "kubelet.service"
+_ERROR = re.compile(r'^[EF]\d{4} .* err="(.*)"$')
+_SECONDS = 60.0
+
+
+class Kubelet(Resource):
+    """C(kubelet) of the node: a drop-in of kubelet's configuration directory (C(--config-dir), Kubernetes 1.30).
+
+    The value is the file. Where the policy of the CPU or memory manager or what it reserves changes, its state is
+    removed while kubelet is stopped, so that the node must be without pods that it placed.
+    """
+
+    name = "kubelet"
+    recorded_in = ("/etc/kubernetes",)
+    boot = False
+
+    def __init__(self, system: t.Any) -> None:
+        super().__init__(system)
+        self._arguments: list[str] | None = None
+
+    def arguments(self) -> list[str]:
+        """The command line of the kubelet that runs; empty where none does."""
+        if self._arguments is None:
+            self._arguments = []
+            for process in self.system.names("/proc"):
+                if not process.isdigit() or self.system.text(f"/proc/{process}/comm") != "kubelet":
+                    continue
+                data = self.system.reader.data(f"/proc/{process}/cmdline", 65536) or b""
+                self._arguments = data.decode(errors="replace").rstrip("\0").split("\0")
+        return self._arguments
+
+    def option(self, name: str) -> str | None:
+        """The value of an option of the running kubelet."""
+        found = None
+        arguments = self.arguments()
+        for place, one in enumerate(arguments):
+            if one.startswith(f"--{name}="):
+                found = one.partition("=")[2]
+            elif one == f"--{name}" and place + 1 < len(arguments):
+                found = arguments[place + 1]
+        return found
+
+    def root(self) -> str:
+        """The folder of kubelet's own files, its states among them."""
+        return self.option("root-dir") or "/var/lib/kubelet"
+
+    def wanted(self, node: Node) -> State:
+        wish: dict[str, t.Any] | None = node.general.get("kubelet")
+        if wish is None:
+            return {}
+        fields = {_FIELDS[name]: value for name, value in wish.items() if value is not None}
+        text = None
+        if fields:
+            head = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+            text = json.dumps({**head, **fields}, indent=2, sort_keys=True) + "\n"  # JSON is YAML
+        return {NODE: {f"{self.option('config-dir') or 'kubelet'}/{FILE}": text}}
+
+    def read(self, node: Node, wanted: State) -> State:
+        return {NODE: {path: self.system.content(path) for path in wanted.get(NODE, {}) if path.startswith("/")}}
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        return _fields(before) == _fields(after)
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        if not self.arguments():
+            return Refusal(NODE, "kubelet", "no kubelet runs on this node", "join it to the cluster first")
+        if not change.setting.startswith("/"):
+            fix = (
+                "make /etc/kubernetes/kubelet.conf.d, without which it does not start then, add "
+                "--config-dir=/etc/kubernetes/kubelet.conf.d to KUBELET_EXTRA_ARGS (/etc/default/kubelet or "
+                "/etc/sysconfig/kubelet), and restart it"
+            )
+            return Refusal(NODE, "kubelet", "it has no directory for drop-ins of its configuration", fix)
+        fields = _fields(change.after)
+        if fields.get("cpuManagerPolicy") == "static" and not fields.get("reservedSystemCPUs"):
+            fix = "give reserved_system_cpus, of the NUMA node without GPUs where there is one"
+            return Refusal(
+                NODE, "kubelet", "the static CPU policy takes processors that are reserved for the rest", fix
+            )
+        if fields.get("memoryManagerPolicy") == "Static" and not fields.get("reservedMemory"):
+            fix = "give reserved_memory for each NUMA node: together they are kubeReserved, systemReserved and eviction"
+            return Refusal(NODE, "kubelet", "the Static memory policy takes memory that is reserved for the rest", fix)
+        rival = self._rival(change.setting, fields)
+        if rival:
+            return Refusal(NODE, "kubelet", rival, "take it out there")
+        for name in sorted(fields):
+            option = "".join(f"-{one.lower()}" if one.isupper() else one for one in name).replace("-c-p-us", "-cpus")
+            if self.option(option) is not None:
+                return Refusal(NODE, "kubelet", f"its command line has --{option}, which wins", "take it out there")
+        return None
+
+    def _rival(self, path: str, fields: t.Mapping[str, t.Any]) -> str:
+        """A later drop-in that has one of the fields; these are JSON or YAML, in which a field starts its line."""
+        folder, _slash, own = path.rpartition("/")
+        for name in self.system.names(folder):
+            if name.endswith(".conf") and name > own:
+                text = self.system.content(f"{folder}/{name}") or ""
+                for field in fields:
+                    if any(line.strip().strip('"').startswith(field) for line in text.splitlines()):
+                        return f"{folder}/{name} has {field} too, and wins"
+        return ""
+
+    def _changed_states(self, change: Change) -> list[str]:
+        before, after = _fields(change.before), _fields(change.after)
+        found = []
+        for file, (policy, others) in _STATES.items():
+            # without a policy here, another file may have one
+            kept = before.get(policy) == after.get(policy)
+            idle = str(after.get(policy)).lower() == "none" and policy in after
+            if not kept or not idle and any(before.get(one) != after.get(one) for one in others):
+                found.append(f"{self.root()}/{file}")
+        return found
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        if self._changed_states(change):
+            return "kubelet restarts without its state of placed pods: drain the node"
+        return "kubelet restarts: running pods go on"
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"write {change.setting}"
+        states = self._changed_states(change)
+        # before kubelet stops, which reads it at its start only: where no room is left, kubelet just runs on
+        self.system.install(change.setting, change.after, step)
+        self.system.command(["systemctl", "stop", _UNIT], step)
+        for path in (*states, _SOCKET):
+            self.system.remove(path, f"remove {path}")
+        self.system.command(["systemctl", "start", _UNIT], step, "'journalctl -u kubelet' says why")
+        self._wait(step)
+        fields = _fields(change.after)
+        for path in states:
+            policy = _STATES[path.rpartition("/")[2]][0]
+            made = json.loads(self.system.content(path) or "{}").get("policyName", "nothing")
+            if policy in fields and made.lower() != str(fields[policy]).lower():
+                raise HostError(step, f"kubelet has started with {policy}={made}", "look for what sets that")
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        return {_UNIT: units.state(self.system, _UNIT)}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        if beside[_UNIT] == units.RUNS:
+            units.start(self.system, _UNIT)
+            self._wait(f"start {_UNIT} again")
+
+    def _wait(self, step: str) -> None:
+        """Until kubelet has started its managers. Raises HostError where it ends before, or takes too long."""
+        ask = ["systemctl", "show", _UNIT, "--property=MainPID", "--value"]
+        first = self.system.query(ask, step).strip()
+        deadline = time.monotonic() + _SECONDS
+        while not self.system.exists(_SOCKET):
+            ended = first == "0" or self.system.query(ask, step).strip() != first
+            if ended or time.monotonic() >= deadline:
+                lines = self.system.query(["journalctl", f"--unit={_UNIT}", "--output=cat", "--lines=50"], step)
+                told = [match.group(1) for match in map(_ERROR.match, lines.splitlines()) if match]
+                reason = "kubelet ends" if ended else f"kubelet has not started its managers after {_SECONDS:.0f} s"
+                raise HostError(step, ": ".join([reason, *told[-1:]]), "'journalctl -u kubelet' tells more")
+            time.sleep(0.2)
+
+
+def _fields(text: str | None) -> dict[str, t.Any]:
+    return t.cast("dict[str, t.Any]", json.loads(text)) if text else {}

@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How much memory pods and logins may lock, which RDMA does with every buffer (setrlimit(2), systemd.exec(5))."""
+
+from __future__ import annotations
+
+import resource
+import typing as t
+
+from ..access.system import HostError
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Resource, State
+
+#: Containers inherit the limits of the runtime, and static pods' those of what starts it.
+UNITS = (
+    "containerd.service",
+    "crio.service",
+    "kubelet.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+)
+LOGINS = "/etc/security/limits.d/90-lanewise-memlock.conf"
+_HEADER = "# Written by the Ansible collection lanewise.dra, which owns this file.\n"
+_DROP_IN = f"{_HEADER}[Service]\nLimitMEMLOCK=infinity\n"
+_OF_LOGINS = _HEADER + "".join(
+    f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard")
+)
+_NOW = "memlock of {} now"
+_AT_START = "memlock of {} at its start"
+_LOGINS_SETTING = "memlock of logins"
+_UNLIMITED = "unlimited"
+
+
+def limits(text: str) -> list[str] | None:
+    """Soft and hard limit of locked memory in C(/proc/PID/limits), C(unlimited) or bytes."""
+    for line in text.splitlines():
+        if line.startswith("Max locked memory"):
+            return line[len("Max locked memory") :].split()[:2]
+    return None
+
+
+class Memlock(Resource):
+    """C(memlock_unlimited) of the node: of container runtimes and kubelet, those that run and those to be started, and
+    of logins. Pods that run keep the limit that they were started with.
+    """
+
+    name = "memlock"
+    recorded_in = ("/etc/systemd",)
+    boot = False
+
+    def __init__(self, system: t.Any) -> None:
+        super().__init__(system)
+        self._units: dict[str, int] | None = None
+
+    def units(self) -> dict[str, int]:
+        """The units that the node has, and their main process; 0 for one that does not run. Raises HostError."""
+        if self._units is None:
+            argv = ["systemctl", "show", "--property=Id,LoadState,MainPID", *UNITS]
+            found: dict[str, int] = {}
+            for block in self.system.query(argv, "list the container runtimes").split("\n\n"):
+                values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+                if values.get("LoadState") == "loaded":
+                    found[values["Id"]] = int(values.get("MainPID") or 0)
+            self._units = found
+        return self._units
+
+    def wanted(self, node: Node) -> State:
+        wish = node.general.get("memlock_unlimited")
+        if wish is None:
+            return {}
+        found: dict[str, t.Any] = {}
+        if self.system.exists(LOGINS.rpartition("/")[0]):  # else no PAM gives logins their limits
+            found[_LOGINS_SETTING] = _OF_LOGINS if wish else None
+        for unit, process in self.units().items():
+            found[_AT_START.format(unit)] = _DROP_IN if wish else None
+            if wish and process:
+                found[_NOW.format(unit)] = [_UNLIMITED, _UNLIMITED]
+        return {NODE: found} if found else {}
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: dict[str, t.Any] = {}
+        for setting in wanted.get(NODE, {}):
+            if setting.endswith(" now"):
+                process = self.units().get(setting.split()[2])
+                found[setting] = limits(self.system.content(f"/proc/{process}/limits") or "") if process else None
+            else:
+                found[setting] = self.system.content(_path(setting))
+        return {NODE: found}
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"set the {change.setting}"
+        if change.setting == _LOGINS_SETTING:
+            self.system.install(LOGINS, change.after, step)
+        elif change.setting.endswith(" now"):
+            process = self.units().get(change.setting.split()[2])
+            if process and change.after:
+                soft, hard = (resource.RLIM_INFINITY if one == _UNLIMITED else int(one) for one in change.after)
+                fix = "it may have been started anew meanwhile: run again"
+                self.system.ask(step, lambda: resource.prlimit(process, resource.RLIMIT_MEMLOCK, (soft, hard)), fix)
+        else:
+            unit = change.setting.split()[2]
+            self.system.install(_path(change.setting), change.after, step)
+            self.system.command(["systemctl", "daemon-reload"], step)
+            if change.after is None:
+                return
+            shown = self.system.query(["systemctl", "show", "--property=LimitMEMLOCK", "--value", unit], step).strip()
+            if shown != "infinity":
+                fix = f"'systemctl cat {unit}' shows which drop-in of a later name sets LimitMEMLOCK"
+                raise HostError(step, f"systemd still takes {shown}", fix)
+
+
+def _path(setting: str) -> str:
+    if setting == _LOGINS_SETTING:
+        return LOGINS
+    return f"/etc/systemd/system/{setting.split()[2]}.d/90-lanewise-memlock.conf"

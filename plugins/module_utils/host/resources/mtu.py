@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""MTU of interfaces (Documentation/ABI/testing/sysfs-class-net, mtu)."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..access.links import mtu_limits
+from ..engine.node import Node
+from ..engine.resource import Change, Plan, Refusal, Resource, State
+from . import owner
+
+
+class Mtu(Resource):
+    """C(mtu) of a NIC's interface. A PF is raised before its VFs and lowered after them, as drivers want it.
+
+    Where another program has a value of its own for the interface, that is a setting too (see C(owner)).
+    """
+
+    name = "mtu"
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            if "mtu" in settings:
+                mtu = settings["mtu"]
+                found[key] = {**owner.mtu_settings(self.system, node.device(key).interface, mtu), "mtu": mtu}
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key, settings in wanted.items():
+            found[key] = {one: owner.read(self.system, one) for one in settings if owner.is_native(one)}
+            found[key]["mtu"] = self.system.integer(_path(node.device(key).interface))
+        return found
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        refusals: list[Refusal] = []
+        if wanted is None:
+            refusals = self._refusals(node)
+        else:
+            wanted = {
+                key: {one: value for one, value in settings.items() if not owner.lost(self.system, one)}
+                for key, settings in wanted.items()
+            }
+        plan = super().plan(node, wanted)
+        plan.refusals += refusals
+        raised = {one.device: one.after > (one.before or 0) for one in plan.changes if one.setting == "mtu"}
+
+        def place(change: Change) -> int:
+            of_vf = bool(node.device(change.device).physfn)
+            return int(raised.get(change.device) == of_vf)
+
+        plan.changes.sort(key=place)
+        return plan
+
+    def _refusals(self, node: Node) -> list[Refusal]:
+        asked: dict[int, dict[str, str]] = {}
+        for key, settings in node.settings.items():
+            if "mtu" in settings:
+                asked.setdefault(settings["mtu"], {})[key] = node.device(key).interface
+        return [
+            refusal
+            for mtu, interfaces in asked.items()
+            for key, interface in interfaces.items()
+            for refusal in owner.mtu_refusals(self.system, key, interface, mtu, interfaces.values())
+        ]
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        device = node.device(change.device)
+        if owner.starts_anew(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
+            # it takes the addresses away for a moment, and the kernel the routes that are made from them
+            message = f"systemd-networkd would set {device.interface} up anew, which takes its rail routes away"
+            fix = "write it by hand, 'networkctl reload', then run again, which gives it new routes"
+            return Refusal(change.device, change.setting, message, fix)
+        if not self.system.reader.live or change.setting != "mtu":
+            return None
+        low, high = mtu_limits(self.system, device.interface)
+        if (low is None or change.after >= low) and (high is None or change.after <= high):
+            return None
+        fix = f"ask for {low or 0} to {high}" if high else f"ask for {low} or more"
+        if device.link_layer == "infiniband":
+            fix += ", the most that this InfiniBand port carries in its present mode"
+        return Refusal(change.device, change.setting, f"the driver of {device.interface} takes no {change.after}", fix)
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        if owner.is_native(change.setting):
+            anew = owner.starts_anew(change.setting)
+            return f"systemd-networkd sets {node.device(change.device)} up anew" if anew else ""
+        return f"traffic of {node.device(change.device)} stops while the driver makes its queues anew"
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """The running MTU, which the program that has the interface may set when its file changes."""
+        if not owner.is_native(change.setting):
+            return {}
+        return {"mtu": self.system.integer(_path(node.device(change.device).interface))}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        if beside["mtu"] is not None:
+            device = node.device(change.device)
+            step = f"set mtu of {device} to {beside['mtu']} again"
+            self.system.write(_path(device.interface), str(beside["mtu"]), step)
+
+    def apply(self, node: Node, change: Change) -> None:
+        device = node.device(change.device)
+        if owner.is_native(change.setting):
+            owner.write(self.system, change.setting, change.after, device.interface)
+            return
+        step = f"set mtu of {device} to {change.after}"
+        fix = ""
+        if device.link_layer == "infiniband":
+            fix = "the port carries less: compare with the MTU that the subnet manager set, 'ibv_devinfo' tells it"
+        self.system.write(_path(device.interface), str(change.after), step, fix)
+
+
+def _path(interface: str) -> str:
+    return f"/sys/class/net/{interface}/mtu"

@@ -1,0 +1,326 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What other programs keep of an interface, and would set again: systemd-networkd, udev, NetworkManager, netplan.
+
+They tell by files which of their own files counts: C(/run/systemd/netif/links) (sd-network.c), C(/run/udev/data)
+(C(ID_NET_LINK_FILE)), C(/run/NetworkManager/devices) (nm-config.c). Files: systemd.network(5), systemd.link(5),
+nm-settings-keyfile(5); ifcfg files of NetworkManager are not read, nor what DHCP brings.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import typing as t
+import uuid
+from dataclasses import dataclass
+
+from ..access.system import HostError, System
+from ..engine.resource import Refusal
+
+NETWORKD, UDEV, NETWORK_MANAGER = "systemd-networkd", "udev", "NetworkManager"
+
+_ETC = "/etc/systemd/network"
+_FOLDERS = (_ETC, *(f"{top}/systemd/network" for top in ("/run", "/usr/local/lib", "/usr/lib", "/lib")))
+_DROP_IN = "lanewise.conf"
+_DROP_IN_TEXT = "# Written by the Ansible collection lanewise.dra, which owns this file.\n[Link]\nMTUBytes={}\n"
+_PROFILES = tuple(f"{top}/NetworkManager/system-connections" for top in ("/etc", "/run", "/usr/lib"))
+#: Sections of a profile that can have an MTU, and how nmcli calls them.
+_SECTIONS = {"ethernet": "802-3-ethernet", "802-3-ethernet": "802-3-ethernet", "infiniband": "infiniband"}
+#: The namespace of the UUIDs of profiles that have none of their own, as netplan's (nm-uuid.c, nm_uuid_ns_1).
+_NAMESPACE = uuid.UUID("b425e9fb-7598-44b4-9e3b-5a2e3aaa4905")
+_OF_NETPLAN = re.compile(r"(?:10-netplan-(.+)\.(?:network|link)|netplan-(.+)\.nmconnection)")
+_YAML = tuple(f"{top}/netplan" for top in ("/etc", "/run", "/usr/lib", "/lib"))
+_IN = "mtu in "
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """A program that has an interface, with its C(file), and the UUID of NetworkManager's C(profile).
+
+    The file is empty where the profile is in no keyfile.
+    """
+
+    program: str
+    file: str
+    profile: str = ""
+
+    @property
+    def netplan(self) -> str:
+        """The name in netplan's YAML, of a file that netplan has made; else empty."""
+        match = _OF_NETPLAN.fullmatch(self.file.rpartition("/")[2])
+        return (match.group(1) or match.group(2)) if match else ""
+
+
+def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
+    """Section, key and value of each line; a section's own line has no key.
+
+    With C(continued) a backslash joins a line with the next, as in files of systemd's (systemd.syntax(7)).
+    """
+    found = []
+    section = held = ""
+    for one in (*text.split("\n"), ""):
+        line = one.strip()
+        if line.startswith(("#", ";")):
+            continue
+        line, held = held + line, ""
+        if continued and (len(line) - len(line.rstrip("\\"))) % 2:
+            held = f"{line[:-1]} "
+        elif line.startswith("[") and line.endswith("]"):
+            section = line[1:-1]
+            found.append((section, "", ""))
+        elif "=" in line:
+            key, _equals, value = line.partition("=")
+            found.append((section, key.strip(), value.strip()))
+    return found
+
+
+def size(text: str) -> int | str | None:
+    """An MTU in a file: bytes, with systemd's K, M and G; the text where it is none, None where it is empty or 0."""
+    match = re.fullmatch(r"(\d{1,10})\s*([BKMG]?)", text, re.ASCII)
+    if not match:
+        return text or None
+    return int(match.group(1)) * 1024 ** "BKMG".index(match.group(2) or "B") or None
+
+
+def keepers(system: System, interface: str) -> list[Keeper]:
+    """The programs that have an interface, by what they themselves tell. Raises HostError."""
+    index = system.integer(f"/sys/class/net/{interface}/ifindex")
+    if index is None:
+        return []
+    found = []
+    state = _values(system, f"/run/systemd/netif/links/{index}")
+    if state.get("NETWORK_FILE") and state.get("ADMIN_STATE") != "unmanaged":
+        found.append(Keeper(NETWORKD, re.sub(r"\\(.)", r"\1", state["NETWORK_FILE"].strip('"'))))
+    link = _values(system, f"/run/udev/data/n{index}").get("E:ID_NET_LINK_FILE")
+    if link:
+        found.append(Keeper(UDEV, link))
+    state = _values(system, f"/run/NetworkManager/devices/{index}")
+    profile = state.get("connection-uuid", "")
+    if profile and state.get("managed") != "false":
+        found.append(Keeper(NETWORK_MANAGER, _keyfile(system, profile), profile))
+    return found
+
+
+def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, t.Any]:
+    """The settings beside C(mtu) that keep the interface's programs from setting another one: by name, with the MTU,
+    or None where a file of ours is to go. Raises HostError."""
+    found: dict[str, t.Any] = {}
+    for keeper in keepers(system, interface):
+        differs = _mtu(system, keeper)[0] not in (None, mtu)
+        if keeper.program == NETWORK_MANAGER:
+            found.update({_IN + keeper.file: mtu} if differs else {})
+        elif differs or system.exists(_drop_in(keeper)):
+            found[_IN + _drop_in(keeper)] = mtu if differs else None
+    return found
+
+
+def is_native(setting: str) -> bool:
+    """Whether a setting is one of C(mtu_settings)."""
+    return setting.startswith(_IN)
+
+
+def starts_anew(setting: str) -> bool:
+    """Whether changing such a setting makes its program set the interface up anew."""
+    return is_native(setting) and setting.endswith(f".network.d/{_DROP_IN}")
+
+
+def lost(system: System, setting: str) -> bool:
+    """Whether such a setting is of a profile that is not there any more, so that nothing of it can be put back."""
+    path = setting[len(_IN) :]
+    return is_native(setting) and not path.startswith(_ETC) and not system.exists(path)
+
+
+def read(system: System, setting: str) -> int | str | None:
+    """The present value of such a setting. Raises HostError."""
+    path = setting[len(_IN) :]
+    section = ("Link",) if path.startswith(_ETC) else _SECTIONS
+    return _last(system, path, section, "MTUBytes" if path.startswith(_ETC) else "mtu")
+
+
+def write(system: System, setting: str, value: int | None, interface: str) -> None:
+    """Change such a setting and tell its program, which the interface may notice. Raises HostError."""
+    path = setting[len(_IN) :]
+    step = f"set the MTU of {interface} in {path} to {value}"
+    if path.startswith(_ETC):
+        if read(system, setting) == value:
+            return  # another interface of the same file was first
+        system.install(path, None if value is None else _DROP_IN_TEXT.format(value), step)
+        if path.endswith(f".link.d/{_DROP_IN}"):
+            if system.exists("/run/udev/control"):
+                system.command(["udevadm", "control", "--reload"], step)
+        elif any(
+            system.text(f"/proc/{one}/comm") == "systemd-network" for one in system.names("/proc") if one.isdigit()
+        ):
+            system.command(["networkctl", "reload"], step)  # it would start one that does not run
+            own = [_mtu(system, one)[0] for one in keepers(system, interface) if _drop_in(one) == path]
+            _wait(system, interface, own[0] if value is None and own else value, step)
+        return
+    found = entries(_text(system, path))
+    profile = next((text for section, key, text in found if (section, key) == ("connection", "uuid")), "")
+    section = next((_SECTIONS[one[0]] for one in found if one[0] in _SECTIONS), "")
+    if not profile or not section:
+        raise HostError(step, "it is no profile with a UUID and an MTU any more", "look at 'nmcli connection show'")
+    asked = [f"{section}.mtu", str(value or 0)]
+    system.command(["nmcli", "connection", "load", path], step)  # else a line that was edited by hand would be lost
+    system.command(["nmcli", "connection", "modify", "uuid", profile, *asked], step)
+    if Keeper(NETWORK_MANAGER, path, profile) in keepers(system, interface):
+        # the one property, and not what else may have been changed in the profile since it was activated
+        system.command(["nmcli", "device", "modify", interface, *asked], step)
+
+
+def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> None:
+    """Until systemd-networkd has done what it was told: it answers before it begins."""
+    deadline = time.monotonic() + _SECONDS
+    while isinstance(mtu, int) and system.integer(f"/sys/class/net/{interface}/mtu") != mtu:
+        if time.monotonic() >= deadline:
+            reason = f"systemd-networkd has not set {mtu} after {_SECONDS:.0f} s"
+            raise HostError(step, reason, "look at 'journalctl --unit=systemd-networkd'")
+        time.sleep(0.02)
+
+
+def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t.Container[str]) -> list[Refusal]:
+    """Why an MTU would not last, and could not be made to. C(asked) are all interfaces that are to have this MTU."""
+    found = []
+    for keeper in keepers(system, interface):
+        message = fix = ""
+        value, place = _mtu(system, keeper)
+        if keeper.program == NETWORK_MANAGER and not keeper.file:
+            message = (
+                f"NetworkManager's profile {keeper.profile} of {interface} is in no keyfile, so its MTU is unknown"
+            )
+            fix = f"'nmcli connection migrate uuid {keeper.profile}' makes one of an ifcfg file"
+        elif value in (None, mtu):
+            continue
+        elif keeper.program == NETWORK_MANAGER:
+            message = f"NetworkManager sets {value} again, as {place} says"
+            if keeper.netplan:
+                fix = f"write mtu: {mtu} for {keeper.netplan} in {_yaml(system, keeper.netplan)}, and 'netplan apply'"
+            elif not place.startswith("/etc/"):
+                fix = f"give the profile {keeper.profile} the MTU {mtu} by nmcli, or change what makes this file"
+            elif not system.exists("/usr/bin/nmcli"):
+                fix = f"write mtu={mtu} there: this node has no nmcli that would do it"
+        elif place != keeper.file and place.rpartition("/")[2] > _DROP_IN:
+            message = f"{keeper.program} sets {value} again, as {place} says, which counts more than {_drop_in(keeper)}"
+            fix = f"write MTUBytes={mtu} there, or take the line out"
+        if not fix:
+            others = [
+                one for one in system.names("/sys/class/net") if one not in asked and keeper in keepers(system, one)
+            ]
+            if others:
+                shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+                message = f"{keeper.program} sets {value} again, as {place} says, which is for {shown} too"
+                fix = f"give {interface} a file of its own, or ask for {mtu} there too"
+        if fix:
+            found.append(Refusal(device, "mtu", message, fix))
+    return found
+
+
+def vfs_refusals(system: System, device: str, interface: str, number: int) -> list[Refusal]:
+    """Why a number of VFs would not last: another program makes another one. Raises HostError."""
+    said: dict[str, int | str | None] = {}
+    names = set()
+    for keeper in keepers(system, interface):
+        names.add(keeper.netplan)
+        if keeper.program == UDEV:
+            said[keeper.file] = _vfs_of_link(system, keeper.file)
+        elif keeper.program == NETWORK_MANAGER and keeper.file:
+            one = {key: value for part, key, value in entries(_text(system, keeper.file)) if part == "sriov"}
+            said[keeper.file] = _number(one.get("total-vfs") or "0") if one else None
+    for name in sorted(names - {""}) if system.live else ():
+        said[_yaml(system, name)] = _vfs_of_netplan(system, name)
+    fix = "write {} there or take it out, or leave the VFs to it: externally_managed: true"
+    return [
+        Refusal(device, "num_vfs", f"{path} makes {count} VFs of {interface}, not {number}", fix.format(number))
+        for path, count in said.items()
+        if count not in (None, number)
+    ]
+
+
+def _vfs_of_link(system: System, file: str) -> int | str | None:
+    lines = [one for path in _files(system, file) for one in entries(_text(system, path), True)]
+    count = [value for section, key, value in lines if (section, key) == ("Link", "SR-IOVVirtualFunctions")]
+    if count and count[-1]:
+        return _number(count[-1])
+    own = [value for section, key, value in lines if (section, key) == ("SR-IOV", "VirtualFunction")]
+    numbers = [int(value) + 1 for value in own if re.fullmatch(r"\d{1,10}", value, re.ASCII)]
+    return max(numbers) if numbers else None
+
+
+def _vfs_of_netplan(system: System, name: str) -> int | str | None:
+    step = f"read netplan's number of VFs of {name}"
+    path = name.replace(".", "\\.")
+    count = system.query(["netplan", "get", f"ethernets.{path}.virtual-function-count"], step).strip()
+    if count not in ("", "null"):
+        return _number(count)
+    named = re.compile(rf"""^\s+link:\s*["']?{re.escape(name)}["']?\s*$""", re.MULTILINE)
+    return len(named.findall(system.query(["netplan", "get", "ethernets"], step))) or None
+
+
+def _mtu(system: System, keeper: Keeper) -> tuple[int | str | None, str]:
+    """What the program itself says, without our drop-in, and the file that says it."""
+    if keeper.program == NETWORK_MANAGER:
+        return _last(system, keeper.file, _SECTIONS, "mtu") if keeper.file else None, keeper.file
+    found: tuple[int | str | None, str] = (None, keeper.file)
+    for path in _files(system, keeper.file):
+        value = _last(system, path, ("Link",), "MTUBytes") if path != _drop_in(keeper) else None
+        found = (value, path) if value is not None else found
+    return found
+
+
+def _last(system: System, path: str, sections: t.Container[str], key: str) -> int | str | None:
+    lines = entries(_text(system, path), continued=key == "MTUBytes")
+    values = [value for section, name, value in lines if section in sections and name == key]
+    return size(values[-1]) if values else None
+
+
+def _drop_in(keeper: Keeper) -> str:
+    return f"{_ETC}/{keeper.file.rpartition('/')[2]}.d/{_DROP_IN}"
+
+
+def _files(system: System, file: str) -> list[str]:
+    """A file of systemd's and its drop-ins, in the order in which they count."""
+    drop_ins: dict[str, str] = {}
+    for folder in (f"{one}/{file.rpartition('/')[2]}.d" for one in _FOLDERS):
+        for name in system.names(folder):
+            if name.endswith(".conf"):
+                drop_ins.setdefault(name, f"{folder}/{name}")
+    return [file, *(drop_ins[name] for name in sorted(drop_ins))]
+
+
+def _keyfile(system: System, profile: str) -> str:
+    """The file of a profile of NetworkManager's; empty where it is in none."""
+    for folder in _PROFILES:
+        for name in system.names(folder):
+            found = {one[:2]: one[2] for one in entries(_text(system, f"{folder}/{name}"))}
+            own = found.get(("connection", "uuid"))
+            if own == profile or (not own and profile == _made_up(name)):
+                return f"{folder}/{name}"
+    return ""
+
+
+def _made_up(name: str) -> str:
+    """The UUID of a profile that has none, wherever its file lies (nm-keyfile.c, nm_keyfile_read_ensure_uuid)."""
+    return str(uuid.uuid3(_NAMESPACE, f"keyfile\0{_PROFILES[0]}/{name}\0"))
+
+
+def _yaml(system: System, name: str) -> str:
+    """The files of netplan's that have a name in them."""
+    paths = [f"{folder}/{one}" for folder in _YAML for one in system.names(folder) if one.endswith(".yaml")]
+    return " or ".join(path for path in paths if name in _text(system, path)) or _YAML[0]
+
+
+def _values(system: System, path: str) -> dict[str, str]:
+    return {key: value for _section, key, value in entries(_text(system, path))}
+
+
+def _text(system: System, path: str) -> str:
+    return (system.data(path) or b"").decode("utf-8", "replace")
+
+
+def _number(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"\d{1,10}", text, re.ASCII) else text

@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Registers of PCI functions: how a NIC reads memory, and which way ports send peer-to-peer traffic.
+
+PCI Express Base Specification 6.0, section 7.5.3.4 (Device Control) and 7.7.11 (Access Control Services).
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ...topology.config_space import ACS_NAMES, find_capability
+from ...topology.model import as_dict
+from ...topology.probe import probe
+from ..access.system import HostError, System
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Refusal, Resource, State
+
+_DEVICES = "/sys/bus/pci/devices"
+_CAP_EXPRESS = 0x10
+_EXT_CAP_ACS = 0x000D
+_DEVICE_CONTROL = 0x08
+_RELAXED_ORDERING = 0x0010
+_READ_REQUEST_SHIFT, _READ_REQUEST_MASK = 12, 0x7000
+_SIZES = (128, 256, 512, 1024, 2048, 4096)
+_UNREADABLE = "its configuration space cannot be read"
+
+
+def _reader(system: System, address: str) -> t.Callable[[int, int], bytes | None]:
+    return lambda offset, size: system.reader.data(f"{_DEVICES}/{address}/config", size, offset)
+
+
+def _word(system: System, address: str, offset: int) -> int | None:
+    data = _reader(system, address)(offset, 2)
+    return int.from_bytes(data, "little") if data is not None and len(data) == 2 else None
+
+
+def _change_bits(system: System, address: str, offset: int, mask: int, bits: int, step: str) -> None:
+    """Change the bits of a word under C(mask) and no others. Raises HostError."""
+    found = _word(system, address, offset)
+    if found is None or found == 0xFFFF:
+        raise HostError(step, f"{_UNREADABLE}: the device does not answer", "look at 'dmesg' for PCIe errors")
+    value = found & ~mask & 0xFFFF | bits & mask
+    system.write_at(f"{_DEVICES}/{address}/config", offset, value.to_bytes(2, "little"), step)
+
+
+class Pcie(Resource):
+    """C(max_read_request_bytes) and C(relaxed_ordering) of a PF. Its VFs have what it has."""
+
+    name = "pcie"
+    settings = ("max_read_request_bytes", "relaxed_ordering")
+
+    def wanted(self, node: Node) -> State:
+        found = {
+            key: {name: settings[name] for name in self.settings if settings.get(name) is not None}
+            for key, settings in node.settings.items()
+        }
+        return {key: one for key, one in found.items() if one}
+
+    def _register(self, address: str) -> int | None:
+        capability = find_capability(_reader(self.system, address), _CAP_EXPRESS)
+        return None if capability is None else capability + _DEVICE_CONTROL
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key in wanted:
+            register = self._register(key)
+            word = None if register is None else _word(self.system, key, register)
+            if word is None or word == 0xFFFF:
+                continue
+            code = (word & _READ_REQUEST_MASK) >> _READ_REQUEST_SHIFT
+            found[key] = {
+                "max_read_request_bytes": _SIZES[code] if code < len(_SIZES) else None,
+                "relaxed_ordering": bool(word & _RELAXED_ORDERING),
+            }
+        return found
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        device = node.device(change.device)
+        if device.address is None:
+            return Refusal(change.device, change.setting, "is no PCI function")
+        if device.physfn:
+            return Refusal(change.device, change.setting, f"a VF has what its PF {device.physfn} has", "choose the PF")
+        if change.before is None:
+            return Refusal(change.device, change.setting, f"{_UNREADABLE}, or it is no PCI Express function")
+        if change.setting == "max_read_request_bytes" and change.after not in _SIZES:
+            return Refusal(change.device, change.setting, f"must be one of {', '.join(map(str, _SIZES))}")
+        return None
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"set {change.setting} of {change.device} to {change.after}"
+        register = self._register(change.device)
+        if register is None:
+            raise HostError(step, _UNREADABLE)
+        if change.setting == "relaxed_ordering":
+            mask, bits = _RELAXED_ORDERING, _RELAXED_ORDERING if change.after else 0
+        else:
+            mask, bits = _READ_REQUEST_MASK, _SIZES.index(change.after) << _READ_REQUEST_SHIFT
+        _change_bits(self.system, change.device, register, mask, bits, step)
+
+
+class AcsForGpudirect(Resource):
+    """C(acs) of the node: C(gpudirect) lets GPUs and NICs below one switch reach each other without the processor.
+
+    Only ports on the way between a GPU and its nearest NIC are changed, each as its board needs it; all other ports
+    keep what they have. The value of a port is the list of its enabled controls, by the letters that lspci uses.
+    """
+
+    name = "acs"
+
+    def wanted(self, node: Node) -> State:
+        if node.general.get("acs") is None:
+            return {}
+        if node.general["acs"] != "gpudirect":
+            raise HostError("set ACS", f"there is no profile {node.general['acs']!r}", "the profile is gpudirect")
+        found: dict[str, t.Any] = {}
+        for port, bits in ports(self._facts(node)).items():
+            registers = self._registers(port)
+            if registers is None:
+                continue  # a port without ACS redirects nothing
+            _offset, capable, enabled = registers
+            mask = sum(1 << ACS_NAMES.index(name) for name in bits)
+            value = sum(1 << ACS_NAMES.index(name) for name, on in bits.items() if on)
+            found[_setting(port)] = _names((enabled & ~mask | value) & capable)
+        return {NODE: found or {"acs": "gpudirect"}}
+
+    def _facts(self, node: Node) -> dict[str, t.Any]:
+        """With vital product data where it is what joins a NIC and its data-direct function."""
+        if any(one["kind"] == "data_direct" for one in node.facts["functions"].values()):
+            return t.cast("dict[str, t.Any]", as_dict(probe(self.system.reader.root, with_gids=False)))
+        return node.facts
+
+    def _registers(self, port: str) -> tuple[int, int, int] | None:
+        """Where the control register is, and the capability's and its own bits."""
+        read = _reader(self.system, port)
+        offset, seen = 0x100, set()
+        while offset >= 0x100 and offset not in seen:
+            seen.add(offset)
+            data = read(offset, 8)
+            if data is None or len(data) < 8:
+                return None
+            header = int.from_bytes(data[:4], "little")
+            if header in (0, 0xFFFFFFFF):
+                return None
+            if header & 0xFFFF == _EXT_CAP_ACS:
+                return offset + 6, int.from_bytes(data[4:6], "little"), int.from_bytes(data[6:8], "little")
+            offset = header >> 20 & 0xFFC
+        return None
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: dict[str, t.Any] = {}
+        for setting in wanted.get(NODE, {}):
+            registers = self._registers(setting.rpartition(" ")[2]) if " " in setting else None
+            if registers is not None:
+                found[setting] = _names(registers[2])
+        return {NODE: found}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        if change.setting == "acs":
+            fix = "leave acs out; topology_info shows how GPUs and NICs are joined"
+            return Refusal(NODE, "acs", "no GPU and NIC of this node meet below a switch whose ports have ACS", fix)
+        if node.facts["system"]["virtual"]:
+            fix = "leave it to the hypervisor: what a guest writes does not reach the switches"
+            return Refusal(NODE, change.setting, "this node is a virtual machine", fix)
+        functions = node.facts["functions"]
+        port = change.setting.rpartition(" ")[2]
+        unknown = _unknown_board(self._facts(node))
+        if unknown:
+            return Refusal(NODE, change.setting, unknown, "set it as rdma-core's rdma_topo says for this board")
+        for address, function in functions.items():
+            if port in function["bridges"] and function["driver"] in ("vfio-pci", "vfio_pci"):
+                fix = (
+                    "isolation of guests and direct traffic exclude each other: bind it to its own driver, or leave acs"
+                )
+                return Refusal(NODE, change.setting, f"{address} below it belongs to a guest (vfio-pci)", fix)
+        return None
+
+    def apply(self, node: Node, change: Change) -> None:
+        port = change.setting.rpartition(" ")[2]
+        step = f"set {change.setting} to {' '.join(change.after) or 'nothing'}"
+        registers = self._registers(port)
+        if registers is None:
+            raise HostError(step, "the port has no ACS any longer")
+        bits = sum(1 << ACS_NAMES.index(name) for name in change.after)
+        _change_bits(self.system, port, registers[0], registers[1] & 0x7F, bits, step)
+
+
+def _setting(port: str) -> str:
+    return f"acs of {port}"
+
+
+def _names(word: int) -> list[str]:
+    return [name for bit, name in enumerate(ACS_NAMES) if word >> bit & 1]
+
+
+def _unknown_board(facts: t.Mapping[str, t.Any]) -> str:
+    """A ConnectX switch with a GPU below it and no data-direct function is a board whose words are not known here."""
+    functions = facts["functions"]
+    direct = {nic["data_direct"] for nic in facts["nics"] if nic["data_direct"]}
+    roots = {tuple(functions[address]["bridges"][:1]) for address in direct}
+    for gpu in facts["gpus"]:
+        bridges = functions[gpu["address"]]["bridges"]
+        ours = [functions[one] for one in bridges if one in functions]
+        if any(one["vendor_id"] == "15b3" for one in ours) and tuple(bridges[:1]) not in roots:
+            return f"GPU {gpu['address']} is below a switch of a NIC, without a data-direct function"
+    return ""
+
+
+def ports(facts: t.Mapping[str, t.Any]) -> dict[str, dict[str, bool]]:
+    """Which controls each port needs on or off, for traffic between the GPUs and their nearest NICs.
+
+    On ordinary switches neither requests nor completions may be redirected by the two ports below the meeting point.
+    Where a NIC has a data-direct function (ConnectX-8 beside Grace), these ports need one redirect each, and their
+    root port must not validate sources, so that the kernel takes the whole segment for one group (rdma-core,
+    kernel-boot/rdma_topo).
+    """
+    functions = facts["functions"]
+    found: dict[str, dict[str, bool]] = {}
+    for gpu in facts["gpus"]:
+        nearest = gpu["nearest_nics"]
+        if nearest["level"] not in ("PIX", "PXB"):
+            continue
+        for nic in nearest["devices"]:
+            end = nearest["via"].get(nic, nic)
+            ways = [functions[address]["bridges"] for address in (gpu["address"], end)]
+            common = [one for one, other in zip(*ways) if one == other]
+            if not common:
+                continue
+            below = [bridges[len(common) : len(common) + 1] for bridges in ways]
+            if end == nic:
+                for one in (*below[0], *below[1]):
+                    found[one] = {"RR": False, "CR": False}
+                continue
+            for one in below[0]:
+                found[one] = {"SV": True, "RR": True, "CR": False, "UF": True}
+            for one in below[1]:
+                found[one] = {"SV": True, "RR": False, "CR": True, "UF": True}
+            found[common[0]] = {"SV": False, "RR": True, "CR": True, "UF": True}
+    return dict(sorted(found.items()))

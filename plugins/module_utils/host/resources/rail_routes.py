@@ -1,0 +1,256 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A routing table for each rail, so that what a NIC's address sends leaves by that NIC (linux/rtnetlink.h)."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import typing as t
+
+from ..access.links import index
+from ..engine.node import Node
+from ..engine.resource import Change, Plan, Refusal, Resource, State
+
+_TEMPORARY_OR_TENTATIVE = 0x01 | 0x40
+_STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE, _NOT = 4, 1, 1, 253, 0, 2
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_ANY = tuple(_FAMILIES.values())
+#: Tables of the kernel's own: compat, default, main, local.
+_TAKEN = (0, 252, 253, 254, 255)
+_IPV6_METRIC = 1024
+#: What a rule or route made here has in a dump, with what the kernel adds (suppress_prefixlength; cache, preference).
+_OF_RULES = {"FRA_SRC", "FRA_PRIORITY", "FRA_TABLE", "FRA_PROTOCOL", "FRA_SUPPRESS_PREFIXLEN"}
+_OF_ROUTES = {
+    *("RTA_DST", "RTA_OIF", "RTA_GATEWAY", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE", "RTA_METRICS"),
+    *("RTA_CACHEINFO", "RTA_PREF"),
+}
+_NOTHING_SUPPRESSED = 2**32 - 1
+
+Interface = t.Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
+
+
+class RailRoutes(Resource):
+    """C(rail_routes) of a NIC: C(table), C(priority) of its rules, C(gateway) if there is one.
+
+    A table is one NIC's own: its routes, and the rules that lead to it, are those wanted and no others.
+    """
+
+    name = "rail_routes"
+    network = True
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            asked = settings.get("rail_routes")
+            if asked:
+                own = self._addresses(node, key)
+                table = f"table {asked['table']}"
+                found[key] = {f"{table} rules": _rules(own, asked), f"{table} routes": _routes(own, asked)}
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        return {
+            key: {setting: [one.text for one in self._present(node, key, setting)] for setting in settings}
+            for key, settings in wanted.items()
+        }
+
+    def _present(self, node: Node, key: str, setting: str) -> list[_Entry]:
+        """What the table of a setting (C(table NUMBER rules), C(table NUMBER routes)) has."""
+        _unused, table, kind = setting.split()
+        if kind == "rules":
+            return sorted(one for one in self._all_rules() if one.table == int(table))
+        own = index(self.system, node.device(key).interface)
+        return sorted(one for one in self._all_routes() if one.table == int(table) and one.out == own)
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        plan = super().plan(node, wanted)
+        if wanted is not None:  # what was there before, and no rule's wish
+            return plan
+        wanted = self.wanted(node)
+        entries = [*self._all_rules(), *self._all_routes()] if wanted else []
+        tables: dict[int, str] = {}
+        for key in wanted:
+            asked = node.settings[key]["rail_routes"]
+            interface, table = node.device(key).interface, asked["table"]
+
+            def refuse(message: str, fix: str, key: str = key) -> None:
+                plan.refusals.append(Refusal(key, "rail_routes", message, fix))
+
+            own = index(self.system, interface)
+            strange = [one for one in entries if one.table == table and not (one.plain and one.out in (0, own))]
+            addresses = self._addresses(node, key)
+            if table in _TAKEN:
+                refuse(f"table {table} is the kernel's own", "choose another number, such as 100 and the rail's")
+            elif table in tables:
+                refuse(f"table {table} is that of {tables[table]} already", "give each NIC a table of its own")
+            elif strange:
+                fix = "choose a table that nothing else uses"
+                refuse(f"table {table} is used for something else: {strange[0].text}", fix)
+            tables.setdefault(table, key)
+            if not addresses:
+                refuse(f"{interface} has no IP address", "give it one first: the routes are made from it")
+            elif not self._up(interface):
+                refuse(f"{interface} is down, and takes no routes", "bring it up first")
+            for gateway in _gateways(asked) if addresses else ():
+                if not any(gateway in one.network for one in addresses):
+                    refuse(f"the gateway {gateway} is in no network of {interface}", "look at its addresses")
+        return plan
+
+    def apply(self, node: Node, change: Change) -> None:
+        device = node.device(change.device)
+        _unused, number, kind = change.setting.split()
+        table, rule, out = int(number), kind == "rules", index(self.system, device.interface)
+        kernel = self.system.socket("IPRoute")
+        present = [one.text for one in self._present(node, change.device, change.setting)]
+
+        def ask(verb: str, text: str) -> None:
+            step = f"{verb} the {kind[:-1]} '{text}' of table {table} for {device}"
+            if rule:
+                self.system.ask(step, lambda: kernel.rule(verb, **_of_rule(text, table)))
+            else:
+                self.system.ask(step, lambda: kernel.route(verb, **_of_route(text, table, out)))
+
+        # a default route stands on the route to its gateway: it comes after it, and goes before it
+        for text in sorted((one for one in present if one not in change.after), key=lambda one: "via" not in one):
+            ask("remove", text)
+        for text in sorted((one for one in change.after if one not in present), key=lambda one: "via" in one):
+            ask("add", text)
+
+    def _up(self, interface: str) -> bool:
+        try:
+            return bool(int(self.system.text(f"/sys/class/net/{interface}/flags") or "0", 16) & 1)
+        except ValueError:
+            return False
+
+    def _addresses(self, node: Node, key: str) -> list[Interface]:
+        """The addresses that packets are sent from: global ones that stay."""
+        own = index(self.system, node.device(key).interface)
+        found: list[Interface] = []
+        for one in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
+            flags = one["flags"] | (one.get_attr("IFA_FLAGS") or 0)
+            raw = one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")
+            if one["index"] == own and one["scope"] == _UNIVERSE and raw:
+                address = ipaddress.ip_interface(f"{raw}/{one['prefixlen']}")
+                if address.version == 4 or not flags & _TEMPORARY_OR_TENTATIVE:
+                    found.append(address)
+        return sorted(found, key=lambda one: (one.version, int(one.ip)))
+
+    def _all_rules(self) -> list[_Entry]:
+        told = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
+        return [_rule(one) for one in told if one["family"] in _ANY and one["action"] == _TO_TABLE]
+
+    def _all_routes(self) -> list[_Entry]:
+        told = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
+        return [_route(one) for one in told if one["family"] in _ANY]
+
+
+class _Entry(t.NamedTuple):
+    """A rule or a route as text, its table, and the interface that it leads out by.
+
+    C(plain) tells that it has nothing beyond that text, so that it can be made again from it.
+    """
+
+    text: str
+    table: int
+    out: int = 0
+    plain: bool = True
+
+
+def _gateways(settings: t.Mapping[str, t.Any]) -> list[t.Any]:
+    given = settings.get("gateway") or []
+    return [ipaddress.ip_address(one) for one in ([given] if isinstance(given, str) else given)]
+
+
+def _rules(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[str]:
+    priority = settings.get("priority", 1000)
+    return sorted(f"from {one.ip}/{one.max_prefixlen} priority {priority}" for one in own)
+
+
+def _routes(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[str]:
+    found: dict[t.Any, str] = {}
+    for one in own:
+        metric = f" metric {_IPV6_METRIC}" if one.version == 6 else ""
+        found.setdefault(one.network, f"{one.network} src {one.ip}{metric}")
+        for gateway in _gateways(settings):
+            if gateway in one.network:
+                found.setdefault(gateway, f"default via {gateway} src {one.ip}{metric}")
+    return sorted(found.values())
+
+
+def _words(text: str) -> dict[str, str]:
+    words = text.split()
+    start = 0 if words[0] == "from" else 1
+    found = dict(zip(words[start::2], words[start + 1 :: 2]))
+    if start:
+        found["to"] = words[0]
+    return found
+
+
+def _of_rule(text: str, table: int) -> dict[str, t.Any]:
+    """What pyroute2 is to be given for a rule."""
+    words = _words(text)
+    source = ipaddress.ip_network(words["from"])
+    return {
+        "family": _FAMILIES[source.version],
+        "src": str(source.network_address),
+        "src_len": source.prefixlen,
+        "priority": int(words["priority"]),
+        "table": table,
+        "protocol": _STATIC,
+    }
+
+
+def _of_route(text: str, table: int, out: int) -> dict[str, t.Any]:
+    """What pyroute2 is to be given for a route."""
+    words = _words(text)
+    source = ipaddress.ip_address(words["src"])
+    on_link = source.version == 4 and "via" not in words
+    given = {
+        "family": _FAMILIES[source.version],
+        "dst": words["to"],
+        "prefsrc": str(source),
+        "oif": out,
+        "table": table,
+        "proto": _STATIC,
+        "scope": _LINK if on_link else _UNIVERSE,
+    }
+    if "via" in words:
+        given["gateway"] = words["via"]
+    if "metric" in words:
+        given["priority"] = int(words["metric"])
+    return given
+
+
+def _rule(told: t.Any) -> _Entry:
+    source = _network(told["family"], told.get_attr("FRA_SRC"), told["src_len"])
+    text = f"from {source} priority {told.get_attr('FRA_PRIORITY') or 0}"
+    suppressed = told.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
+    special = told["dst_len"] or told["tos"] or told["flags"] & _NOT or suppressed
+    plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_OF_RULES, told)
+    return _Entry(text, told.get_attr("FRA_TABLE", told["table"]), 0, plain)
+
+
+def _route(told: t.Any) -> _Entry:
+    length = told["dst_len"]
+    text = str(_network(told["family"], told.get_attr("RTA_DST"), length)) if length else "default"
+    for word, name in (("via", "RTA_GATEWAY"), ("src", "RTA_PREFSRC"), ("metric", "RTA_PRIORITY")):
+        if told.get_attr(name):
+            text += f" {word} {told.get_attr(name)}"
+    metrics = told.get_attr("RTA_METRICS")
+    special = told["type"] != _UNICAST or told["tos"] or (metrics and metrics["attrs"])
+    plain = not special and bool(told.get_attr("RTA_PREFSRC")) and _has_only(_OF_ROUTES, told)
+    out = 0 if told.get_attr("RTA_MULTIPATH") else told.get_attr("RTA_OIF") or 0
+    return _Entry(text, told.get_attr("RTA_TABLE", told["table"]), out, plain)
+
+
+def _network(family: int, address: str | None, length: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    nothing = "0.0.0.0" if family == socket.AF_INET else "::"
+    return ipaddress.ip_network(f"{address or nothing}/{length}", strict=False)
+
+
+def _has_only(names: set[str], told: t.Any) -> bool:
+    return all(one[0] in names for one in told["attrs"])

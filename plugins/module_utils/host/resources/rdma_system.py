@@ -1,0 +1,98 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How RDMA devices are divided among network namespaces (rdma/rdma_netlink.h; C(rdma system))."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..access.system import HostError
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Plan, Resource, State
+from .kernel_modules import rebuild_initramfs
+
+#: A bool of which the kernel's own variable is behind: Y is shared.
+PARAMETER = "/sys/module/ib_core/parameters/netns_mode"
+PATH = "/etc/modprobe.d/lanewise-rdma.conf"
+_LINE = "options ib_core netns_mode={}\n"
+_MODES = ("exclusive", "shared")
+
+
+class RdmaSystem(Resource):
+    """C(rdma_netns_mode) of the node: C(shared) or C(exclusive), now and after the next boot.
+
+    The kernel changes it only while no network namespace but the node's exists. Where there is one, as of a pod, the
+    file for the next boot is written, and a reboot asked for.
+    """
+
+    name = "rdma_system"
+    recorded_in = ("/etc/modprobe.d",)
+    boot = False
+
+    def wanted(self, node: Node) -> State:
+        mode = node.general.get("rdma_netns_mode")
+        return {NODE: {"rdma_netns_mode": mode, "rdma_netns_mode_at_boot": mode}} if mode else {}
+
+    def read(self, node: Node, wanted: State) -> State:
+        told = self.system.text(PARAMETER)
+        content = self.system.content(PATH)
+        at_boot = None
+        if content is not None:
+            at_boot = next((mode for value, mode in enumerate(_MODES) if content == _LINE.format(value)), content)
+        now = None if told is None else "shared" if told == "Y" else "exclusive"
+        return {NODE: {"rdma_netns_mode": now, "rdma_netns_mode_at_boot": at_boot}}
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        plan = super().plan(node, wanted)
+        now = [change for change in plan.changes if change.setting == "rdma_netns_mode"]
+        if now and now[0].before is None:
+            plan.changes.remove(now[0])  # ib_core is not loaded: it reads the file when it is
+        elif now:
+            other = self._other_namespace()
+            if other:
+                plan.changes.remove(now[0])
+                plan.reboot.append(f"RDMA devices become {now[0].after} at a reboot only, since {other}")
+        return plan
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"set {change.setting} of the node to {change.after}"
+        if change.setting == "rdma_netns_mode_at_boot":
+            content = _LINE.format(_MODES.index(change.after)) if change.after in _MODES else change.after
+            self.system.install(PATH, content, step)
+            rebuild_initramfs(self.system, "ib_core")
+            return
+        kernel = self.system.socket("RDMA")
+        from ..access import messages
+
+        mode = [("netns_mode", _MODES.index(change.after))]
+        fix = "a network namespace exists that no process shows: end the containers, or reboot"
+        message = (messages.SET_RDMA_SYSTEM, messages.RdmaSystem, mode)
+        self.system.ask(step, lambda: messages.exchange(kernel, *message, change=True), fix)
+
+    def _other_namespace(self) -> str:
+        """A network namespace other than the node's, as the end of a sentence; empty where none is to be seen."""
+        if not self.system.reader.live:
+            return ""
+        try:
+            own = os.readlink("/proc/self/ns/net")
+        except OSError as error:
+            raise HostError("look for network namespaces", str(error), "run as root ('become: true')") from None
+        for process in self.system.names("/proc"):
+            if not process.isdigit():
+                continue
+            try:
+                if os.readlink(f"/proc/{process}/ns/net") != own:
+                    name = self.system.text(f"/proc/{process}/comm")
+                    return f"process {process} ({name}) has a network namespace of its own"
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):  # it has ended; none without threads
+                    raise HostError("look for network namespaces", str(error)) from None
+        for line in (self.system.content("/proc/self/mountinfo") or "").splitlines():
+            fields = line.split()
+            if len(fields) > 4 and fields[3].startswith("net:[") and fields[3] != own:
+                return f"the network namespace at {fields[4]} exists"
+        return ""

@@ -1,0 +1,190 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What DRA drivers need of a container runtime: devices by CDI, and NRI for those that use it."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access import units
+from ..access.system import HostError, System
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Refusal, Resource, State
+
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+CONTAINERD_DROP_IN = "/etc/containerd/conf.d/90-lanewise.toml"
+CRIO_DROP_IN = "/etc/crio/crio.conf.d/90-lanewise.conf"
+_HEADER = "# Written by the Ansible collection lanewise.dra, which owns this file.\n"
+_BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin")
+_VERSION = re.compile(r"\sv?(\d+)\.(\d+)\.\d+")
+_TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_KEY = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*=\s*(.*?)\s*$")
+#: Table and key of each setting, and what it is set to: containerd 1.x, and 2.x, in which CDI cannot be off.
+_CRI_1 = "io.containerd.grpc.v1.cri"
+_CRI_2 = "io.containerd.cri.v1.runtime"
+_NRI = "io.containerd.nri.v1.nri"
+
+
+def values(dump: str) -> dict[str, str]:
+    """The settings of C(containerd config dump), by table and key, quotes taken off. Lists stand as they are."""
+    found: dict[str, str] = {}
+    table = ""
+    for line in dump.splitlines():
+        header = _TABLE.match(line)
+        if header:
+            table = header.group(1).replace("'", "").replace('"', "").replace(" ", "")
+            continue
+        pair = _KEY.match(line)
+        if pair:
+            found[f"{table}:{pair.group(1)}"] = pair.group(2).strip("'\"")
+    return found
+
+
+def with_key(text: str, plugin: str, key: str, value: str) -> str:
+    """A configuration in TOML with one key of a plugin's table changed, and nothing else."""
+    lines = text.splitlines()
+    wish = f"plugins.{plugin}"
+    inside = None
+    for number, line in enumerate(lines):
+        header = _TABLE.match(line)
+        if header:
+            if inside is not None:
+                break
+            if header.group(1).replace("'", "").replace('"', "").replace(" ", "") == wish:
+                inside = number
+            continue
+        pair = _KEY.match(line)
+        if inside is not None and pair and pair.group(1) == key:
+            lines[number] = f"{line[: len(line) - len(line.lstrip())]}{key} = {value}"
+            return "\n".join(lines) + "\n"
+    if inside is not None:
+        lines.insert(inside + 1, f"  {key} = {value}")
+    else:
+        lines += ["", f'[plugins."{plugin}"]', f"  {key} = {value}"]
+    return "\n".join(lines) + "\n"
+
+
+class Runtime(Resource):
+    """C(runtime_cdi) and C(runtime_nri) of the node. The value is the file of configuration.
+
+    containerd 2 has a drop-in where its own file imports them. containerd 1 replaces the whole table of a plugin by
+    that of an imported file, the cgroup driver in it too: there, and without imports, one line of its own file changes.
+    Either way containerd must show the configuration as before but for that setting, or the change is taken back.
+    """
+
+    name = "runtime"
+    recorded_in = ("/etc/containerd",)
+    boot = False
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self._dumped: str | None = None
+
+    def _program(self, name: str) -> str | None:
+        return next((f"{one}/{name}" for one in _BINARIES if self.system.exists(f"{one}/{name}")), None)
+
+    def _version(self, containerd: str) -> tuple[int, int]:
+        step = "find the version of containerd"
+        text = self.system.query([containerd, "--version"], step)
+        match = _VERSION.search(text)
+        if not match:
+            raise HostError(step, f"it says {text.strip()!r}")
+        return int(match.group(1)), int(match.group(2))
+
+    def _dump(self, containerd: str) -> str:
+        return self.system.query([containerd, "config", "dump"], "read containerd's configuration")
+
+    def wanted(self, node: Node) -> State:
+        cdi, nri = node.general.get("runtime_cdi"), node.general.get("runtime_nri")
+        if cdi is None and nri is None:
+            return {}
+        found: dict[str, t.Any] = {}
+        containerd = self._program("containerd")
+        if containerd:
+            old = self._version(containerd) < (2, 0)
+            now = values(self._dump(containerd))
+            for wish, one in ((cdi, f"plugins.{_CRI_1}:enable_cdi"), (nri, f"plugins.{_NRI}:disable")):
+                if old and wish and one not in now:
+                    return {NODE: {one.partition(":")[0]: "known"}}
+            changes = []
+            if cdi and now.get(f"plugins.{_CRI_1 if old else _CRI_2}:enable_cdi", str(not old).lower()) == "false":
+                changes.append((_CRI_1 if old else _CRI_2, "enable_cdi", "true"))
+            if nri is not None and now.get(f"plugins.{_NRI}:disable", "false") == str(nri).lower():
+                changes.append((_NRI, "disable", str(not nri).lower()))
+            path = CONTAINERD_CONFIG if old or not self._imports() else CONTAINERD_DROP_IN
+            text = self.system.content(path)
+            if not changes:
+                found[path] = text
+            else:
+                text = text or (f"{_HEADER}version = 3\n" if path == CONTAINERD_DROP_IN else "version = 2\n")
+                for plugin, key, value in changes:
+                    text = with_key(text, plugin, key, value)
+                found[path] = text
+        if self._program("crio") and nri is not None:  # its CDI is always on
+            found[CRIO_DROP_IN] = f"{_HEADER}[crio.nri]\nenable_nri = {str(bool(nri)).lower()}\n"
+        return {NODE: found or {"runtime": "containerd or crio"}}
+
+    def _imports(self) -> bool:
+        """Whether containerd 2 reads drop-ins: what it shows as its default counts only without a file of its own."""
+        text = self.system.content(CONTAINERD_CONFIG)
+        return text is None or "/etc/containerd/conf.d/" in values(text).get(":imports", "")
+
+    def read(self, node: Node, wanted: State) -> State:
+        paths = [one for one in wanted.get(NODE, {}) if one.startswith("/")]
+        return {NODE: {path: self.system.content(path) for path in paths}}
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        if change.setting.startswith("plugins."):
+            fix = "containerd 1.7 or newer"
+            return Refusal(NODE, "runtime", f"this containerd does not know {change.setting}", fix)
+        if not change.setting.startswith("/"):
+            fix = "where the distribution of Kubernetes has its own (k3s, RKE2), set it in its template"
+            return Refusal(NODE, "runtime", "neither containerd nor CRI-O is installed in the usual places", fix)
+        if node.general.get("runtime_cdi") is False:
+            return Refusal(NODE, "runtime_cdi", "DRA drivers hand out devices by CDI only", "leave it out")
+        return None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        name = "crio" if change.setting == CRIO_DROP_IN else "containerd"
+        return f"{name} restarts: running pods go on, new ones wait"
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """Whether it runs: systemd restarts none that a wrong configuration has kept from starting."""
+        return {_unit(change): units.state(self.system, _unit(change))}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        if beside[_unit(change)] == units.RUNS:
+            units.start(self.system, _unit(change))
+
+    def apply(self, node: Node, change: Change) -> None:
+        step = f"write {change.setting}"
+        unit = _unit(change)
+        containerd = self._program("containerd") if unit == "containerd.service" else None
+        before = values(self._dump(containerd)) if containerd else {}
+        text = values(self.system.content(change.setting) or "")
+        self.system.install(change.setting, change.after, step)
+        if containerd:
+            after = values(self._dump(containerd))
+            ours = (":imports", ":version", f"plugins.{_NRI}:disable")
+            lost = [
+                one
+                for one in sorted({*before, *after})
+                if before.get(one) != after.get(one) and one not in ours and not one.endswith(":enable_cdi")
+            ]
+            if lost:
+                fix = "set runtime_cdi and runtime_nri in containerd's own file by hand"
+                raise HostError(step, f"containerd would change more than what is asked: {', '.join(lost[:5])}", fix)
+            wish = values(change.after or "")
+            deaf = [one for one in sorted(wish) if "plugins." in one and text.get(one) != wish[one] != after.get(one)]
+            if deaf:
+                fix = "it is too old to know it, or another file in its imports wins"
+                raise HostError(step, f"containerd shows no change of {', '.join(deaf)}", fix)
+        self.system.command(["systemctl", "try-restart", unit], f"restart {unit}", f"'journalctl -u {unit}' says why")
+
+
+def _unit(change: Change) -> str:
+    return "crio.service" if change.setting == CRIO_DROP_IN else "containerd.service"

@@ -1,0 +1,133 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Number of VFs of a PF (Documentation/ABI/testing/sysfs-bus-pci, sriov_*)."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ..access.system import HostError
+from ..access.usage import users
+from ..engine.node import Node
+from ..engine.resource import Change, Plan, Refusal, Resource, State
+from . import owner
+from .vf_driver import beside, put_back
+
+_DEVICES = "/sys/bus/pci/devices"
+#: VFs of large cards appear one after the other, each with its driver's start.
+_SECONDS = 120.0
+_NO_ROOM = (
+    "if 'dmesg' says 'not enough MMIO resources', switch on 'above 4G decoding' in the firmware's setup, "
+    "or add the kernel argument pci=realloc"
+)
+
+
+class Sriov(Resource):
+    """C(num_vfs) and C(vfs_autoprobe) of a PF.
+
+    A PF that is C(externally_managed) is looked at and never changed: too few VFs are refused, more are welcome.
+    """
+
+    name = "sriov"
+    renews = True
+    settings = ("vfs_autoprobe", "num_vfs")
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            # the kernel asks for autoprobe when a VF appears, so it stands first
+            one: dict[str, t.Any] = {name: settings[name] for name in self.settings if name in settings}
+            if settings.get("externally_managed"):
+                one.pop("vfs_autoprobe", None)
+                if (self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0) >= one.get("num_vfs", 0):
+                    continue
+            if one:
+                found[key] = one
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for key in wanted:
+            autoprobe = self.system.integer(f"{_DEVICES}/{key}/sriov_drivers_autoprobe")
+            found[key] = {
+                "num_vfs": self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs"),
+                "vfs_autoprobe": None if autoprobe is None else bool(autoprobe),
+            }
+        return found
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        plan = super().plan(node, wanted)
+        for key, settings in (self.wanted(node) if wanted is None else {}).items():
+            if "num_vfs" in settings and not node.settings[key].get("externally_managed"):
+                for interface in node.device(key).interfaces:
+                    plan.refusals += owner.vfs_refusals(self.system, key, interface, settings["num_vfs"])
+        return plan
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
+            return Refusal(change.device, change.setting, message, fix, drain)
+
+        device = node.device(change.device)
+        if device.physfn:
+            return refusal(f"is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+        if change.before is None:
+            fix = "switch SR-IOV on in the machine's and the card's firmware, and bind a driver that knows it"
+            return refusal("the kernel offers no SR-IOV here", fix)
+        if change.setting != "num_vfs":
+            return None
+        total = device.total_vfs or 0
+        if change.after > total:
+            fix = f"ask for {total} at most" if total else "raise the number in the card's firmware first"
+            return refusal(f"{change.after} VFs are wanted, and the card offers {total}", fix)
+        if node.settings.get(change.device, {}).get("externally_managed"):
+            return refusal(f"has {change.before} VFs, managed elsewhere, and {change.after} are wanted")
+        for vf in device.vfs:  # the kernel takes a new number only over zero, so every VF goes
+            reason = users(self.system, vf)
+            if reason:
+                fix = "drain the node first, or leave the number as it is"
+                return refusal(f"its VF {vf} is in use: {reason}", fix, drain=True)
+        return None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        if change.setting == "num_vfs" and change.before:
+            return f"all {change.before} VFs of {change.device} are removed and made anew"
+        return ""
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        return beside(self.system, node, change.device) if change.setting == "num_vfs" else {}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        put_back(self.system, node, change.device, beside)
+
+    def apply(self, node: Node, change: Change) -> None:
+        folder = f"{_DEVICES}/{change.device}"
+        step = f"set {change.setting} of {node.device(change.device)} to {change.after}"
+        if change.setting == "vfs_autoprobe":
+            self.system.write(f"{folder}/sriov_drivers_autoprobe", str(int(change.after)), step)
+            return
+        if self.system.integer(f"{folder}/sriov_numvfs"):
+            self.system.write(f"{folder}/sriov_numvfs", "0", step, "a VF is in use: drain the node first")
+        if not change.after:
+            return
+        self.system.write(f"{folder}/sriov_numvfs", str(change.after), step, _NO_ROOM)
+        self._wait(folder, change.after, step)
+
+    def _wait(self, folder: str, number: int, step: str) -> None:
+        """Until the VFs are there and, where the kernel binds them by itself, have their drivers."""
+        bound = self.system.integer(f"{folder}/sriov_drivers_autoprobe")
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            present = [n for n in range(number) if self.system.link(f"{folder}/virtfn{n}")]
+            ready = [n for n in present if not bound or self.system.exists(f"{folder}/virtfn{n}/driver")]
+            if len(ready) == number:
+                return
+            if time.monotonic() >= deadline:
+                if len(present) == number:
+                    return  # no driver wants them: whoever needs one asks for it
+                reason = f"{len(present)} of {number} VFs are there after {_SECONDS:.0f} s"
+                raise HostError(step, reason, "look at 'dmesg' for errors of the card's driver")
+            time.sleep(0.05)

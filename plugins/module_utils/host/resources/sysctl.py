@@ -1,0 +1,140 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The node's own sysctls (Documentation/admin-guide/sysctl; sysctl.d(5)). Those of an interface stand with its NIC."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access.system import HostError
+from ..engine.node import Node
+from ..engine.resource import NODE, Change, Refusal, Resource, State
+
+PATH = "/etc/sysctl.d/90-lanewise.conf"
+#: Where systemd-sysctl looks; a name in an earlier folder hides the same name in a later one.
+_FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
+_KEY = re.compile(r"^[a-z][A-Za-z0-9_-]*([./][A-Za-z0-9_:-]+)+$", re.ASCII)
+_OF_INTERFACE = re.compile(r"^net\.ipv[46]\.(conf|neigh)\.(?!all\.|default\.)")
+_AT_BOOT = " at boot"
+_HEADER = "# Written by the Ansible collection lanewise.dra, which owns this file.\n"
+
+
+def _path(key: str) -> str:
+    return "/proc/sys/" + (key if "/" in key.split(".")[0] else key.replace(".", "/"))
+
+
+def _name(key: str) -> str:
+    """A key with dots; sysctl.d takes either, by which separator stands first."""
+    return key.replace("/", ".") if "/" in key.split(".")[0] else key
+
+
+def parse(text: str) -> dict[str, str]:
+    """The settings of a file of sysctl.d, as systemd-sysctl takes them."""
+    found = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and key[:1] not in ("#", ";", ""):
+            found[_name(key.strip().lstrip("-").strip())] = value.strip()
+    return found
+
+
+class Sysctl(Resource):
+    """C(sysctl) of the node: a mapping of keys to values, live and at boot.
+
+    A key that leaves the mapping leaves the file, and keeps its value until the next boot. Keys that the file does
+    not have are never touched.
+    """
+
+    name = "sysctl"
+    recorded_in = ("/etc/sysctl.d",)
+    boot = False
+
+    def wanted(self, node: Node) -> State:
+        wish: t.Mapping[str, t.Any] | None = node.general.get("sysctl")
+        if wish is None:
+            return {}
+        found: dict[str, t.Any] = {}
+        for key, value in wish.items():
+            found[_name(key)] = found[_name(key) + _AT_BOOT] = _text(value)
+        for key in self._kept():
+            found.setdefault(key + _AT_BOOT, None)
+        return {NODE: found} if found else {}
+
+    def _kept(self) -> dict[str, str]:
+        return parse(self.system.content(PATH) or "")
+
+    def read(self, node: Node, wanted: State) -> State:
+        kept = self._kept()
+        found: dict[str, t.Any] = {}
+        for setting in wanted.get(NODE, {}):
+            if setting.endswith(_AT_BOOT):
+                found[setting] = kept.get(setting[: -len(_AT_BOOT)])
+            else:
+                value = self.system.text(_path(setting))
+                found[setting] = None if value is None else _text(value)
+        return {NODE: found}
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        return before == after if before is None or after is None else _text(before) == _text(after)
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        at_boot = change.setting.endswith(_AT_BOOT)
+        key = change.setting[: -len(_AT_BOOT)] if at_boot else change.setting
+        if change.after is None:
+            return None
+        if at_boot or self._kept().get(key) == str(change.after):
+            rival = self._rival(key, str(change.after))
+            if rival:
+                return Refusal(NODE, change.setting, f"{'' if at_boot else 'at boot '}{rival}", "take it out there")
+        if at_boot:
+            return None  # the live value has the other reasons
+        if not _KEY.match(key) or "\n" in str(change.after):
+            return Refusal(NODE, change.setting, "is no name of a sysctl")
+        if _OF_INTERFACE.match(key):
+            fix = "set it for the NIC: an interface that appears late misses what stands here"
+            return Refusal(NODE, change.setting, "belongs to one interface", fix)
+        if not self.system.exists(_path(key)):
+            return Refusal(NODE, change.setting, "this kernel has no such sysctl", "is the module loaded that has it?")
+        if change.before is None:
+            return Refusal(NODE, change.setting, "cannot be read, so that nobody can tell whether it is set")
+        return None
+
+    def _rival(self, key: str, value: str) -> str:
+        """Which file wins over ours at boot, and by what."""
+        files: dict[str, str] = {}
+        for folder in _FOLDERS:
+            for name in self.system.names(folder):
+                if name.endswith(".conf"):
+                    files.setdefault(name, f"{folder}/{name}")
+        for name in sorted(files, reverse=True):
+            if name <= PATH.rpartition("/")[2]:
+                break
+            try:
+                other = parse(self.system.content(files[name]) or "").get(key)
+            except HostError:
+                continue  # a link to nowhere, or not text: systemd-sysctl passes it over as well
+            if other is not None:
+                return "" if _text(other) == _text(value) else f"{files[name]} sets it to {other}, after {PATH}"
+        return ""
+
+    def apply(self, node: Node, change: Change) -> None:
+        if not change.setting.endswith(_AT_BOOT):
+            if change.after is not None:
+                self.system.write(_path(change.setting), str(change.after), f"set {change.setting} to {change.after}")
+            return
+        kept = self._kept()
+        key = change.setting[: -len(_AT_BOOT)]
+        kept.pop(key, None)
+        if change.after is not None:
+            kept[key] = str(change.after)
+        text = _HEADER + "".join(f"{name} = {kept[name]}\n" for name in sorted(kept)) if kept else None
+        self.system.install(PATH, text, f"write {key} to {PATH}")
+
+
+def _text(value: t.Any) -> str:
+    """A value as text; the kernel separates several by tabs, people by blanks."""
+    return " ".join(str(int(value) if isinstance(value, bool) else value).split())

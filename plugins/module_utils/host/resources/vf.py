@@ -1,0 +1,218 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What a PF keeps for each of its VFs (linux/if_link.h, IFLA_VF_*)."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access import links
+from ..access.system import HostError, System
+from ..access.usage import users
+from ..engine.node import Node
+from ..engine.resource import Change, Refusal, Resource, State
+from .vfs import address, made_anew, number_of_vfs, per_vf, split
+
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+_ETHERNET = 1
+_UNTOLD = 2**32 - 1
+_LINK_STATES = ("auto", "enable", "disable")
+_PROTOCOLS = {"802.1Q": 0x8100, "802.1ad": 0x88A8}
+#: Drivers that read a VF's address and GUIDs only when they start.
+_READ_AT_START = ("mlx5_core",)
+
+#: Settings of the state, in the order in which they are made: an untrusted VF may be refused another address.
+SETTINGS = ("trust", "mac", "node_guid", "port_guid", "vlan", "rate", "spoof_check", "link_state")
+
+
+class Vf(Resource):
+    """C(vf), for all VFs of a PF, and C(vfs), for those of an index. A VF that is in use is never changed.
+
+    C(vlan), C(qos) and C(vlan_protocol) are one setting of the kernel, and so are C(min_rate) and C(max_rate).
+    """
+
+    name = "vf"
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            for number, asked in per_vf(self.system, key, settings).items():
+                one = _normal(f"{key} vf {number}", asked)
+                if one:
+                    found[f"{key} vf {number}"] = {name: one[name] for name in SETTINGS if name in one}
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        told: dict[str, dict[int, dict[str, t.Any]]] = {}
+        for name in wanted:
+            key, number = split(name)
+            if key not in told:
+                there = number_of_vfs(self.system, key) and not made_anew(self.system, node, key)
+                told[key] = read(self.system, node.device(key).interface) if there else {}
+            found[name] = dict(told[key].get(number, {}))
+        return found
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        return after is None or before == after  # a VF that was not there before goes as it came
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
+            return Refusal(change.device, change.setting, message, fix, drain)
+
+        key, number = split(change.device)
+        device = node.device(key)
+        if device.physfn:
+            return refusal(f"{key} is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+        count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(self.system, key))
+        if number >= count:
+            return refusal(f"the PF has {count} VFs", f"raise num_vfs to {number + 1}, or leave this VF out")
+        infiniband = device.link_layer == "infiniband"
+        if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
+            if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
+                other = "node_guid and port_guid" if infiniband else "mac"
+                return refusal(f"a VF of {device.link_layer or 'this link layer'} has none", f"use {other}")
+        if number >= number_of_vfs(self.system, key) or made_anew(self.system, node, key):
+            return None  # the VF is yet to be made
+        if change.before is None:
+            return refusal("the PF's driver does not tell it, so it could not be checked", "leave it out for this NIC")
+        vf = address(self.system, key, number)
+        reason = users(self.system, vf) if vf else ""
+        return refusal(f"{vf} is in use: {reason}", "drain the node first", drain=True) if reason else None
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        key, number = split(change.device)
+        vf = address(self.system, key, number) if change.before is not None else None
+        if vf and self._starts_anew(vf, change.setting):
+            return f"the driver of {vf} starts anew, and its interface with it"
+        return ""
+
+    def apply(self, node: Node, change: Change) -> None:
+        if change.after is None:
+            return
+        key, number = split(change.device)
+        device = node.device(key)
+        step = f"set {change.setting} of VF {number} of {device} to {change.after}"
+        send(self.system, device.interface, number, change.setting, change.after, step)
+        vf = address(self.system, key, number)
+        if vf and self._starts_anew(vf, change.setting):
+            driver = f"{_DRIVERS}/{self.system.link(f'{_DEVICES}/{vf}/driver')}"
+            self.system.write(f"{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")
+            self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
+
+    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+        """The driver of a VF that is stopped and started, which a failure in between leaves without one."""
+        vf = address(self.system, *split(change.device)) if change.before is not None else None
+        if not vf or not self._starts_anew(vf, change.setting):
+            return {}
+        return {"driver": self.system.link(f"{_DEVICES}/{vf}/driver")}
+
+    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+        vf = address(self.system, *split(change.device))
+        if vf and not self.system.link(f"{_DEVICES}/{vf}/driver"):
+            path = f"{_DRIVERS}/{beside['driver']}/bind"
+            self.system.write(path, vf, f"start the driver {beside['driver']} of {vf} again")
+
+    def _starts_anew(self, vf: str, setting: str) -> bool:
+        if setting not in ("mac", "node_guid", "port_guid"):
+            return False
+        return self.system.link(f"{_DEVICES}/{vf}/driver") in _READ_AT_START
+
+
+def _normal(name: str, asked: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Settings of the state, in the kernel's spelling, of what a site asks for. Raises HostError."""
+    found: dict[str, t.Any] = {one: bool(asked[one]) for one in ("trust", "spoof_check") if one in asked}
+    if "link_state" in asked:
+        found["link_state"] = asked["link_state"]
+    for one, length in (("mac", 6), ("node_guid", 8), ("port_guid", 8)):
+        if one in asked:
+            digits = re.sub(r"[:.-]", "", str(asked[one])).lower()
+            if not re.fullmatch(f"[0-9a-f]{{{2 * length}}}", digits):
+                raise HostError(f"set {one} of {name}", f"{asked[one]!r} is none", f"write {length} bytes: 02:00:...")
+            found[one] = ":".join(digits[at : at + 2] for at in range(0, 2 * length, 2))
+    if "vlan" in asked:
+        found["vlan"] = _vlan(asked["vlan"], asked.get("qos", 0), asked.get("vlan_protocol", "802.1Q"))
+    elif "qos" in asked or "vlan_protocol" in asked:
+        raise HostError(f"set the VLAN of {name}", "qos and vlan_protocol are a VLAN's", "set vlan, or 0 for none")
+    if "min_rate" in asked or "max_rate" in asked:
+        found["rate"] = f"{asked.get('min_rate', 0)} to {asked.get('max_rate', 0)} Mbit/s"
+    return found
+
+
+def _vlan(vlan: int, qos: int, protocol: str) -> str:
+    return f"{vlan}" + (f" qos {qos}" if qos else "") + (f" {protocol}" if vlan and protocol != "802.1Q" else "")
+
+
+def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
+    """Give a setting of the state to the VF C(number) of a PF. Raises HostError."""
+    kernel = system.socket("ROUTE")
+    from ..access import messages
+
+    vfs = [("vf", {"attrs": [encoded(number, setting, value)]})]
+    attributes = [("IFLA_IFNAME", interface), ("IFLA_VFINFO_LIST", {"attrs": vfs})]
+    message = (messages.NEW_LINK, messages.Link, attributes)
+    system.ask(step, lambda: messages.exchange(kernel, *message, change=True))
+
+
+def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
+    """The attribute of C(messages.Link) that gives a setting of the state to the VF C(number)."""
+    if setting in ("trust", "spoof_check"):
+        return setting, {"vf": number, "number": int(value)}
+    if setting == "link_state":
+        return setting, {"vf": number, "number": _LINK_STATES.index(value)}
+    if setting == "mac":
+        return setting, {"vf": number, "mac": bytes.fromhex(value.replace(":", ""))}
+    if setting.endswith("guid"):
+        return setting, {"vf": number, "guid": int(value.replace(":", ""), 16)}
+    if setting == "rate":
+        low, high = (int(one) for one in re.findall(r"\d+", value)[:2])
+        return setting, {"vf": number, "low": low, "high": high}
+    vlan, qos, protocol = re.fullmatch(r"(\d+)(?: qos (\d+))?(?: (\S+))?", value).groups()  # type: ignore[union-attr]
+    entry = {"vf": number, "vlan": int(vlan), "qos": int(qos or 0)}
+    if protocol:
+        return "vlans", {"attrs": [("vlan", {**entry, "protocol": _PROTOCOLS[protocol]})]}
+    return "vlan", entry
+
+
+def read(system: System, interface: str) -> dict[int, dict[str, t.Any]]:
+    """The settings of all VFs of a PF by index; without those that its driver does not tell. Raises HostError."""
+    return decoded(links.told(system, interface, with_vfs=True))
+
+
+def decoded(link: t.Any) -> dict[int, dict[str, t.Any]]:
+    """The same from the interface (C(messages.Link))."""
+    vfs = link.get_attr("IFLA_VFINFO_LIST")
+    found: dict[int, dict[str, t.Any]] = {}
+    for info in vfs.get_attrs("vf") if vfs else ():
+        told = {one[0]: one[1] for one in info["attrs"]}
+        if "mac" not in told:
+            continue
+        state: dict[str, t.Any] = {}
+        if link["ifi_type"] == _ETHERNET:  # of InfiniBand it is 20 bytes, which nothing sets
+            state["mac"] = _hexadecimal(told["mac"]["mac"][:6])
+        entries = [told["vlan"]] if "vlan" in told else []
+        entries += told["vlans"].get_attrs("vlan") if "vlans" in told else []
+        names = {code: name for name, code in _PROTOCOLS.items()}
+        for one in entries:
+            state["vlan"] = _vlan(one["vlan"], one["qos"], names.get(one.get("protocol"), "802.1Q"))
+        if "rate" in told:
+            state["rate"] = f"{told['rate']['low']} to {told['rate']['high']} Mbit/s"
+        for name in ("spoof_check", "trust"):
+            if name in told and told[name]["number"] != _UNTOLD:
+                state[name] = bool(told[name]["number"])
+        if "link_state" in told and told["link_state"]["number"] < len(_LINK_STATES):
+            state["link_state"] = _LINK_STATES[told["link_state"]["number"]]
+        for name in ("node_guid", "port_guid"):
+            if name in told:
+                state[name] = _hexadecimal(told[name]["guid"].to_bytes(8, "big"))
+        found[told["mac"]["vf"]] = state
+    return found
+
+
+def _hexadecimal(raw: bytes) -> str:
+    return ":".join(f"{byte:02x}" for byte in raw)

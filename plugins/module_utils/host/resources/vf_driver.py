@@ -1,0 +1,186 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Drivers of VFs (Documentation/ABI/testing/sysfs-bus-pci: driver_override, drivers_probe, unbind)."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..access.system import HostError, System
+from ..access.usage import users
+from ..engine.node import Node
+from ..engine.resource import Change, Refusal, Resource, State, Unread
+from .vf import SETTINGS, Vf
+from .vf import read as settings_of_vfs
+from .vfs import address, made_anew, number_of_vfs, per_vf, split
+
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+#: The driver that the kernel chooses by itself, and no driver.
+NATIVE, NONE = "native", "none"
+_USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
+_NO_IOMMU = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+_BRIDGE = "0x0604"
+
+
+class VfDriver(Resource):
+    """C(driver) of C(vf) and C(vfs): C(native), C(vfio-pci), another one's name, or C(none).
+
+    It stands after what the PF keeps for its VFs: a VF without a driver of the node takes no address any more. The
+    override is cleared once the driver has the VF, so that it decides nothing later.
+    """
+
+    name = "vf_driver"
+    renews = True
+
+    def wanted(self, node: Node) -> State:
+        found: State = {}
+        for key, settings in node.settings.items():
+            for number, asked in per_vf(self.system, key, settings).items():
+                if asked.get("driver"):
+                    found[f"{key} vf {number}"] = {"driver": asked["driver"]}
+        return found
+
+    def read(self, node: Node, wanted: State) -> State:
+        found: State = {}
+        for name in wanted:
+            key, number = split(name)
+            vf = None if made_anew(self.system, node, key) else address(self.system, key, number)
+            found[name] = {"driver": (self.system.link(f"{_DEVICES}/{vf}/driver") or NONE) if vf else None}
+        return found
+
+    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+        if after == NATIVE:
+            return before not in (None, NONE, *_USER_SPACE)
+        return after is None or bool(before == after)
+
+    def check(self, node: Node, change: Change) -> Refusal | None:
+        def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
+            return Refusal(change.device, change.setting, message, fix, drain)
+
+        key, number = split(change.device)
+        device = node.device(key)
+        if device.physfn:
+            return refusal(f"{key} is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+        count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(self.system, key))
+        if number >= count:
+            return refusal(f"the PF has {count} VFs", f"raise num_vfs to {number + 1}, or leave this VF out")
+        driver = str(change.after)
+        if driver not in (NATIVE, NONE) and not self._known(node, driver):
+            return refusal(f"no driver {driver} is loaded", f"load it: add {driver} to kernel_modules")
+        if change.before is None:
+            return None  # the VF is yet to be made, and its IOMMU group with it
+        vf = address(self.system, key, number) or ""
+        reason = users(self.system, vf)
+        if reason:
+            return refusal(f"{vf} is in use: {reason}", "drain the node first", drain=True)
+        reason, fix = self._unfit(vf, driver)
+        return refusal(reason, fix) if reason else None
+
+    def _known(self, node: Node, driver: str) -> bool:
+        asked = (str(one) for one in node.general.get("kernel_modules") or ())
+        return self.system.exists(f"{_DRIVERS}/{driver}") or driver.replace("-", "_") in [
+            one.replace("-", "_") for one in asked
+        ]
+
+    def _unfit(self, vf: str, driver: str) -> tuple[str, str]:
+        """Why VFIO cannot have a VF, and the way out; empty where it can."""
+        if driver != "vfio-pci":
+            return "", ""
+        group = self.system.link(f"{_DEVICES}/{vf}/iommu_group")
+        if not group:
+            if self.system.text(_NO_IOMMU) == "Y":
+                return "", ""
+            return f"{vf} is in no IOMMU group, which VFIO needs", "switch the IOMMU on in the firmware and the kernel"
+        for other in self.system.names(f"/sys/kernel/iommu_groups/{group}/devices"):
+            kind = self.system.text(f"{_DEVICES}/{other}/class") or ""
+            bound = self.system.link(f"{_DEVICES}/{other}/driver")
+            if other != vf and not kind.startswith(_BRIDGE) and bound not in (None, *_USER_SPACE):
+                reason = f"{vf} shares IOMMU group {group} with {other}, which {bound} has"
+                return reason, "leave ACS on between them, or put the card in another slot"
+        return "", ""
+
+    def interrupts(self, node: Node, change: Change) -> str:
+        if change.before in (None, NONE):
+            return ""
+        return f"the VF {address(self.system, *split(change.device))} leaves its driver {change.before}"
+
+    def apply(self, node: Node, change: Change) -> None:
+        key, number = split(change.device)
+        vf = address(self.system, key, number)
+        step = f"set driver of VF {number} of {node.device(key)} to {change.after}"
+        if change.after is None:
+            return
+        if vf is None:
+            raise HostError(step, "the VF is not there", "look at 'dmesg' for the reason")
+        if self.same("driver", self._driver(vf), change.after):
+            return
+        reason, fix = self._unfit(vf, change.after)
+        if reason:
+            raise HostError(step, reason, fix)
+        folder = f"{_DEVICES}/{vf}"
+        override = "" if change.after in (NATIVE, NONE) else change.after
+        try:
+            if override or self._overridden(vf):
+                # an empty line takes an override away
+                self.system.write(f"{folder}/driver_override", override or "\n", step)
+            if self._driver(vf) != NONE:
+                self.system.write(f"{folder}/driver/unbind", vf, step)
+            if change.after != NONE:
+                self.system.write("/sys/bus/pci/drivers_probe", vf, step)
+        finally:
+            if override and self._overridden(vf):
+                self.system.write(f"{folder}/driver_override", "\n", f"{step}, and to clear its override")
+        shown = self._driver(vf)
+        if not self.same("driver", shown, change.after):
+            raise HostError(step, f"the kernel left it with {shown}", "look at 'dmesg': the driver may refuse this VF")
+
+    def _driver(self, vf: str) -> str:
+        return self.system.link(f"{_DEVICES}/{vf}/driver") or NONE
+
+    def _overridden(self, vf: str) -> bool:
+        return self.system.text(f"{_DEVICES}/{vf}/driver_override") not in (None, "", "(null)")
+
+
+def beside(system: System, node: Node, key: str) -> dict[str, t.Any]:
+    """Drivers and settings of a PF's VFs, for L(Resource.beside,). Raises HostError."""
+    found: dict[str, t.Any] = {}
+    count = number_of_vfs(system, key)
+    if not count:
+        return found
+    told: dict[int, dict[str, t.Any]] = {}
+    unread = ""
+    try:
+        told = settings_of_vfs(system, node.device(key).interface)
+    except HostError as error:
+        unread = str(error)
+    for number in range(count):
+        driver = system.link(f"{_DEVICES}/{key}/virtfn{number}/driver") or NONE
+        found[f"driver of VF {number}"] = driver
+        if unread:
+            found[f"settings of VF {number}"] = Unread(unread)
+        for name in SETTINGS:
+            if name in told.get(number, {}):
+                found[f"{name} of VF {number}"] = told[number][name]
+    return found
+
+
+def put_back(system: System, node: Node, key: str, wanted: t.Mapping[str, t.Any]) -> None:
+    """Give a PF's VFs what L(beside,) has found; all of it is tried. Raises HostError with what failed."""
+    now = beside(system, node, key)
+    failed = []
+    # drivers last: a VF that the node does not have takes no address any more
+    for name, value in sorted(wanted.items(), key=lambda one: one[0].startswith("driver of")):
+        setting, _of, number = name.partition(" of VF ")
+        if isinstance(value, Unread) or now.get(name) == value:
+            continue
+        resource = VfDriver(system) if setting == "driver" else Vf(system)
+        try:
+            resource.apply(node, Change(resource.name, f"{key} vf {number}", setting, None, value))
+        except HostError as error:
+            failed.append(str(error))
+    if failed:
+        raise HostError(f"give the VFs of {key} back what they had", "; ".join(failed))

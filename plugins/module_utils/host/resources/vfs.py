@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The VFs of a PF: which there are, and what is asked for of each."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..access import devlink
+from ..access.system import HostError, System
+from ..engine.node import Node
+
+_DEVICES = "/sys/bus/pci/devices"
+#: Drivers that change the mode of the embedded switch only while there are no VFs, so that these are made anew.
+VFS_AFTER_MODE = ("ice",)
+
+
+def split(name: str) -> tuple[str, int]:
+    """The PF and the index in the name of a VF, C(ADDRESS vf NUMBER)."""
+    key, _vf, number = name.split(" ")
+    return key, int(number)
+
+
+def number_of_vfs(system: System, key: str) -> int:
+    return system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0
+
+
+def address(system: System, key: str, number: int) -> str | None:
+    """The PCI address of a VF; None where it is not there."""
+    return system.link(f"{_DEVICES}/{key}/virtfn{number}")
+
+
+def made_anew(system: System, node: Node, key: str) -> bool:
+    """Whether this run is yet to make the VFs of a PF, so that what those of now have is lost."""
+    settings = node.settings.get(key, {})
+    if settings.get("externally_managed"):
+        return False
+    present = number_of_vfs(system, key)
+    if settings.get("num_vfs", present) != present:
+        return True
+    if not present or node.device(key).driver not in VFS_AFTER_MODE or not settings.get("eswitch_mode"):
+        return False
+    return bool(devlink.eswitch_mode(system, key) != settings["eswitch_mode"])
+
+
+def indexes(value: t.Any) -> list[int]:
+    """The indexes in C(3), C("0-3,6") or a list of these. Raises ValueError."""
+    found: list[int] = []
+    for part in value if isinstance(value, (list, tuple)) else str(value).split(","):
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", str(part), re.ASCII)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"{part!r} is no index or range of them such as 0-3")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def per_vf(system: System, key: str, settings: t.Mapping[str, t.Any]) -> dict[int, dict[str, t.Any]]:
+    """What is asked for of each VF of a PF. Raises HostError."""
+    count = settings.get("num_vfs", number_of_vfs(system, key))
+    common = {name: value for name, value in (settings.get("vf") or {}).items() if value is not None}
+    found: dict[int, dict[str, t.Any]] = {number: dict(common) for number in range(count)} if common else {}
+    for entry in settings.get("vfs") or ():
+        try:
+            numbers = indexes(entry["index"])
+        except ValueError as error:
+            raise HostError(f"choose VFs of {key}", str(error)) from None
+        own = {name: value for name, value in entry.items() if value is not None and name != "index"}
+        alone = {"mac", "node_guid", "port_guid"}.intersection(own)
+        if alone and len(numbers) > 1:
+            raise HostError(
+                f"set {min(alone)} of VFs of {key}", f"{entry['index']} are several, and it is one VF's own"
+            )
+        for number in numbers:
+            found.setdefault(number, dict(common)).update(own)
+    return found
