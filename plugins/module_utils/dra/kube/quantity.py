@@ -25,6 +25,9 @@ _NANO = Fraction(1, 10**9)
 # No exponent that a device needs comes near; beyond it powers of ten would only eat memory.
 _EXPONENT_MAX = 4096
 
+#: A quantity as JSON has it.
+Quantity = t.Union[str, int, float]
+
 DECIMAL_SI, DECIMAL_EXPONENT, BINARY_SI = "DecimalSI", "DecimalExponent", "BinarySI"
 
 
@@ -65,7 +68,7 @@ def _up(number: Fraction) -> Fraction:
     return Fraction(math.ceil(number / _NANO)) * _NANO
 
 
-def _text(value: t.Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value.strip(" ")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -73,7 +76,7 @@ def _text(value: t.Any) -> str:
     raise QuantityError("must be a string or a number")
 
 
-def parse(value: t.Any) -> Fraction:
+def parse(value: object) -> Fraction:
     """The exact value of a quantity, given as a string or as a JSON number.
 
     Accepts what the API accepts: a sign, digits with one point, and C(n u m k M G T P E), C(Ki) to C(Ei) or an exponent
@@ -83,12 +86,12 @@ def parse(value: t.Any) -> Fraction:
     return _parse(_text(value))[0]
 
 
-def suffix_form(value: t.Any) -> str:
+def suffix_form(value: object) -> str:
     """C(DecimalSI), C(DecimalExponent) or C(BinarySI): the form in which the API writes this quantity back."""
     return _parse(_text(value))[1]
 
 
-def compare(left: t.Any, right: t.Any) -> int:
+def compare(left: object, right: object) -> int:
     """-1, 0 or 1 as C(left) is less than, equal to or greater than C(right)."""
     a, b = parse(left), parse(right)
     return (a > b) - (a < b)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import typing as t
 
 from ..vendors.offers import Offer
+from .answers import Allocation, Refusal, Result
+from .candidates import Question
 from .diagnosis import Diagnosis
-from .search import Allocation, Basis, Refusal, Result, Search
+from .search import Search
 from .search_devices import Spec, attribute
 from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
 from .search_selection import Engine, Selection
@@ -49,8 +51,8 @@ def allocate(
     found without such devices, but something is with them, the answer is a Refusal of kind unknown.
     """
     held = list(held)
-    basis = Basis(claims, classes, list(offers), Selection(engine), held, budget, constraints)
-    answer = Search(basis).run()
+    question = Question(claims, classes, list(offers), Selection(engine), held, budget, constraints)
+    answer = Search(question).run()
     if isinstance(answer, Allocation):
         return answer if answer.steps <= PATIENCE else _long(answer)
     if answer.kind in ("class", "limit", "budget"):
@@ -62,7 +64,7 @@ def allocate(
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
                     reason = f"nothing tells what {driver} publishes on a node that it does not run on yet"
                     return Refusal(reason, path, "unknown", answer.steps)
-    hopeful = Search(basis, optimist=True)
+    hopeful = Search(question, optimist=True)
     doubtful = hopeful.doubtful()
     if doubtful:
         other = hopeful.run()
@@ -73,7 +75,7 @@ def allocate(
             return other
     if answer.kind == "error":
         return answer
-    return Diagnosis(basis, answer.steps, doubtful).run()
+    return Diagnosis(question, answer.steps, doubtful).run()
 
 
 def _long(found: Allocation) -> Refusal:

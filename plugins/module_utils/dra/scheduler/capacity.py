@@ -7,19 +7,18 @@
 
 from __future__ import annotations
 
-import typing as t
 from fractions import Fraction
 
 from ..kube import limits, quantity
-
-Spec = t.Mapping[str, t.Any]
+from ..kube.quantity import Quantity
+from .search_devices import Spec
 
 
 class Unrepresentable(ValueError):
     """An amount that the scheduler cannot reckon with: it gives up the pod."""
 
 
-def consumed(wanted: t.Any, entry: Spec) -> Fraction:
+def consumed(wanted: Quantity | None, entry: Spec) -> Fraction:
     """What a request for C(wanted), or for nothing said, takes of a v1 DeviceCapacity. Raises Unrepresentable."""
     policy = entry.get("requestPolicy") or {}
     if wanted is None:

@@ -12,7 +12,10 @@ import typing as t
 from dataclasses import replace
 
 from ..kube import quantity
-from .search import Abort, Allocation, Basis, Refusal, Search
+from ..kube.quantity import Quantity
+from .answers import Abort, Allocation, Refusal
+from .candidates import Question
+from .search import Search
 from .search_bounds import too_few
 from .search_devices import Spec, attribute, identify, tolerated
 from .search_requests import Constraint, Request, alike_groups
@@ -28,16 +31,16 @@ class Diagnosis:
     request whose devices may be there is not.
     """
 
-    def __init__(self, basis: Basis, steps: int, doubtful: bool) -> None:
-        self.basis = replace(basis, budget=max(basis.budget // 8, 1000))
-        self.claims = basis.claims
-        self.plain = Search(basis)
+    def __init__(self, question: Question, steps: int, doubtful: bool) -> None:
+        self.question = replace(question, budget=max(question.budget // 8, 1000))
+        self.claims = question.claims
+        self.plain = Search(question)
         self.plain.prepare()  # it went well before
         self.search = self._optimist() if doubtful else self.plain
         self.steps = steps
 
     def _optimist(self) -> Search:
-        search = Search(self.basis, optimist=True)
+        search = Search(self.question, optimist=True)
         try:
             search.prepare()
         except Abort:
@@ -86,7 +89,7 @@ class Diagnosis:
         return Refusal(f"no alternative is left: {told}", path, reasons[0].kind)
 
     def _search(self, claims: t.Sequence[Spec]) -> Allocation | Refusal:
-        return Search(replace(self.basis, claims=claims), self.search.optimist).run()
+        return Search(replace(self.question, claims=claims), self.search.optimist).run()
 
     def _none(self, claims: t.Sequence[Spec]) -> bool:
         """Whether it is certain that there are no devices for the claims, and no error that hides them."""
@@ -219,7 +222,7 @@ class Diagnosis:
         return all(search.available.get(key, value) >= value for key, value in search.consumption[position])
 
     @staticmethod
-    def _amount(search: Search, name: str, wanted: t.Any, positions: list[int]) -> str:
+    def _amount(search: Search, name: str, wanted: Quantity, positions: list[int]) -> str:
         found = [(search.offers[p].device.get("capacity") or {}).get(name) for p in positions]
         values = [entry["value"] for entry in found if entry]
         most = max(values, key=quantity.parse, default=None)

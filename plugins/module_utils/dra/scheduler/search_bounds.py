@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import typing as t
 
-from .search_devices import LIST
+from .candidates import Candidates
+from .search_devices import LIST, Comparable
 from .search_requests import Request
 
-if t.TYPE_CHECKING:
-    from .search import Search
 
-
-def too_few(search: Search) -> str:
+def too_few(search: Candidates) -> str:
     """Names of requests that need more devices together than there are, whatever else is asked; empty if none.
 
     A matching of the devices that are wanted and those that fit; requests for all devices, with admin access or for
@@ -42,7 +40,7 @@ def too_few(search: Search) -> str:
     return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
 
 
-def hopeless(search: Search) -> bool:
+def hopeless(search: Candidates) -> bool:
     """Whether counting by value shows that a matchAttribute cannot be met, or not in all repetitions at a time.
 
     Of a constraint, only requests count that it covers with all their alternatives.
@@ -63,9 +61,9 @@ def hopeless(search: Search) -> bool:
     return False
 
 
-def _repeatable(search: Search, name: str, rows: list[list[Request]], wanted: int) -> bool:
+def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted: int) -> bool:
     """Whether there are devices for so many groups of requests like these, each of one value of an attribute."""
-    values: dict[t.Any, set[int]] = {}
+    values: dict[Comparable | tuple[Comparable, int], set[int]] = {}
     by_row = [search.fit(row) for row in rows]
     for position in set().union(*by_row):
         value = search.column(name, position)

@@ -11,9 +11,10 @@ import typing as t
 from fractions import Fraction
 
 from ..kube import quantity
+from ..kube.objects import ObjectView, Scalar
 from ..vendors.offers import Offer
 
-Spec = t.Mapping[str, t.Any]
+Spec = ObjectView
 DeviceId = tuple[str, str, str]
 #: driver, pool, counter set, counter
 CounterId = tuple[str, str, str, str]
@@ -21,6 +22,8 @@ CounterId = tuple[str, str, str, str]
 _BLOCKING = ("NoSchedule", "NoExecute")
 _SCALARS = ("string", "int", "bool", "version")
 
+#: An attribute as constraints compare it: its type and value, or LIST.
+Comparable = t.Union[tuple[str, Scalar], str]
 LIST = "list"  #: the value of a list: it equals nothing (gate DRAListTypeAttributes, off by default)
 
 
@@ -29,18 +32,18 @@ def identify(offer: Offer) -> DeviceId:
     return (offer.driver, offer.pool, str(offer.device["name"]))
 
 
-def attribute(offer: Offer, name: str) -> t.Mapping[str, t.Any] | None:
+def attribute(offer: Offer, name: str) -> ObjectView | None:
     """A device's attribute by its qualified name, as constraints look it up."""
     attributes = offer.device.get("attributes") or {}
     if name in attributes:
-        return t.cast("t.Mapping[str, t.Any]", attributes[name])
+        return t.cast("ObjectView", attributes[name])
     domain, slash, identifier = name.partition("/")
     if not slash or domain != offer.driver:
         return None
-    return t.cast("t.Mapping[str, t.Any] | None", attributes.get(identifier))
+    return t.cast("ObjectView | None", attributes.get(identifier))
 
 
-def comparable(offer: Offer, name: str) -> t.Any:
+def comparable(offer: Offer, name: str) -> Comparable | None:
     """A device's attribute as constraints compare it: its type and value, LIST, or None where it is missing."""
     value = attribute(offer, name)
     if value is None:

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import typing as t
 
+from .candidates import Candidates
 from .search_requests import Constraint, Request
 
-if t.TYPE_CHECKING:
-    from .search import Search
-
-Key = tuple[t.Any, ...]
+Key = tuple[t.Hashable, ...]
 
 
 class Failures:
     """C(steps) has, for each state that failed, the looks at devices that the scheduler needed to see it fail."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Candidates) -> None:
         self.steps: dict[Key, int] = {}
         self.search = search
         self.admin = any(one.admin for rows in search.requests for row in rows for one in row)
@@ -67,7 +65,7 @@ class Failures:
         every = [one for rows in search.requests for row in rows for one in row]
         asks = list({one.ask: one for one in every if one.all is None}.values())
         names = sorted({rule.attribute for rules in search.constraints for rule in rules})
-        kinds: list[list[t.Any]] = [[] for _offer in search.offers]
+        kinds: list[list[t.Hashable]] = [[] for _offer in search.offers]
         for ask in asks:
             worth = dict(search.worth(ask))
             for position, kind in enumerate(kinds):

@@ -11,7 +11,8 @@ import json
 import typing as t
 from dataclasses import dataclass, field
 
-from .search_devices import LIST, Spec
+from ..kube.quantity import Quantity
+from .search_devices import LIST, Comparable, Spec
 
 #: The kinds of constraints of Kubernetes 1.37
 CONSTRAINTS = ("matchAttribute", "distinctAttribute")
@@ -32,7 +33,7 @@ class Request:
     spec: Spec
     is_sub: bool
     name: str = ""
-    amounts: t.Mapping[str, t.Any] = field(default_factory=dict)  # capacity -> quantity
+    amounts: t.Mapping[str, Quantity] = field(default_factory=dict)  # by capacity
     admin: bool = False
     count: int = 1
     all: list[int] | None = None  # positions of the devices of mode All
@@ -55,7 +56,7 @@ class Request:
             for i, sub in enumerate(request.get("firstAvailable") or ())
         ] or [cls((claim, number, 0), f"{path}.exactly", base, "", request.get("exactly") or {}, False)]
 
-    def read(self, of_class: t.Sequence[t.Any]) -> None:
+    def read(self, of_class: t.Sequence[Spec]) -> None:
         """Settle what is asked of a device, with the selectors of the class. Raises Unsupported."""
         if self.spec.get("allocationMode", "ExactCount") not in ("ExactCount", "All"):
             raise Unsupported(f"the scheduler does not know the allocationMode {self.spec['allocationMode']!r}")
@@ -92,7 +93,7 @@ class Constraint:
     requests: frozenset[str]
     distinct: bool
     path: str
-    values: list[t.Any] = field(default_factory=list)
+    values: list[Comparable] = field(default_factory=list)
 
     @classmethod
     def read(cls, entry: Spec, path: str, kinds: t.Sequence[str] = CONSTRAINTS) -> Constraint:
@@ -106,7 +107,7 @@ class Constraint:
     def covers(self, request: Request) -> bool:
         return not self.requests or request.base in self.requests or request.name in self.requests
 
-    def add(self, value: t.Any) -> bool:
+    def add(self, value: Comparable | None) -> bool:
         """Add the value of a device, as L(search_devices.comparable,) gives it, unless the constraint forbids it."""
         if value is None:
             return False
@@ -132,7 +133,7 @@ def asked(claim: Spec, index: int) -> t.Iterator[tuple[str, Spec, str]]:
             yield f"{path}.exactly", request.get("exactly") or {}, request["name"]
 
 
-def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[t.Any]:
+def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[Spec]:
     device_class = classes.get(request.get("deviceClassName", ""))
     return list((device_class or {}).get("spec", {}).get("selectors") or ())
 

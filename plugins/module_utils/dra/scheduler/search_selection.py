@@ -11,6 +11,7 @@ import typing as t
 
 from ..cel.language import EvaluationError, Uncheckable
 from ..cel.selector_text import conjuncts, mentioned
+from ..kube.objects import ObjectView
 from ..vendors.offers import Offer
 
 #: What a selector says of a device; FAILS is an error, which makes the scheduler give up the pod
@@ -20,7 +21,7 @@ YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
 class Engine(t.Protocol):
     """What evaluates selectors; L(cel.Engine,) does."""
 
-    def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool: ...
+    def matches(self, expression: str, device: ObjectView, driver: str) -> bool: ...
 
 
 class Selection:

@@ -1,0 +1,17 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""The types of JSON: Kubernetes objects and their parts."""
+
+from __future__ import annotations
+
+import typing as t
+
+#: A Kubernetes object or a part of one, as its JSON has it: any field may be missing.
+Object = dict[str, t.Any]
+#: The same, where it is only read.
+ObjectView = t.Mapping[str, t.Any]
+#: A value that JSON has no structure for.
+Scalar = t.Union[str, int, bool]

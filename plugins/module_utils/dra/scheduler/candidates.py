@@ -1,0 +1,274 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The devices of a node that fit the requests of a pod, read once before the search."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..kube import limits, quantity
+from ..vendors.offers import Offer
+from . import capacity as amounts
+from .answers import Abort, Allocation, Refusal, Result
+from .node_devices import NodeDevices
+from .search_devices import Spec, tolerated
+from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
+from .search_selection import FAILS, MAYBE, NO, YES, Selection
+
+
+@dataclass
+class Question:
+    """What every search for the claims of a pod is about."""
+
+    claims: t.Sequence[Spec]
+    classes: t.Mapping[str, Spec]
+    offers: list[Offer]
+    selection: Selection
+    held: list[Result]
+    budget: int  # looks at devices before it gives up
+    kinds: t.Sequence[str] = CONSTRAINTS  # of constraints that the scheduler knows
+
+
+class Candidates(NodeDevices):
+    """What each request of a pod asks for, and which devices of a node fit it. An C(optimist) takes what may match for
+    a match."""
+
+    def __init__(self, question: Question, optimist: bool = False) -> None:
+        offers = [offer for offer in question.offers if optimist or not offer.possible]
+        super().__init__(offers, question.held, len(question.claims))
+        self.claims = question.claims
+        self.classes = question.classes
+        self.kinds = question.kinds
+        self.selection = question.selection
+        self.optimist = optimist
+        self.failed = False
+        self.requests: list[list[list[Request]]] = []
+        self.constraints: list[list[Constraint]] = []
+        # by what is asked of a device
+        self.candidates: dict[str, list[tuple[int, bool]]] = {}
+        self.fitting: dict[str, tuple[list[int], bool]] = {}
+
+    def prepare(self) -> None:
+        """Read the claims. Raises Abort."""
+        for index, claim in enumerate(self.claims):
+            devices = claim["devices"]
+            rows: list[list[Request]] = []
+            least = 0
+            for number, request in enumerate(devices.get("requests") or ()):
+                row = Request.row(index, number, request)
+                for one in row:
+                    self._prepare(one)
+                rows.append(row)
+                least += min(one.count for one in row)
+                if least > limits.ALLOCATION_RESULTS:
+                    most = f"{limits.ALLOCATION_RESULTS} devices, the most that one claim can get"
+                    path = f"claims[{index}].spec.devices.requests[{number}]"
+                    raise Abort(Refusal(f"the claim asks for more than {most}", path, "limit"))
+            self.requests.append(rows)
+            self.constraints.append(self._constraints(index, devices.get("constraints") or ()))
+            for row in rows:
+                for one in row:
+                    one.rules = [rule for rule in self.constraints[index] if rule.covers(one)]
+
+    def _constraints(self, index: int, entries: t.Sequence[Spec]) -> list[Constraint]:
+        found = []
+        for number, entry in enumerate(entries):
+            path = f"claims[{index}].spec.devices.constraints[{number}]"
+            try:
+                found.append(Constraint.read(entry, path, self.kinds))
+            except Unsupported as error:
+                raise Abort(Refusal(str(error), path, "error")) from error
+        return found
+
+    def _prepare(self, request: Request) -> None:
+        name = request.spec.get("deviceClassName", "")
+        if name not in self.classes:
+            raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
+        try:
+            request.read(class_selectors(self.classes, request.spec))
+        except Unsupported as error:
+            raise Abort(Refusal(str(error), request.path, "error")) from error
+        if request.spec.get("allocationMode", "ExactCount") != "All":
+            request.count = int(request.spec.get("count") or 1)  # the server takes 0 for a count that is left out
+            return
+        found = []
+        for position, offer in enumerate(self.offers):
+            if not offer.possible and self.selectable(request, position):
+                if self.room(request, position, fresh=True):
+                    found.append(position)
+        request.all = found
+        request.count = len(found)
+
+    def selectable(self, request: Request, position: int) -> bool:
+        verdict = self.verdict(request, position)
+        return verdict == YES or (verdict == MAYBE and self.optimist)
+
+    def verdict(self, request: Request, position: int) -> str:
+        """Whether the class and the request select a device: yes, no, or maybe. Raises Abort."""
+        verdict = YES
+        for where, expression in request.texts:
+            one = self.match(expression, position, where)
+            if one == NO:
+                return NO
+            if one == MAYBE:
+                verdict = MAYBE
+        return verdict
+
+    def match(self, expression: str, position: int, where: str) -> str:
+        """What one selector says of a device: YES, NO or MAYBE. Raises Abort."""
+        verdict = self.judge(expression, position)
+        if verdict == FAILS:
+            error = self.selection.error(expression, self.offers[position])
+            driver, _pool, device = self.ids[position]
+            reason = f"the selector fails on device {device} of {driver}, which ends the scheduling of the pod: "
+            raise Abort(Refusal(reason + str(error), where, "error"))
+        return verdict
+
+    def judge(self, expression: str, position: int) -> str:
+        """What one selector says of a device: YES, NO, MAYBE or FAILS."""
+        return self.selection.judge(expression, self.offers[position])
+
+    def room(self, request: Request, position: int, fresh: bool = False) -> bool:
+        """Whether the device has the capacity that is left to ask for. Raises Abort."""
+        offer = self.offers[position]
+        capacity = offer.device.get("capacity") or {}
+        wanted = request.amounts
+        if not wanted and not self.multiple[position]:
+            if not any(entry.get("requestPolicy") for entry in capacity.values()):
+                return True  # it takes all that there is
+        missing = [name for name in wanted if name not in capacity]
+        if missing:
+            unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
+            return unknown and self.optimist
+        shares, sharing = self.shares.get(self.ids[position], {}), self.sharing.get(position, {})
+        for name, total in self._consumed(request, position).items():
+            entry = capacity[name]
+            if amounts.violates(total, entry.get("requestPolicy") or {}):
+                return False
+            if not fresh:
+                total += shares.get(name, 0) + sharing.get(name, 0)
+            if total > quantity.parse(entry["value"]):
+                return False
+        return True
+
+    def _consumed(self, request: Request, position: int) -> dict[str, Fraction]:
+        """By capacity, what the request takes of the device. Raises Abort."""
+        consumed = {}
+        for name, entry in (self.offers[position].device.get("capacity") or {}).items():
+            try:
+                consumed[name] = amounts.consumed(request.amounts.get(name), entry)
+            except amounts.Unrepresentable as error:
+                path = f"{request.path}.capacity.requests.{name}"
+                raise Abort(Refusal(f"capacity {name}: {error}", path, "error")) from error
+        return consumed
+
+    def has_room(self, request: Request, position: int, fresh: bool = False) -> bool:
+        """As M(room); no where the scheduler would give up."""
+        try:
+            return self.room(request, position, fresh)
+        except Abort:
+            return False
+
+    def worth(self, request: Request) -> list[tuple[int, bool]]:
+        """The positions of the devices that fit a request unless they are taken, and whether to look again to be sure.
+
+        To be looked at again are devices that can be shared, and those that end the search when it comes to them.
+        """
+        if request.ask not in self.candidates:
+            found = self.candidates[request.ask] = []
+            for position, offer in enumerate(self.offers):
+                if not request.admin and self.ids[position] in self.held:
+                    continue
+                try:
+                    if not self.selectable(request, position) or not self.room(request, position, fresh=True):
+                        continue
+                except Abort:
+                    found.append((position, True))
+                    continue
+                if tolerated(request.spec, offer):
+                    found.append((position, self.multiple[position]))
+        return self.candidates[request.ask]
+
+    def fit(self, row: list[Request]) -> list[int]:
+        """The positions of the devices that fit any alternative of a request; C(failed) tells of errors."""
+        found: set[int] = set()
+        for request in row:
+            if request.ask not in self.fitting:
+                before, self.failed = self.failed, False
+                fits = [position for position in range(len(self.offers)) if self.fits(request, position)]
+                self.fitting[request.ask] = (fits, self.failed)
+                self.failed = before
+            fits, failed = self.fitting[request.ask]
+            self.failed = self.failed or failed
+            found.update(fits)
+        return sorted(found)
+
+    def fits(self, request: Request, position: int) -> bool:
+        """Whether a device could be given to a request if nothing else were asked for; C(failed) tells of errors."""
+        offer = self.offers[position]
+        try:
+            return (
+                self.selectable(request, position)
+                and tolerated(request.spec, offer)
+                and (request.admin or self.ids[position] not in self.held)
+                and self.room(request, position)
+            )
+        except Abort:
+            self.failed = True
+            return False
+
+    def doubtful(self) -> bool:
+        """Whether an optimist sees more than others: candidates that may match, or may be there."""
+        try:
+            self.prepare()
+        except Abort:
+            return False
+        different = {one.ask: one for rows in self.requests for row in rows for one in row}
+        found = any(self._doubtful(one) for one in different.values())
+        self.requests, self.constraints = [], []
+        return found
+
+    def _doubtful(self, request: Request) -> bool:
+        for position, offer in enumerate(self.offers):
+            try:
+                verdict = self.verdict(request, position)
+            except Abort:
+                continue
+            if verdict == MAYBE or (verdict == YES and offer.possible):
+                return True
+            if verdict == YES and any(name not in (offer.device.get("capacity") or {}) for name in request.amounts):
+                return True
+        return False
+
+    def doubts(self, allocation: Allocation) -> tuple[str, str]:
+        """Where an optimist's allocation rests on what is not known: path and reason."""
+        by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
+        for result in allocation.results:
+            request = by_name[result.claim, result.request]
+            for where, expression in request.texts:
+                names = self.selection.wondered.get((expression, id(result.offer)), set())
+                if names:
+                    return (
+                        where if where.startswith("claims") else request.path,
+                        f"request {request.name}: whether devices of {result.offer.driver} match cannot be told before "
+                        f"the driver runs: {', '.join(sorted(names))} is not seen by a probe",
+                    )
+            if result.offer.possible:
+                return (
+                    request.path,
+                    f"request {request.name}: whether GPUs of {result.offer.driver} are partitioned is not seen by a "
+                    "probe",
+                )
+        for result in allocation.results:
+            if by_name[result.claim, result.request].amounts:
+                request = by_name[result.claim, result.request]
+                return (
+                    f"{request.path}.capacity",
+                    f"request {request.name}: a capacity of {result.offer.driver} is not seen by a probe",
+                )
+        return "claims", "the answer rests on what a probe does not see"
