@@ -10,12 +10,16 @@ import errno
 import os
 import typing as t
 
+from . import aio
+
 ROOT = "/proc/sys/net"
 #: Where the interface's name goes, as in dra/interface_config.py.
 IFNAME = "IFNAME"
 _FOLDERS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
 #: Read-only, or a coarser view of another one.
 _LEFT_OUT = ("mc_forwarding", "base_reachable_time", "retrans_time", "unres_qlen")
+#: For which the kernel needs RTNL even to read them.
+_LOCKED = ("addr_gen_mode", "stable_secret")
 
 
 def read(name: str) -> dict[str, str]:
@@ -62,7 +66,7 @@ def write(name: str, values: t.Mapping[str, str | int]) -> None:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                os.write(descriptor, str(value).encode())
+                aio.write(descriptor, str(value).encode())
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -77,6 +81,7 @@ def _path(name: str, key: str) -> str:
 def _read(path: str) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, 4096).decode().strip()
+        content = aio.read(descriptor) if path.endswith(_LOCKED) else os.read(descriptor, 4096)
+        return content.decode().strip()
     finally:
         os.close(descriptor)

@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Asynchronous reads and writes of sysctls say what usual ones do, and take less CPU where RTNL is held by others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from lanewise_driver import aio, netns, sysctls
+
+CONF = Path("/proc/sys/net/ipv6/conf")
+MODE = CONF / "lo" / "addr_gen_mode"
+
+pytestmark = pytest.mark.skipif(not MODE.exists(), reason="the kernel has no IPv6")
+
+
+def _said(path: Path, read: t.Callable[[int], bytes]) -> bytes | int | None:
+    """The content, or the number of the error."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return read(descriptor)
+    except OSError as error:
+        return error.errno
+    finally:
+        os.close(descriptor)
+
+
+def test_every_sysctl_reads_as_it_does_otherwise() -> None:
+    files = [
+        path for folder in (CONF / "lo", CONF / "default") for path in folder.iterdir() if path.stat().st_mode & 0o400
+    ]
+    assert len(files) > 50
+    for path in files:
+        assert _said(path, aio.read) == _said(path, lambda descriptor: os.read(descriptor, 4096)), path
+
+
+def test_secret_that_is_not_set_is_an_error() -> None:
+    """As with a usual read, which sysctls.read goes by."""
+
+    def look() -> None:
+        assert _said(CONF / "lo" / "stable_secret", aio.read) == errno.EIO
+        assert "net.ipv6.conf.IFNAME.stable_secret" not in sysctls.read("lo")
+        sysctls.write("lo", {"net.ipv6.conf.IFNAME.stable_secret": "2001:db8::1"})
+        assert sysctls.read("lo")["net.ipv6.conf.IFNAME.stable_secret"] == "2001:0db8:0000:0000:0000:0000:0000:0001"
+
+    _elsewhere(look)
+
+
+def test_writes_what_the_kernel_takes_and_tells_what_it_refuses() -> None:
+    def change() -> None:
+        key = "net.ipv6.conf.IFNAME.addr_gen_mode"
+        sysctls.write("lo", {key: "1"})
+        assert MODE.read_text() == "1\n" and sysctls.get("lo", key) == "1"
+        with pytest.raises(OSError, match="addr_gen_mode = 9") as caught:
+            sysctls.write("lo", {key: "9"})
+        assert caught.value.errno == errno.EINVAL
+        assert MODE.read_text() == "1\n"
+
+    _elsewhere(change)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
+def test_waits_for_rtnl_without_taking_the_processor() -> None:
+    others = "while ip link add one type veth peer name two && ip link del one; do :; done"
+    with subprocess.Popen(["unshare", "--net", "sh", "-c", others], start_new_session=True) as busy:
+        try:
+            plain, patient = _spent(lambda one: os.read(one, 4096)), _spent(aio.read)
+        finally:
+            os.killpg(busy.pid, 9)
+    assert patient < plain / 2
+
+
+def _spent(read: t.Callable[[int], bytes]) -> float:
+    """Seconds of CPU that this thread needs for one read, the mean of half a second."""
+    end, start = time.monotonic() + 0.5, time.thread_time()
+    number = 0
+    while time.monotonic() < end:
+        _said(MODE, read)
+        number += 1
+        time.sleep(0.001)
+    return (time.thread_time() - start) / number
+
+
+def _elsewhere(function: t.Callable[[], None]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes network namespaces")
+    space = netns.new()
+    try:
+        netns.run(space, function)
+    finally:
+        os.close(space)
