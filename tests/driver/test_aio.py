@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from lanewise_driver import aio, netns, sysctls
+from lanewise_driver.kernel import aio, netns, sysctls
 
 CONF = Path("/proc/sys/net/ipv6/conf")
 MODE = CONF / "lo" / "addr_gen_mode"
