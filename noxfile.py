@@ -25,6 +25,7 @@ from checks import QUICK, REST, SLOW, begin, check
 from interpreters import CONTROLLERS, TARGETS, newest_target, pythons
 from sessions import kubernetes, machine, reading, release
 
+LOWEST = ("3.10", "3.13")  # the oldest Python of the driver, and the newest here
 SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
 LISTING = bool({"-l", "--list", "--list-sessions", "-h", "--help"} & set(sys.argv))
 WORKER = "--parallel-worker" in sys.argv  # one session of many, in a process of its own
@@ -118,6 +119,14 @@ def driver(session: nox.Session) -> None:
 def claims(session: nox.Session) -> None:
     """The driver's claims, in network namespaces of the tests' own and with a real API server."""
     machine.claims(session)
+
+
+@nox.session(tags=[REST])
+@nox.parametrize("target", LOWEST, ids=LOWEST)
+@check
+def lowest(session: nox.Session, target: str) -> None:
+    """The driver's protocol towards kubelet, with the lowest grpcio and protobuf that its wheel allows."""
+    machine.lowest(session, target)
 
 
 @nox.session(tags=[QUICK])

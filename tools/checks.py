@@ -41,6 +41,7 @@ PLAN: dict[str, dict[str, tuple[float, str]]] = {
         "sanity": (7.0, "ansible-test sanity"),
         "long": (9.0, "large reports, card replacement, rollouts, Kubernetes' own Go packages as oracles"),
         "claims": (5.0, "the driver's claims with a real API server"),
+        "lowest": (2.0, "the driver's protocol with the lowest grpcio and protobuf"),
         "cluster": (16.0, "API servers and schedulers"),
         "node": (14.0, "pods on a real kubelet and containerd (root)"),
         "site": (3.0, "make try on each supported ansible-core"),

@@ -6,9 +6,9 @@
 
     python3 tools/environment.py LOCK COMMAND [ARGUMENT ...]
 
-LOCK is runner, core, setup, dev, unit, old-core or lock. The environment lies in the user's cache directory under the
-hash of its lock, so checkouts share it and a changed lock makes a new one. Uses the standard library only: it runs
-before anything is installed, and on target Pythons too.
+LOCK is runner, core, setup, dev, unit, lowest, old-core or lock. The environment lies in the user's cache directory
+under the hash of its lock, so checkouts share it and a changed lock makes a new one. Uses the standard library only: it
+runs before anything is installed, and on target Pythons too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,18 +24,24 @@ FILES = {
     "v1": "dra-health/v1",
     "v1alpha1": "dra-health/v1alpha1",
 }
+#: Without the folders of this Python's packages, which are not another one's.
+_PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def compiled(source: Path, into: Path) -> descriptor_pool.DescriptorPool:
-    """What protoc makes of the api.proto files below C(source), without the options for Go of older ones."""
-    pytest.importorskip("grpc_tools", reason="no protoc (grpcio-tools)")
+    """What protoc makes of the api.proto files below ``source``, without the options for Go of older ones.
+
+    ``LANEWISE_PROTOC`` names a Python that has grpcio-tools, where this one has not.
+    """
+    protoc = [os.environ.get("LANEWISE_PROTOC", sys.executable), "-m", "grpc_tools.protoc"]
+    if subprocess.run([*protoc, "--version"], env=_PLAIN, capture_output=True, check=False).returncode:
+        pytest.skip("no protoc (grpcio-tools)")
     names = [f"{folder}/api.proto" for folder in FILES.values() if (source / folder / "api.proto").exists()]
     for name in names:
         text = re.sub(r"(?m)^(import|option \().*gogoproto.*$| \[\(gogoproto.*?\]", "", (source / name).read_text())
         (into / name).parent.mkdir(parents=True)
         (into / name).write_text(text)
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{into}", f"--descriptor_set_out={into}/set", *names]
-    subprocess.run(command, check=True)
+    subprocess.run([*protoc, f"-I{into}", f"--descriptor_set_out={into}/set", *names], env=_PLAIN, check=True)
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString((into / "set").read_bytes()).file:
         pool.Add(file)

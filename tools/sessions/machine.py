@@ -11,6 +11,7 @@ import shutil
 
 import cluster as kubernetes
 import nox
+import tomllib
 from downloads import other_collections
 from environment import REPOSITORY, Missing, ensure
 from interpreters import TARGETS, newest_target, python
@@ -78,6 +79,19 @@ def claims(session: nox.Session) -> None:
     """Run the tests of the driver that need an API server or take long."""
     kubernetes.programs(kubernetes.minors()[0])
     driver(session, "control_plane or long")
+
+
+def lowest(session: nox.Session, target: str) -> None:
+    """Run the driver's protocol tests on a Python with the lowest versions that pyproject.toml allows."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    bounds = {one.replace(">=", "==") for one in project["dependencies"] if ">=" in one}
+    pins = set((REPOSITORY / "requirements/lowest.in").read_text().split())
+    if not bounds or not bounds <= pins:
+        session.error(f"requirements/lowest.in does not pin what pyproject.toml allows: {sorted(bounds - pins)}")
+    tools, venv = prepare(session), ensure("lowest", python(target))
+    paths, protoc = driver_package(session, tools), str(tools / "bin/python")
+    files = ["tests/driver/test_protocol.py", "tests/driver/test_plugin.py"]
+    pytest(session, venv, on=files, PYTHONPATH=paths, LANEWISE_PROTOC=protoc)
 
 
 def host(session: nox.Session) -> None:

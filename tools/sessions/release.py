@@ -22,7 +22,7 @@ _DIST = WORK / "dist"
 _REQUIREMENTS = REPOSITORY / "requirements"
 _COMPILE = "--upgrade -q --allow-unsafe --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links"
 _LOCKS = {  # the oldest Python that each lock serves: it is made on that one
-    **{"unit": "3.9", "lock": "3.9", "runner": "3.11", "old-core": "3.11", "driver": "3.10"},
+    **{"unit": "3.9", "lock": "3.9", "runner": "3.11", "old-core": "3.11", "driver": "3.10", "lowest": "3.10"},
     **{"core-py311": "3.11", "dev-py311": "3.11", "setup-py311": "3.11"},
     **{"core-py312": "3.12", "dev-py312": "3.12", "setup-py312": "3.12"},
 }
