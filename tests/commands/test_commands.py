@@ -88,3 +88,14 @@ def check_words(text: str, person: Person) -> None:
         command = re.sub(r"\b(?:INVENTORY|my-site)\b", "my-inventory", playbook[0]).split("#")[0].split(";")[0]
         status, output = person.run(f"{command} --syntax-check")
         assert status == 0, f"{text}\n{output[-3000:]}"
+
+
+def test_every_path_that_contributing_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(
+        re.findall(r"`((?:changelogs|docs|driver|playbooks|plugins|requirements|tests|tools)/[a-z0-9_./-]+)`", text)
+    )
+    assert len(named) > 10
+    assert not {path for path in named if not (ROOT / path).exists()}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("*.py"))}
+    assert set(re.findall(r"(?m)^\| `([a-z]+)` \|", text)) == folders
