@@ -11,34 +11,36 @@ import re
 
 from . import cpuset
 from .model import NumaNode, Package, System
-from .reader import Reader
+from .reader import Folder, Reader
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _DMI = "/sys/class/dmi/id"
+_CPU_NAME, _NODE_NAME = re.compile(r"^cpu\d{1,5}$"), re.compile(r"^node\d{1,5}$")
+_MEMORY, _DISTANCE = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB"), re.compile(r"^[0-9]{1,9}$")
 _VIRTUAL_PRODUCTS = ("KVM", "Virtual Machine", "VirtualBox", "VMware", "HVM domU", "Google Compute Engine")
 _VIRTUAL_VENDORS = ("QEMU", "Xen", "innotek GmbH", "VMware, Inc.")
 
 
-def _cpus(reader: Reader, folder: str, mask_name: str, list_name: str, size: int = 65536) -> int | None:
+def _cpus(reader: Reader, folder: Folder, mask_name: str, list_name: str, size: int = 65536) -> int | None:
     """A CPU set from whichever of its two files is there.
 
     The kernel writes both from one value. In edited recordings they can differ; hwloc reads the mask, and so do we.
     """
     for name, parse in ((mask_name, cpuset.from_mask), (list_name, cpuset.from_list)):
-        text = reader.text(f"{folder}/{name}", size, whole=True)
+        text = folder.text(name, whole=True, size=size)
         if text is None:
             continue
         bits = parse(text)
         if bits is not None:
             return bits
-        reader.report(f"{folder}/{name}", f"not a CPU set: {text[:40]!r}")
+        reader.report(f"{folder.path}/{name}", f"not a CPU set: {text[:40]!r}")
     return None
 
 
-def local_cpus(reader: Reader, folder: str, known: dict[str, int | None]) -> int | None:
+def local_cpus(reader: Reader, folder: Folder, known: dict[str, int | None]) -> int | None:
     """The CPUs that a PCI function names as its own, or None. C(known) keeps masks, as few differ."""
-    text = reader.text(f"{folder}/local_cpus", 4096, whole=True)
+    text = folder.text("local_cpus", whole=True)
     if text is not None:
         if text not in known:
             known[text] = cpuset.from_mask(text)
@@ -58,17 +60,17 @@ def read_packages(reader: Reader) -> list[Package]:
 
     A CPU names its whole package, so one CPU a package is enough to read.
     """
-    numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if re.match(r"^cpu\d{1,5}$", name))
+    numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if _CPU_NAME.match(name))
     covered = 0
     members: dict[int, int] = {}
     for number in numbers:
         if covered >> number & 1:
             continue
-        folder = f"{_CPU}/cpu{number}/topology"
-        identifier = reader.integer(f"{folder}/physical_package_id")
-        if identifier is None or identifier < 0:  # -1: the firmware does not say (arm64 without PPTT)
-            continue
-        cpus = _cpus(reader, folder, "core_siblings", "core_siblings_list") or 0
+        with reader.folder(f"{_CPU}/cpu{number}/topology") as folder:
+            identifier = folder.integer("physical_package_id")
+            if identifier is None or identifier < 0:  # -1: the firmware does not say (arm64 without PPTT)
+                continue
+            cpus = _cpus(reader, folder, "core_siblings", "core_siblings_list") or 0
         cpus |= 1 << number
         covered |= cpus
         members[identifier] = members.get(identifier, 0) | cpus
@@ -77,28 +79,28 @@ def read_packages(reader: Reader) -> list[Package]:
 
 def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
     """NUMA nodes, and the CPU set of each node that told it. Distances are SLIT numbers, memory is bytes."""
-    numbers = sorted(int(name[4:]) for name in reader.names(_NODE) if re.match(r"^node\d{1,5}$", name))
+    numbers = sorted(int(name[4:]) for name in reader.names(_NODE) if _NODE_NAME.match(name))
     online = cpuset.from_list(reader.text(f"{_NODE}/online", 65536, whole=True) or "")
     if online:  # an edited recording may have folders of nodes that it says are not there
         numbers = [number for number in numbers if online >> number & 1]
     nodes = []
     sets: dict[int, int] = {}
     for number in numbers:
-        folder = f"{_NODE}/node{number}"
         node = NumaNode(id=number)
-        cpus = _cpus(reader, folder, "cpumap", "cpulist")
-        if cpus is not None:
-            sets[number] = cpus
-            node.cpus = cpuset.to_list(cpus)
-        memory = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", reader.text(f"{folder}/meminfo", 16384) or "")
+        with reader.folder(f"{_NODE}/node{number}") as folder:
+            cpus = _cpus(reader, folder, "cpumap", "cpulist")
+            if cpus is not None:
+                sets[number] = cpus
+                node.cpus = cpuset.to_list(cpus)
+            memory = _MEMORY.search(folder.text("meminfo", size=16384) or "")
+            distances = (folder.text("distance", size=65536, whole=True) or "").split()
         if memory:
             node.memory_bytes = int(memory.group(1)) * 1024
-        distances = (reader.text(f"{folder}/distance", 65536, whole=True) or "").split()
         if distances:
-            if len(distances) == len(numbers) and all(re.match(r"^[0-9]{1,9}$", text) for text in distances):
+            if len(distances) == len(numbers) and all(map(_DISTANCE.match, distances)):
                 node.distances = {str(other): int(text) for other, text in zip(numbers, distances)}
             else:
-                reader.report(f"{folder}/distance", f"not one distance a node: {' '.join(distances)[:40]!r}")
+                reader.report(f"{folder.path}/distance", f"not one distance a node: {' '.join(distances)[:40]!r}")
         nodes.append(node)
     return nodes, sets
 

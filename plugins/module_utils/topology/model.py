@@ -50,12 +50,13 @@ class Sheet:
         __dataclass_fields__ = _LazyFields()
 
         def __init__(self, *values, **known):
-            cls, facts = type(self), self.__dict__
-            facts.update(cls._defaults)
+            cls = type(self)
+            if values:
+                known.update(zip(cls._names, values))
+            self.__dict__ = facts = cls._defaults | known
             for name, make in cls._factories:
-                facts[name] = make()
-            facts.update(zip(cls._names, values))
-            facts.update(known)
+                if name not in known:
+                    facts[name] = make()
             if len(facts) != len(cls._names) or len(values) > len(cls._names):
                 raise TypeError(f"{cls.__name__} has the fields {', '.join(cls._names)}, not {', '.join(facts)}")
 

@@ -11,7 +11,7 @@ import re
 
 from .model import Interface, PciFunction
 from .pci import USB, address_in, is_anothers
-from .reader import Reader
+from .reader import Folder, Reader
 
 _NET = "/sys/class/net"
 _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_arp.h
@@ -24,6 +24,7 @@ _FILES = ("type", "address", "addr_assign_type", "mtu", "operstate", "carrier", 
     "ifalias",
     "uevent",
 )
+_NUMBERS = ("type", "ifindex", "mtu", "carrier", "speed", "dev_port")
 _IFINDEX = re.compile(r"^IFINDEX=([0-9]{1,10})$", re.MULTILINE)
 _DEVTYPE = re.compile(r"^DEVTYPE=(\w+)$", re.MULTILINE)
 _DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
@@ -54,53 +55,53 @@ def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> 
     target = reader.link(f"{_NET}/{name}", expected=False)
     if is_anothers(reader, f"{_NET}/{name}", target):
         return None
-    folder = target or f"{_NET}/{name}"
-    names = set(reader.names(folder))
+    with reader.folder(target or f"{_NET}/{name}") as folder:
+        return _read_interface(reader, name, folder, functions)
+
+
+def _read_interface(reader: Reader, name: str, folder: Folder, functions: dict[str, PciFunction]) -> Interface | None:
+    names = set(folder.names())
     if names.isdisjoint(_ATTRIBUTES):
         if name == "lo":
             return None  # recordings have the link alone; nothing is lost with it
         reader.report(f"{_NET}/{name}", "not the directory of an interface")
-        if names or not address_in(folder):
+        if names or not address_in(folder.path):
             return None  # else the link says at least what the interface hangs on
 
-    wanted = [attribute for attribute in _FILES if attribute in names]
-    texts = dict(zip(wanted, reader.texts(folder, wanted)))
+    texts = {attribute: folder.text(attribute) for attribute in _FILES if attribute in names}
     index = _IFINDEX.search(texts.get("uevent") or "")
     if index:
         texts["ifindex"] = index.group(1)
     elif "ifindex" in names:
-        texts["ifindex"] = reader.text(f"{folder}/ifindex")
-
-    def number(attribute: str) -> int | None:
-        return reader.number(f"{folder}/{attribute}", texts.get(attribute))
+        texts["ifindex"] = folder.text("ifindex")
+    number = {attribute: folder.number(attribute, texts.get(attribute)) for attribute in _NUMBERS}
 
     interface = Interface(name=name)
-    hardware = "/devices/virtual/" not in folder
+    hardware = "/devices/virtual/" not in folder.path
     if hardware:
-        interface.address = address_in(folder)
+        interface.address = address_in(folder.path)
         if interface.address is None and "device" in names:
-            interface.address = address_in(reader.link(f"{folder}/device"))
-    hardware_type = number("type")
-    if hardware_type is not None:
-        interface.link_layer = _LINK_LAYERS.get(hardware_type, "other")
-    interface.ifindex = number("ifindex")
+            interface.address = address_in(folder.link("device"))
+    if number["type"] is not None:
+        interface.link_layer = _LINK_LAYERS.get(number["type"], "other")
+    interface.ifindex = number["ifindex"]
     interface.mac = texts.get("address") or None
-    if hardware and number("addr_assign_type") == 0:  # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
+    if hardware and folder.number("addr_assign_type", texts.get("addr_assign_type")) == 0:
+        # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
         interface.permanent_mac = interface.mac
-    interface.mtu = number("mtu")
+    interface.mtu = number["mtu"]
     interface.operstate = texts.get("operstate") or None
-    carrier = number("carrier")
-    interface.carrier = None if carrier is None else bool(carrier)
-    speed = number("speed")
+    interface.carrier = None if number["carrier"] is None else bool(number["carrier"])
+    speed = number["speed"]
     interface.speed_mbps = speed if speed is not None and 0 < speed < 2**31 else None  # -1: SPEED_UNKNOWN
-    interface.dev_port = number("dev_port")
+    interface.dev_port = number["dev_port"]
     interface.phys_port_name = texts.get("phys_port_name") or None
     interface.phys_switch_id = texts.get("phys_switch_id") or None
     interface.alias = texts.get("ifalias") or None
     if "master" in names:
-        interface.master = (reader.link(f"{folder}/master") or "").rpartition("/")[2] or None
+        interface.master = (folder.link("master") or "").rpartition("/")[2] or None
     interface.lower = sorted(entry[6:] for entry in names if entry[:6] == "lower_")
-    interface.kind = _kind(interface, folder, names, texts.get("uevent") or "", functions)
+    interface.kind = _kind(interface, folder.path, names, texts.get("uevent") or "", functions)
     return interface
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import functools
 import re
@@ -16,7 +15,7 @@ import typing as t
 from . import config_space, cpu, cpuset, ids
 from .kubernetes import standard_attributes
 from .model import Acs, Link, PciFunction, Sriov
-from .reader import Reader
+from .reader import Folder, Reader
 
 DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
@@ -149,7 +148,7 @@ class PciReader:
         self._only_relevant = only_relevant
         self._group_types: dict[str, str | None] = {}
         self._cpu_sets: dict[int, tuple[str, int | None]] = {}
-        self._has_iommu_groups = bool(reader.names("/sys/kernel/iommu_groups"))
+        self._has_iommu_groups = bool(reader.entered("/sys/kernel/iommu_groups"))
         self._above: dict[str, tuple[str | None, list[str]]] = {}
         self._slots: dict[str, str] = {}
         self._vf_numbers: dict[str, int] = {}
@@ -194,23 +193,26 @@ class PciReader:
                 functions[address].vf_number = number
 
     def _function(self, address: str) -> PciFunction:
+        target = self._reader.link(f"{DEVICES}/{address}", expected=False)
+        with self._reader.folder(target or f"{DEVICES}/{address}") as folder:
+            return self._read_function(address, target, folder)
+
+    def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:
         # Files are opened without looking first whether they are there: a listing costs more than the few that miss.
         reader = self._reader
-        target = reader.link(f"{DEVICES}/{address}", expected=False)
-        folder = target or f"{DEVICES}/{address}"
         function = PciFunction(address=address)
         if is_anothers(reader, f"{DEVICES}/{address}", target):
             # Kubernetes follows the link all the same
-            number = reader.integer(f"{folder}/numa_node", whole=True)
+            number = folder.integer("numa_node", whole=True)
             function.kubernetes = standard_attributes(address, target, number)
             return function
         if target:
-            parent = folder.rpartition("/")[0]
+            parent = folder.path.rpartition("/")[0]
             above = self._above.get(parent)
             if above is None:
                 above = self._above[parent] = locate(parent)
             function.root_complex, function.bridges = above[0], above[1][:]
-        if not self._identify(function, folder) and not reader.names(folder):
+        if not self._identify(function, folder) and not folder.names():
             reader.report(f"{DEVICES}/{address}", "an empty or missing device directory")
             function.root_complex, function.bridges = None, []  # the path of what is not there
             function.kubernetes = standard_attributes(address, target, None)
@@ -223,12 +225,12 @@ class PciReader:
         if self._slots:  # a card with a switch of its own answers at the slot with the switch
             chain = (slot_of(step) for step in (address, *reversed(function.bridges)))
             function.slot = next((self._slots[place] for place in chain if place in self._slots), None)
-        kernel_numa = reader.integer(f"{folder}/numa_node", whole=True)
+        kernel_numa = folder.integer("numa_node", whole=True)
         first = self._first_vf(function)
         self._locality(function, folder, kernel_numa, first)
         function.kubernetes = standard_attributes(address, target, kernel_numa)
         if first is not None:
-            function.link = copy.copy(first.link)
+            function.link = first.link and Link(**first.link.__dict__)
         else:
             function.link = self._link(folder) or self._link_from_config(address)
         if self._has_iommu_groups:
@@ -237,14 +239,14 @@ class PciReader:
             function.sriov = self._sriov(folder)
         if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
             # before Linux 5.15 a card without VPD answers with EIO
-            with reader.opened(f"{folder}/vpd", no_value=errno.EIO) as file:
+            with folder.opened("vpd", no_value=errno.EIO) as file:
                 function.vpd = config_space.read_vpd(file.read)
             if function.vpd and function.vpd.nvlink_management:
                 function.kind = "nvlink_management"
         return function
 
-    def _from_config(self, folder: str, parse: t.Callable[[config_space.Read], _T]) -> _T:
-        with self._reader.opened(f"{folder}/config") as file:
+    def _from_config(self, folder: Folder, parse: t.Callable[[config_space.Read], _T]) -> _T:
+        with folder.opened("config") as file:
 
             def read(offset: int, size: int) -> bytes | None:
                 data = file.read(offset, size)
@@ -254,10 +256,9 @@ class PciReader:
 
             return parse(read)
 
-    def _identify(self, function: PciFunction, folder: str) -> bool:
+    def _identify(self, function: PciFunction, folder: Folder) -> bool:
         """Fill in identifiers and driver; whether any identifier was found."""
-        reader = self._reader
-        text = reader.text(f"{folder}/uevent") or ""
+        text = folder.text("uevent") or ""
         event = _UEVENT.search(text)
         if event and event.group(6) == function.address:
             code, vendor, device, subsystem_vendor, subsystem_device = (part.lower() for part in event.groups()[:5])
@@ -272,7 +273,7 @@ class PciReader:
             function.device_id = self._hexadecimal(folder, "device", 4)
             function.subsystem_vendor_id = self._hexadecimal(folder, "subsystem_vendor", 4)
             function.subsystem_device_id = self._hexadecimal(folder, "subsystem_device", 4)
-            function.driver = (reader.link(f"{folder}/driver") or "").rpartition("/")[2] or None
+            function.driver = (folder.link("driver") or "").rpartition("/")[2] or None
         self._set_kind(function, folder)
         first = self._first_vf(function)
         if self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN:
@@ -287,14 +288,14 @@ class PciReader:
             self._set_kind(function, folder)
         return bool(function.class_code or function.vendor_id)
 
-    def _set_kind(self, function: PciFunction, folder: str) -> None:
+    def _set_kind(self, function: PciFunction, folder: Folder) -> None:
         """Tell the kind and, where it can be a VF, the PF."""
         on_root_bus = bool(function.root_complex) and not function.bridges
         function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
         if function.kind == "other" and function.address in self._carriers:
             function.kind = "nic"
         if function.physfn is None and _may_have_vfs(function):
-            function.physfn = self._linked(f"{folder}/physfn")
+            function.physfn = self._linked(folder, "physfn")
 
     def _first_vf(self, function: PciFunction) -> PciFunction | None:
         """The VF of the same PF and part that was read first, which says for all what is the same for all.
@@ -308,18 +309,18 @@ class PciReader:
         first = self._first_vfs.setdefault(part, function)
         return None if first is function else first
 
-    def _hexadecimal(self, folder: str, name: str, digits: int) -> str | None:
-        text = self._reader.text(f"{folder}/{name}")
+    def _hexadecimal(self, folder: Folder, name: str, digits: int) -> str | None:
+        text = folder.text(name)
         if text is None:
             return None
         if not _HEX.match(text) or len(text) > digits + 2:
-            self._reader.report(f"{folder}/{name}", f"not a hexadecimal number: {text[:40]!r}")
+            self._reader.report(f"{folder.path}/{name}", f"not a hexadecimal number: {text[:40]!r}")
             return None
         return text[2:].zfill(digits)
 
-    def _identify_from_header(self, function: PciFunction, folder: str) -> None:
+    def _identify_from_header(self, function: PciFunction, folder: Folder) -> None:
         """Fill in from configuration space what has no file: kernels before 4.10 have none for the revision."""
-        header = self._reader.data(f"{folder}/config", 256) or b""
+        header = folder.data("config", 256) or b""
         self._configs[function.address] = header
         if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not answer reads as ones
             return
@@ -336,11 +337,13 @@ class PciReader:
             function.subsystem_vendor_id = function.subsystem_vendor_id or word(0x2C, 2)
             function.subsystem_device_id = function.subsystem_device_id or word(0x2E, 2)
 
-    def _locality(self, function: PciFunction, folder: str, kernel_numa: int | None, first: PciFunction | None) -> None:
+    def _locality(
+        self, function: PciFunction, folder: Folder, kernel_numa: int | None, first: PciFunction | None
+    ) -> None:
         numa_from_cpus = None
         stated = kernel_numa is not None and kernel_numa >= 0
         if stated and kernel_numa not in self._nodes:
-            self._reader.report(f"{folder}/numa_node", f"names NUMA node {kernel_numa}, which is not there")
+            self._reader.report(f"{folder.path}/numa_node", f"names NUMA node {kernel_numa}, which is not there")
             stated = False
         # the kernel derives the one from the other, so reading both is for the functions that matter
         alike = first if function.kind != "bridge" else self._placed.get(kernel_numa)
@@ -357,7 +360,7 @@ class PciReader:
                 function.local_cpus, numa_from_cpus = known
         if stated and numa_from_cpus not in (None, kernel_numa):  # never so on a running kernel: one of them is damaged
             self._reader.report(
-                f"{folder}/numa_node", f"{kernel_numa}, but the local CPUs are of node {numa_from_cpus}"
+                f"{folder.path}/numa_node", f"{kernel_numa}, but the local CPUs are of node {numa_from_cpus}"
             )
         elif stated:
             function.numa_node, function.numa_source = kernel_numa, "kernel"
@@ -366,17 +369,17 @@ class PciReader:
         elif numa_from_cpus is not None:
             function.numa_node, function.numa_source = numa_from_cpus, "local_cpus"
 
-    def _link(self, folder: str) -> Link | None:
-        reader = self._reader
-        current = reader.text(f"{folder}/current_link_speed")
+    def _link(self, folder: Folder) -> Link | None:
+        current = folder.text("current_link_speed")
         if current is None:
             return None  # not PCI Express: the kernel gives such a function none of the link files
-        width, best, best_width = reader.texts(folder, ("current_link_width", "max_link_speed", "max_link_width"))
+        width = folder.text("current_link_width")
+        best, best_width = folder.text("max_link_speed"), folder.text("max_link_width")
         link = Link(
             self._speed(current),
-            self._width(f"{folder}/current_link_width", width),
+            self._width(folder, "current_link_width", width),
             self._speed(best),
-            self._width(f"{folder}/max_link_width", best_width),
+            self._width(folder, "max_link_width", best_width),
         )
         if link.width and not link.speed_gts or link.max_width and not link.max_speed_gts:
             # a kernel older than the link's generation (8 GT/s before 4.17) has no word for its speed
@@ -394,8 +397,8 @@ class PciReader:
             self._speeds[text] = float(match.group(1)) if match else None
         return self._speeds[text]
 
-    def _width(self, path: str, text: str | None) -> int | None:
-        value = self._reader.number(path, text)
+    def _width(self, folder: Folder, name: str, text: str | None) -> int | None:
+        value = folder.number(name, text)
         return value if value and 0 < value <= 32 else None  # 0 and 255: the kernel does not know
 
     def _link_from_config(self, address: str) -> Link | None:
@@ -409,11 +412,12 @@ class PciReader:
     def _links_of_old_kernel(self, functions: dict[str, PciFunction]) -> None:
         """Kernels before 4.13 have no link files: take the PCI Express capability."""
         for address in functions.keys() - self._configs.keys():
-            folder = self._reader.link(f"{DEVICES}/{address}", expected=False) or f"{DEVICES}/{address}"
-            functions[address].link = self._from_config(folder, config_space.read_link)
+            target = self._reader.link(f"{DEVICES}/{address}", expected=False)
+            with self._reader.folder(target or f"{DEVICES}/{address}") as folder:
+                functions[address].link = self._from_config(folder, config_space.read_link)
 
-    def _iommu_group(self, function: PciFunction, folder: str) -> None:
-        group = (self._reader.link(f"{folder}/iommu_group") or "").rpartition("/")[2]
+    def _iommu_group(self, function: PciFunction, folder: Folder) -> None:
+        group = (folder.link("iommu_group") or "").rpartition("/")[2]
         if not _GROUP.match(group):
             return
         function.iommu_group = int(group)
@@ -421,25 +425,24 @@ class PciReader:
             self._group_types[group] = self._reader.text(f"/sys/kernel/iommu_groups/{group}/type") or None
         function.iommu_group_type = self._group_types[group]
 
-    def _linked(self, path: str) -> str | None:
+    def _linked(self, folder: Folder, link: str) -> str | None:
         """The function that a link such as physfn leads to."""
-        target = self._reader.link(path)
+        target = folder.link(link)
         name = (target or "").rpartition("/")[2]
         if ADDRESS.match(name):
             return name
         if target:
-            self._reader.report(path, "does not lead to a PCI function")
+            self._reader.report(f"{folder.path}/{link}", "does not lead to a PCI function")
         return None
 
-    def _sriov(self, folder: str) -> Sriov | None:
-        reader = self._reader
-        total = reader.integer(f"{folder}/sriov_totalvfs")
+    def _sriov(self, folder: Folder) -> Sriov | None:
+        total = folder.integer("sriov_totalvfs")
         if total is None:
             return None
-        texts = dict(zip(_SRIOV, reader.texts(folder, _SRIOV)))
+        texts = {name: folder.text(name) for name in _SRIOV}
 
         def number(name: str) -> int | None:
-            return reader.number(f"{folder}/{name}", texts[name])
+            return folder.number(name, texts[name])
 
         autoprobe = number("sriov_drivers_autoprobe")
         sriov = Sriov(
@@ -451,9 +454,9 @@ class PciReader:
             drivers_autoprobe=None if autoprobe is None else bool(autoprobe),
         )
         if sriov.num_vfs != 0:
-            names = [name for name in reader.names(folder) if _VIRTFN.match(name)]
+            names = [name for name in folder.names() if _VIRTFN.match(name)]
             for name in sorted(names, key=lambda name: int(name[6:])):
-                address = self._linked(f"{folder}/{name}")
+                address = self._linked(folder, name)
                 if address:
                     sriov.vfs.append(address)
                     self._vf_numbers[address] = int(name[6:])

@@ -18,6 +18,8 @@ _LINK_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
 _PORT, _INDEX = re.compile(r"^[0-9]{1,3}$"), re.compile(r"^[0-9]{1,5}$")
 _RATE = re.compile(r"^([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
 _CHAR_DEVICE = re.compile(r"^(uverbs|umad|issm)\d+$")
+_DEVICE_FILES = ("node_type", "node_guid", "sys_image_guid", "fw_ver", "board_id")
+_PORT_FILES = ("link_layer", "state", "phys_state", "lid", "sm_lid", "rate")
 _EMPTY_GID = re.compile(r"^(fe80(:0000){3}|0000(:0000){3})(:0000){4}$")
 
 
@@ -74,7 +76,8 @@ def _device(reader: Reader, name: str, hardware: dict[str, list[Interface]], wit
     # what the device hangs on: a PCI function, or an SF, which is an auxiliary device below its PF's directory
     owner = target.rpartition("/infiniband/")[0] if target else reader.link(f"{folder}/device", expected=False)
     address = address_in(owner)
-    texts = reader.texts(folder, ("node_type", "node_guid", "sys_image_guid", "fw_ver", "board_id"))
+    with reader.folder(folder) as opened:
+        texts = [opened.text(name) for name in _DEVICE_FILES]
     if not any(texts) and not reader.names(folder):
         reader.report(f"{_CLASS}/{name}", "an empty or missing device directory")
     node_type, node_guid, image_guid, firmware, board = texts
@@ -103,11 +106,10 @@ def _device(reader: Reader, name: str, hardware: dict[str, list[Interface]], wit
 
 
 def _port(
-    reader: Reader, folder: str, number: int, siblings: list[Interface], only_port: bool, with_gids: bool
+    reader: Reader, path: str, number: int, siblings: list[Interface], only_port: bool, with_gids: bool
 ) -> RdmaPort:
-    layer, state, phys_state, lid, sm_lid, speed = reader.texts(
-        folder, ("link_layer", "state", "phys_state", "lid", "sm_lid", "rate")
-    )
+    with reader.folder(path) as folder:
+        layer, state, phys_state, lid, sm_lid, speed = map(folder.text, _PORT_FILES)
     port = RdmaPort(
         port=number,
         link_layer=_LINK_LAYERS.get(layer or "", layer or None),
@@ -122,7 +124,7 @@ def _port(
     sole = only_port and len(siblings) == 1
     port.interfaces = [i.name for i in siblings if sole or i.dev_port == number - 1]
     if with_gids:
-        port.gids = _gids(reader, folder)
+        port.gids = _gids(reader, path)
         port.interfaces += sorted({gid.interface for gid in port.gids if gid.interface} - set(port.interfaces))
     return port
 

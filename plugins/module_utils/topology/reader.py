@@ -29,6 +29,7 @@ _INTEGER = re.compile(r"^(?:0|-?[1-9]\d{0,19})$", re.ASCII)
 #: O_NONBLOCK: a FIFO or a tty in a damaged tree must not hang the probe (and pread refuses it). O_NOFOLLOW: an
 #: attribute is never a link, and a link in a recorded tree could lead out of it.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+_FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Reader:
@@ -46,6 +47,7 @@ class Reader:
         self._real_root = os.path.realpath(self.root)
         self._inside: dict[str, bool] = {"": True}
         self._links: dict[str, str] | None = {} if links_stay else None
+        self._numbers: dict[str, int] = {}
         self.unreadable: list[str] = []
         self.unreadable_count = 0
 
@@ -63,6 +65,10 @@ class Reader:
     def _report_error(self, path: str, error: OSError) -> None:
         if error.errno not in _NO_VALUE:
             self.report(path, error.strerror or str(error))
+
+    def folder(self, path: str) -> Folder:
+        """The folder at C(path), as a context manager that keeps it open for the reading of several of its files."""
+        return Folder(self, path)
 
     def _is_inside(self, folder: str) -> bool:
         """Whether a directory is below the root: links in a recorded tree could lead to this machine's own files."""
@@ -88,13 +94,22 @@ class Reader:
 
     def data(self, path: str, size: int, offset: int = 0) -> bytes | None:
         """Up to C(size) bytes from C(offset) of a file, or None."""
+        handle = self._open(path)
+        return None if handle is None else self._read(handle, path, size, offset)
+
+    def _open(self, path: str) -> int | None:
         if "\0" in path or not self._is_inside(path.rpartition("/")[0]):
             return None
         try:
-            handle = os.open(self._prefix + path, _FLAGS)
+            return os.open(self._prefix + path, _FLAGS)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             self._report_error(path, error)
             return None
+
+    def _read(self, handle: int, path: str, size: int, offset: int = 0) -> bytes | None:
+        """Read of the file that C(handle) stands for, and close it. C(path) is its name in reports."""
         try:
             data = os.pread(handle, size, offset)
             while size > _PAGE and data and len(data) < size:  # the kernel gives a page or so at a time
@@ -123,8 +138,9 @@ class Reader:
         answer: the first half of a number or of a CPU set is another one.
         """
         raw = self.data(path, size)
-        if raw is None:
-            return None
+        return None if raw is None else self._decoded(raw, path, size, whole)
+
+    def _decoded(self, raw: bytes, path: str, size: int, whole: bool) -> str | None:
         if raw[-2:] == b"\n\0":  # kernels around 5.15 counted the terminator of CPU masks in
             raw = raw[:-1]
         if whole and raw[-1:] != b"\n":
@@ -138,42 +154,17 @@ class Reader:
             self.report(path, "not UTF-8 text")
             return None
 
-    def texts(self, folder: str, names: t.Sequence[str]) -> list[str | None]:
-        """The stripped texts of several small files of one folder, each as :meth:`text` gives it, at a lower price."""
-        if self._prefix and not self._is_inside(folder):
-            return [None] * len(names)
-        base = f"{self._prefix}{folder}/"
-        found: list[str | None] = []
-        for name in names:
-            text = None
-            try:
-                handle = os.open(base + name, _FLAGS)
-            except FileNotFoundError:
-                found.append(None)
-                continue
-            except OSError as error:
-                self._report_error(f"{folder}/{name}", error)
-                found.append(None)
-                continue
-            try:
-                text = os.pread(handle, _PAGE, 0).decode("utf-8").strip()
-            except OSError as error:
-                self._report_error(f"{folder}/{name}", error)
-            except UnicodeDecodeError:
-                text = self.text(f"{folder}/{name}")  # says what is wrong with it
-            finally:
-                os.close(handle)
-            found.append(text)
-        return found
-
     def number(self, path: str, text: str | None) -> int | None:
         """The decimal number in C(text), which was read from C(path), or None."""
         if not text:  # a recording of a file that could not be read is empty
             return None
-        if not _INTEGER.match(text):
-            self.report(path, f"not a number: {text[:40]!r}")
-            return None
-        return int(text)
+        value = self._numbers.get(text)
+        if value is None:
+            if not _INTEGER.match(text):
+                self.report(path, f"not a number: {text[:40]!r}")
+                return None
+            value = self._numbers[text] = int(text)
+        return value
 
     def integer(self, path: str, whole: bool = False) -> int | None:
         """The decimal number in a file, or None."""
@@ -188,6 +179,9 @@ class Reader:
         except OSError as error:
             self._report_error(path, error)
             return []
+        return self._sorted(path, names)
+
+    def _sorted(self, path: str, names: list[str]) -> list[str]:
         if not all(map(str.isascii, names)):
             names = [name for name in names if self._is_text(path, name)]
         names.sort()
@@ -224,11 +218,19 @@ class Reader:
         try:
             target = os.readlink(self._prefix + path)
         except OSError as error:
-            if expected and error.errno == errno.EINVAL:
-                self.report(path, "not a symbolic link")
-            else:
-                self._report_error(path, error)
+            self._report_no_link(path, error, expected)
             return None
+        return self._resolved(path, target)
+
+    def _report_no_link(self, path: str, error: OSError, expected: bool) -> None:
+        if expected and error.errno == errno.EINVAL:
+            self.report(path, "not a symbolic link")
+        else:
+            self._report_error(path, error)
+
+    def _resolved(self, path: str, target: str) -> str | None:
+        """Where the link at C(path) leads whose text is C(target)."""
+        folder = path.rpartition("/")[0]
         if not target.isascii() and not self._is_text(path, target):
             return None
         while target[:3] == "../":
@@ -237,6 +239,22 @@ class Reader:
         if target[:1] == "/" or target[-1:] == "/" or "./" in target or "//" in target:
             return posixpath.normpath(posixpath.join(folder, target))
         return f"{folder}/{target}"
+
+    def entered(self, path: str) -> list[str]:
+        """The sorted names in a directory whose entries will be entered one by one.
+
+        Entries that are no links lie below the root if the directory does; the listing says so for all at once.
+        """
+        if not self._prefix or "\0" in path or not self._is_inside(path):
+            return self.names(path)
+        try:
+            with os.scandir(self._prefix + path) as entries:
+                links = {entry.name: entry.is_symlink() for entry in entries}
+        except OSError as error:
+            self._report_error(path, error)
+            return []
+        self._inside.update((f"{path}/{name}", True) for name, is_link in links.items() if not is_link)
+        return self._sorted(path, list(links))
 
     def architecture(self) -> str | None:
         """The machine's architecture where only the running kernel can tell it."""
@@ -276,22 +294,130 @@ class Reader:
         return found
 
 
+class Folder:
+    """One folder of a node, for as long as the context lasts: its files are found without a walk down its path.
+
+    The answers are those of the methods of :class:`Reader` of the same names. A folder that cannot be opened is read
+    by its path, so that what is missing or forbidden is reported alike.
+    """
+
+    __slots__ = ("_handle", "_reader", "path")
+
+    def __init__(self, reader: Reader, path: str) -> None:
+        self.path = path
+        self._reader = reader
+        self._handle: int | None = None
+
+    def __enter__(self) -> Folder:
+        reader, path = self._reader, self.path
+        if "\0" not in path and reader._is_inside(path.rpartition("/")[0]):
+            try:
+                self._handle = os.open(reader._prefix + path, _FOLDER_FLAGS)
+            except OSError:  # also for a link, which may lead anywhere
+                return self
+            reader._inside[path] = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def data(self, name: str, size: int) -> bytes | None:
+        """Up to C(size) bytes of a file, or None."""
+        handle = self._open(name)
+        return None if handle is None else self._reader._read(handle, f"{self.path}/{name}", size)
+
+    def _open(self, name: str) -> int | None:
+        if self._handle is None:
+            return self._reader._open(f"{self.path}/{name}")
+        try:
+            return os.open(name, _FLAGS, dir_fd=self._handle)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._reader._report_error(f"{self.path}/{name}", error)
+            return None
+
+    def text(self, name: str, whole: bool = False, size: int = _PAGE) -> str | None:
+        """The stripped text of a file, or None."""
+        if self._handle is None or size > _PAGE:
+            return self._reader.text(f"{self.path}/{name}", size, whole)
+        # most of a probe's time goes by here, so what could be calls of methods is written out
+        try:
+            handle = os.open(name, _FLAGS, dir_fd=self._handle)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._reader._report_error(f"{self.path}/{name}", error)
+            return None
+        try:
+            raw = os.pread(handle, size, 0)
+        except OSError as error:
+            self._reader._report_error(f"{self.path}/{name}", error)
+            return None
+        finally:
+            os.close(handle)
+        if raw[-1:] == b"\n" and raw.isascii():
+            return raw.decode().strip()
+        return self._reader._decoded(raw, f"{self.path}/{name}", size, whole)
+
+    def number(self, name: str, text: str | None) -> int | None:
+        """The decimal number in C(text), which was read from the file C(name), or None."""
+        if not text:
+            return None
+        value = self._reader._numbers.get(text)
+        return self._reader.number(f"{self.path}/{name}", text) if value is None else value
+
+    def integer(self, name: str, whole: bool = False) -> int | None:
+        """The decimal number in a file, or None."""
+        return self.number(name, self.text(name, whole))
+
+    def names(self) -> list[str]:
+        """The sorted names in the folder."""
+        if self._handle is None:
+            return self._reader.names(self.path)
+        try:
+            names = os.listdir(self._handle)
+        except OSError as error:
+            self._reader._report_error(self.path, error)
+            return []
+        return self._reader._sorted(self.path, names)
+
+    def link(self, name: str, expected: bool = True) -> str | None:
+        """Where a symbolic link points, as an absolute path of the node, or None."""
+        reader, path = self._reader, f"{self.path}/{name}"
+        if self._handle is None:
+            return reader._read_link(path, expected)
+        try:
+            target = os.readlink(name, dir_fd=self._handle)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reader._report_no_link(path, error, expected)
+            return None
+        return reader._resolved(path, target)
+
+    def opened(self, name: str, no_value: int | None = None) -> _Opened:
+        """A file for several reads of parts of it, see :meth:`Reader.opened`."""
+        return _Opened(self._reader, f"{self.path}/{name}", no_value, self)
+
+
 class _Opened:
     """One open file. C(read) gives up to C(size) bytes from C(offset), or None."""
 
-    def __init__(self, reader: Reader, path: str, no_value: int | None) -> None:
+    def __init__(self, reader: Reader, path: str, no_value: int | None, folder: Folder | None = None) -> None:
         self._reader = reader
         self._path = path
         self._no_value = no_value
+        self._folder = folder
         self._handle: int | None = None
 
     def __enter__(self) -> _Opened:
-        if not self._reader._is_inside(self._path.rpartition("/")[0]):
-            return self
-        try:
-            self._handle = os.open(self._reader._prefix + self._path, _FLAGS)
-        except OSError as error:
-            self._reader._report_error(self._path, error)
+        if self._folder is not None:
+            self._handle = self._folder._open(self._path.rpartition("/")[2])
+        else:
+            self._handle = self._reader._open(self._path)
         return self
 
     def __exit__(self, *exception: object) -> None:
