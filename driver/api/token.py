@@ -152,7 +152,7 @@ class Renewal:
                     _LOG.info("the token is renewed, until %s", time.ctime(token.expires))
                 self.mistake, delay = "", _FIRST_DELAY
                 wait = min(max(token.due() - time.time(), 1.0), _LONGEST_SLEEP)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # whatever it is, such as a date that no clock has: a thread that ends renews nothing any more
                 message = error.message if isinstance(error, DriverError) else repr(error)
                 if message != self.mistake:

@@ -439,7 +439,7 @@ def _check_free(result: _Result, record: Record, others: t.Iterable[Record]) -> 
             raise Busy(f"{result.path}.device: claim {other.namespace}/{other.name} ({other.uid}) has {result.device}")
 
 
-def _check_names(record: Record, results: list[_Result], others: list[Record]) -> None:
+def _check_names(record: Record, results: list[_Result], others: list[Record]) -> None:  # noqa: C901
     """No two interfaces of a pod have one name, be they of one claim or of two."""
     taken = {CLUSTER_INTERFACE: "that of the cluster's network"}
     tables: dict[str, int] = {}

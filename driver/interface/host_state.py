@@ -217,7 +217,7 @@ def _try(notes: list[str], says: str, function: t.Callable[..., t.Any], *args: t
         notes.append(f"{says}: {error.args[1] if len(error.args) > 1 else error}")
 
 
-def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: list[str]) -> str:
+def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: list[str]) -> str:  # noqa: C901
     """Name, other names and attributes; returns the name that it now has."""
     index = link.index
     others = [name for name in link.altnames if not name.startswith(TAG)]

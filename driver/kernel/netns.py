@@ -244,7 +244,7 @@ def _in_thread(function: t.Callable[[], T]) -> T:
     def work() -> None:
         try:
             result.append(function())
-        except BaseException as error:  # raised again in the caller's thread
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
             failure.append(error)
 
     thread = threading.Thread(target=work, name="netns", daemon=True)

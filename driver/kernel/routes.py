@@ -287,7 +287,7 @@ def rules(connection: Netlink) -> list[Object]:
 _BARE = {"family", "action", "table", "priority", "protocol"}
 
 
-def _rule(message: bytes) -> Object:
+def _rule(message: bytes) -> Object:  # noqa: C901
     kind, dst, src, tos, table, _unused, _unused, action, flags = _RT.unpack_from(message)
     raw = netlink.attributes(message, _RT.size)
     version = _VERSION[kind]

@@ -176,7 +176,7 @@ def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
             raise
 
 
-def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:
+def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:  # noqa: C901
     """The attributes that change C(now) into C(wanted), with the name of what each sets."""
 
     def differs(*names: str) -> bool:

@@ -213,7 +213,7 @@ class Plugin:
                     with self.metrics.operation(operation):
                         work(claim, entry)
                     log.info("%sd", operation)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  # a defect in one claim is told to kubelet as its error
                     entry.Clear()
                     entry.error = _told(error)
 

@@ -137,7 +137,7 @@ class Publisher:
             try:
                 if self._settings.changed():
                     self.reload_settings()
-            except Exception:
+            except Exception:  # noqa: BLE001  # a settings file that is being written is read again
                 _LOG.exception("cannot look at %s", self._settings.path)
 
     def _wait(self, seconds: float) -> bool:
@@ -157,7 +157,7 @@ class Publisher:
             began = time.monotonic()
             try:
                 self.publish(reason)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # whatever it is, the next attempt may do better, and a driver that ends helps nobody
                 self._fail(error)
                 if self._wait(delay * random.uniform(0.8, 1.2)):
@@ -251,7 +251,7 @@ class Publisher:
                         self._node = None  # its slices go with a Node that is made anew
                     if kind != "BOOKMARK" and not self._is_ours(kind, item):
                         self.wake(f"slice {item['metadata']['name']}: {kind.lower()}")
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # a watch that ended is begun again
                 since = ""
                 if not isinstance(error, DriverError):
                     _LOG.error("cannot watch slices: %r", error)

@@ -297,7 +297,7 @@ def _quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
     return opening[0] + GONE, len(text) if end < 0 else end
 
 
-def _bracketed(text: str, at: int) -> tuple[str, int]:
+def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901
     """What begins with a bracket there, with no value in it, and where it ends."""
     told: list[str] = []
     depth, kept = 0, False

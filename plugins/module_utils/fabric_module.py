@@ -55,7 +55,7 @@ def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> lis
     return found
 
 
-def run(
+def run(  # noqa: C901, PLR0915
     module: AnsibleModule, wanted: t.Sequence[Rule], general: Settings, persist: bool = False, restore: bool = False
 ) -> t.NoReturn:
     """Converge the node and end the module.
@@ -116,7 +116,7 @@ def run(
             rollback=rollback,
             **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
         )
-    except Exception as error:  # its message must say what state the node is in, also where it is a defect
+    except Exception as error:  # noqa: BLE001  # its message must say what state the node is in, also where it is a defect
         state = f"All changes were made and stand. {_later(rollback)}" if changed else "Nothing was changed."
         known = isinstance(error, HostError)
         module.fail_json(

@@ -273,7 +273,7 @@ def claims(folder: Path) -> Figures:
     return _child([*enter, sys.executable, "-m", "tests.bench.driver", "claims-inside"])
 
 
-def claims_inside(folder: Path) -> Figures:
+def claims_inside(folder: Path) -> Figures:  # noqa: PLR0915
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
     from ansible_collections.lanewise.dra.tests.driver.claims_world import NODE, WIRES, Sandbox, World, ip, make_wires
     from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet

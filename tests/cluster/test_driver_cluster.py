@@ -670,7 +670,7 @@ def until(true: t.Callable[[], t.Any], limit: float = 20) -> None:
         time.sleep(0.01)
 
 
-def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:
+def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:  # noqa: PLR0915
     """Links, settings, others' hands on the slices, and an API server that goes away and comes back."""
     plane, name = installed.plane, "follows"
     node = running(name, SETTINGS)

@@ -54,7 +54,7 @@ def killed_at(step: int, act: t.Callable[[], object]) -> bool:
             sys.setprofile(watch)
             act()
             sys.setprofile(None)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # a forked process never returns to pytest
             sys.setprofile(None)
             traceback.print_exc()
             os._exit(1)

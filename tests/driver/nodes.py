@@ -48,7 +48,7 @@ def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
                     except pytest.skip.Exception as reason:
                         said.write(str(reason))
                         status = _SKIPPED
-                    except BaseException:
+                    except BaseException:  # noqa: BLE001  # a forked process never returns to pytest
                         said.write(traceback.format_exc())
             finally:
                 sys.stdout.flush()

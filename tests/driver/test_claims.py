@@ -85,7 +85,7 @@ else:
         service.unprepare(clean.claims["one"])
         assert set(sandbox.links()) == {"lo"}
 
-    def test_devices_are_in_the_pod_before_its_containers_start(
+    def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
         clean: World, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As soon as containerd notes the pod's sandbox. Other pods, containers, and what cannot be read are left, and
@@ -631,7 +631,7 @@ else:
                     except Refused as error:
                         assert "not prepared" in error.message
                     service.unprepare(clean.claims[name])
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  # shown by the thread of the test
                 failures.append(error)
 
         threads = [threading.Thread(target=churn, args=(number,)) for number in range(6)]

@@ -384,7 +384,7 @@ JSON = st.recursive(
 IPS = st.ip_addresses().map(str).filter(lambda ip: "::ffff:" not in ip)
 
 
-def values(form: Field) -> st.SearchStrategy[t.Any]:
+def values(form: Field) -> st.SearchStrategy[t.Any]:  # noqa: PLR0911
     """What a field may hold, as its table says; rules between fields are not looked at."""
     if form.words:
         return st.sampled_from(form.words)

@@ -30,7 +30,7 @@ def acs_word(names: str) -> int:
     return sum(1 << ACS_BIT[name] for name in names.split())
 
 
-def config_space(
+def config_space(  # noqa: PLR0913, PLR0917
     vendor: int,
     device: int,
     class_code: int,
@@ -69,7 +69,7 @@ def config_space(
     return bytes(space)
 
 
-def _capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd) -> None:
+def _capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd) -> None:  # noqa: PLR0917
     caps = []
     if port is not None:
         caps.append((0x40, _CAP_EXPRESS))

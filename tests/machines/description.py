@@ -168,7 +168,7 @@ class _Placer:
         self.next_bus[domain] = bus + 1
         self.children(spec, domain, bus, path, path.rsplit("/", 1)[1], None, numa)
 
-    def children(self, spec, domain, bus, path, root, parent, numa) -> None:
+    def children(self, spec, domain, bus, path, root, parent, numa) -> None:  # noqa: C901
         entries = self.expand(spec)
         placed: dict[int, list[Function]] = {}
         pending: list[tuple[Function, dict[str, t.Any]]] = []
@@ -268,7 +268,7 @@ class _Placer:
         return entries + [(k, v) for k, v in spec.items() if isinstance(k, str)]
 
 
-def _isolate(result: Plan) -> None:
+def _isolate(result: Plan) -> None:  # noqa: C901
     """Set ACS and IOMMU groups by the rules of drivers/pci/pci.c and drivers/iommu/iommu.c (pci_device_group)."""
     system = result.machine.get("system", {})
     iommu = system.get("iommu")

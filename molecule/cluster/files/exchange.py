@@ -133,7 +133,7 @@ def exchange(interface):
 def run(function, *given):
     try:
         function(*given)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # whatever ends a thread ends the program
         traceback.print_exc()
         os._exit(1)
 

@@ -388,7 +388,7 @@ def _iommu(topology: Topology) -> list[Finding]:
     ]
 
 
-def _acs(topology: Topology, proximity: Proximity) -> list[Finding]:
+def _acs(topology: Topology, proximity: Proximity) -> list[Finding]:  # noqa: C901
     """ACS on the switch ports between a GPU and its nearest NIC.
 
     On ordinary switches request or completion redirect sends peer-to-peer traffic up to the root complex. Boards

@@ -51,7 +51,7 @@ def read_interfaces(reader: Reader, functions: dict[str, PciFunction]) -> list[I
     return interfaces
 
 
-def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> Interface | None:
+def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> Interface | None:  # noqa: C901, RUF100
     target = reader.link(f"{_NET}/{name}", expected=False)
     if is_anothers(reader, f"{_NET}/{name}", target):
         return None

@@ -197,7 +197,7 @@ class PciReader:
         with self._reader.folder(target or f"{DEVICES}/{address}") as folder:
             return self._read_function(address, target, folder)
 
-    def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:
+    def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:  # noqa: C901
         # Files are opened without looking first whether they are there: a listing costs more than the few that miss.
         reader = self._reader
         function = PciFunction(address=address)

@@ -103,7 +103,7 @@ def device_name(address: str) -> str:
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
-def publication(facts: Facts, counters: bool = True, policy: Policy | None = None) -> Publication:
+def publication(facts: Facts, counters: bool = True, policy: Policy | None = None) -> Publication:  # noqa: C901, PLR0915
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
     A function is withheld where the node itself needs it: it carries the default route or lies below an interface that

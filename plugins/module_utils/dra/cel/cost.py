@@ -194,7 +194,7 @@ class _Reader:
             raise ValueError("a checked expression without an expression")
         return Checked(root, types, overloads, references)
 
-    def type_from(self, span: _Span) -> Type:
+    def type_from(self, span: _Span) -> Type:  # noqa: C901, PLR0911
         for number, value in self.fields(span):
             if number == 1:
                 return Type("dyn")
@@ -805,7 +805,7 @@ class _Estimator:
     def regex(text: _Range, pattern: _Range) -> _Range:
         return (text + _ONE).scaled(_TRAVERSAL) * pattern.scaled(_REGEX)
 
-    def of_language(self, node: Node, overload: str, target: _Argument | None, arguments: list[_Argument]) -> _Call:
+    def of_language(self, node: Node, overload: str, target: _Argument | None, arguments: list[_Argument]) -> _Call:  # noqa: PLR0911
         sizes = [argument.or_unknown for argument in arguments]
         if overload == "string_to_bytes":
             return sizes[0].scaled(_TRAVERSAL), _Range(sizes[0].low, sizes[0].high * 4 % 2**64)

@@ -535,7 +535,7 @@ class Engine:
             raise ValueError("; ".join(verdict.errors))
         raise Uncheckable("; ".join(verdict.unchecked))
 
-    def _judge(self, expression: str) -> Verdict:
+    def _judge(self, expression: str) -> Verdict:  # noqa: PLR0911
         try:
             length = len(expression.encode())
         except UnicodeEncodeError:

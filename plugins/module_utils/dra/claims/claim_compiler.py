@@ -166,7 +166,7 @@ class _Body:
                 names = [request_name(device, group, index) for device in devices]
                 self.constraints.append(({"requests": names, "matchAttribute": attribute}, group.align_path))
 
-    def _preferred(self, group: Group, levels: tuple[str, ...]) -> None:
+    def _preferred(self, group: Group, levels: tuple[str, ...]) -> None:  # noqa: C901
         anchor, carriers = group.devices[0], group.devices[1:] or group.devices
         before = len(self.reader.problems)
         for device in carriers:

@@ -122,7 +122,7 @@ class _Compiler:
         self._named = {item.name: item for item in inventory.classes}
         self._extended: dict[str, str] = {}
 
-    def compile(self) -> None:
+    def compile(self) -> None:  # noqa: C901
         inventory = self.inventory
         self._knowledge()
         for item in inventory.classes:
@@ -390,7 +390,7 @@ class _Compiler:
 
     # devices
 
-    def _resolve(self, device: Device) -> Resolved | None:
+    def _resolve(self, device: Device) -> Resolved | None:  # noqa: C901
         before = len(self.reader.problems)
         kind, driver, class_name = device.kind, None, device.class_name
         if device.class_name in self._named:

@@ -92,7 +92,7 @@ class _Memory:
                 subject = self.subjects[id(device)] = Subject(device, driver)
             try:
                 answer = self.engine.selects(expression, subject)
-            except Exception as error:  # pylint: disable=broad-exception-caught
+            except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
                 answer = error  # what was raised is raised again for the next claim
             self.known[key] = answer
         if isinstance(answer, Exception):

@@ -458,7 +458,7 @@ class Decoder:
             return {key: self._item(item, kind.item, f"{path}[{key}]") for key, item in value.items()}
         return self._item(value, kind.item, path)
 
-    def _item(self, value: t.Any, kind: str, path: str) -> t.Any:
+    def _item(self, value: t.Any, kind: str, path: str) -> t.Any:  # noqa: C901
         if value is None:
             return _zero(kind)
         if kind == "string":

@@ -561,7 +561,7 @@ class _Rules:
         if default not in values:
             self._add(path, "the default must be one of the values", "value")
 
-    def _valid_range(self, default: Fraction, capacity: Fraction, span: Object, path: str) -> None:
+    def _valid_range(self, default: Fraction, capacity: Fraction, span: Object, path: str) -> None:  # noqa: C901
         if "min" not in span:
             self._add(f"{path}.min", "is required", "required")
             return
@@ -676,7 +676,7 @@ class _Rules:
             missing = "bindingFailureConditions" if wanted else "bindingConditions"
             self._add(f"{path}.{missing}", "is required: both kinds of condition go together", "required")
 
-    def _node_resources(self, device: Object, path: str) -> None:
+    def _node_resources(self, device: Object, path: str) -> None:  # noqa: C901
         capacities = device.get("capacity", {})
         for name, mapping in device.get("nodeAllocatableResourceMappings", {}).items():
             where = f"{path}.nodeAllocatableResourceMappings[{name}]"

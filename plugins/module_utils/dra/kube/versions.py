@@ -394,7 +394,7 @@ def own_path(path: str, kind: str, version: str) -> str:
     return path.replace(".exactly.", ".", 1)
 
 
-def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None) -> list[Problem]:
+def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None) -> list[Problem]:  # noqa: C901
     """What a server of release C(kubernetes) (C("1.34")) would not keep, or not act on, of an object that it creates.
 
     C(gates) are the feature gates that the site set. Rules of the problems: C(unserved) (the release has no such kind

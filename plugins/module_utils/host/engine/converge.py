@@ -73,7 +73,7 @@ def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
         yield
 
 
-def converge(
+def converge(  # noqa: C901
     node: Node,
     resources: t.Sequence[Resource],
     check_mode: bool = False,

@@ -91,7 +91,7 @@ def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
             try:
                 if _twice(differs, node, one):
                     step(node, one)
-            except Exception as trouble:  # a defect of ours, too, must not keep the others from being taken back
+            except Exception as trouble:  # noqa: BLE001  # a defect of ours, too, must not keep the others from being taken back
                 troubles.setdefault(place, []).append(told(trouble))
     files = node.system.differences()
     remaining: list[Remaining] = []
@@ -117,7 +117,7 @@ def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bo
     """A read that fails once is tried again: what the node is decides whether something is to be put back."""
     try:
         return differs(node, one)
-    except Exception:
+    except Exception:  # noqa: BLE001
         return differs(node, one)
 
 
@@ -174,7 +174,7 @@ def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.
 def _read(request: t.Callable[[], t.Any]) -> t.Any:
     try:
         return request()
-    except Exception as error:  # whatever it is, the rest is to be read and told
+    except Exception as error:  # noqa: BLE001  # whatever it is, the rest is to be read and told
         return Unread(told(error))
 
 

@@ -81,7 +81,7 @@ def _apply(
         node = Node(system, nics, dict(general), allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
-    except Exception as error:  # whatever it is, the other resources and NICs are to have theirs
+    except Exception as error:  # noqa: BLE001  # whatever it is, the other resources and NICs are to have theirs
         return f"{resource.name}: {told(error)}"
     return ""
 
@@ -107,7 +107,7 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
             if by_name[change.resource].renews:
                 node.refresh()
         # nobody is there to mend a surprise, which must not keep the others from being taken back
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             failed.append(f"{change}: {told(error)}")
     return failed
 

@@ -97,7 +97,7 @@ NAME = st.sampled_from(QUALIFIED)
 
 
 @st.composite
-def primitives(draw):
+def primitives(draw):  # noqa: C901, PLR0911
     """A written selector and the same test in Python, of driver and device."""
     name = draw(NAME)
 

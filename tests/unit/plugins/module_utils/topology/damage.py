@@ -37,7 +37,7 @@ class Damage:
             undo(*arguments)
         shutil.rmtree(self._aside)
 
-    def apply(self, kind, entry, junk=b"", other=None):
+    def apply(self, kind, entry, junk=b"", other=None):  # noqa: C901
         """Damage C(entry). C(junk) gives bytes, and by its length a place; C(other) is what takes its place."""
         path = self._root / entry
         if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
