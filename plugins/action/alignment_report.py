@@ -12,11 +12,14 @@ import pathlib
 import typing as t
 
 from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
 from ansible_collections.lanewise.dra.plugins.plugin_utils.alignment_pages import render
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 
 _SECTIONS = ("summary", "claims", "comparisons", "notes")
 
+#: Nothing of the collection reads C(alignment.json) again; the number is for programs that do.
+FORMS = Forms()
 _SPEC: dict[str, dict[str, t.Any]] = {
     "dest": {"type": "path", "required": True},
     "checked": {"type": "dict", "required": True},
@@ -38,7 +41,7 @@ class ActionModule(ReportAction):
         folders = self._templates(options["template_dir"], "alignment", "topology")
         with self._faults_told():
             files = {
-                "alignment.json": (json.dumps(checked, indent=1, sort_keys=True) + "\n").encode(),
+                "alignment.json": (json.dumps(FORMS.write(checked), indent=1, sort_keys=True) + "\n").encode(),
                 "alignment.html": render(folders, options["title"], checked),
             }
             written = [name for name, content in files.items() if self._write(dest / name, content)]

@@ -14,9 +14,17 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
+    FORMS,
+    REPLACED,
+    Unusable,
+    check_facts,
+    of_release,
+)
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import file_name
 
 _SPEC: dict[str, dict[str, t.Any]] = {
@@ -57,9 +65,9 @@ class ActionModule(ControllerAction):
             )
         folder = pathlib.Path(self._loader.path_dwim(options["report"]))
         path = folder / "replaced" / f"{file_name(host)}.json"
-        record = _read(path)
-        stored = _read(folder / "nodes" / f"{file_name(host)}.json").get("facts")
-        told = _Telling(host, options, facts, stored if isinstance(stored, dict) else None, record)
+        record = _read(path, REPLACED)
+        stored = _read(folder / "nodes" / f"{file_name(host)}.json", FORMS).get("facts")
+        told = _Telling(host, options, facts, _usable(stored, host), record)
         try:
             if options["tell"] == "before":
                 found = told.before(variables["hostvars"].raw_get(host))
@@ -71,15 +79,28 @@ class ActionModule(ControllerAction):
         return result
 
 
-def _read(path: pathlib.Path) -> dict[str, t.Any]:
-    """A file of the report; empty where there is none. Raises AnsibleActionFail for a damaged one."""
+def _read(path: pathlib.Path, forms: Forms) -> dict[str, t.Any]:
+    """A file of the report; empty where there is none. Raises AnsibleActionFail for a damaged one, and for that of a
+    newer release."""
     try:
-        found = json.loads(path.read_bytes())
+        return of_release(json.loads(path.read_bytes()), path, forms)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except Unusable as error:
+        raise AnsibleActionFail(str(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
         raise AnsibleActionFail(f"cannot read {path}: {error}") from error
-    return found if isinstance(found, dict) else {}
+
+
+def _usable(stored: t.Any, host: str) -> dict[str, t.Any] | None:
+    """The facts that the report has of a node. Raises AnsibleActionFail for those of a newer release."""
+    if not isinstance(stored, dict):
+        return None
+    try:
+        check_facts(stored.get("schema_version"), f"{host} (in the report)")
+    except Unusable as error:
+        raise AnsibleActionFail(str(error)) from None
+    return stored
 
 
 class _Telling:
@@ -156,7 +177,7 @@ class _Telling:
             "card": card,
             "functions": sorted(mine),
             "in_use": [f"{address}: {held[address]}" for address in sorted(held)],
-            "record": record,
+            "record": REPLACED.write(record),
             "published": addresses,
         }
 
@@ -235,7 +256,14 @@ class _Telling:
         }
         shall = replacement.counterparts(old, new, published)
         left = replacement.gone(old, new)
-        return {"summary": [], "problems": [], "card": new, "record": record, "published": shall, "gone": left}
+        return {
+            "summary": [],
+            "problems": [],
+            "card": new,
+            "record": REPLACED.write(record),
+            "published": shall,
+            "gone": left,
+        }
 
 
 def _fits(card: replacement.Card, asked: dict[str, str]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import parse, state, this_run
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import UNKNOWN, parse, state, this_run
 
 DOCUMENTATION = r"""
 name: rollout_owner
@@ -46,7 +46,9 @@ def rollout_owner(text: t.Any) -> dict[str, str]:
     own = this_run()
     told = None if text is None or not str(text) else str(text)
     owner = parse(told) if told else None
-    return {"state": state(told, own), "name": owner.name if owner else "", "text": own.text}
+    now = state(told, own)
+    name = owner.name if owner else "of a newer release of lanewise.dra" if now == UNKNOWN else ""
+    return {"state": now, "name": name, "text": own.text}
 
 
 class FilterModule:

@@ -13,6 +13,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import require_supported_core
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from jinja2 import TemplateError
 
@@ -59,11 +60,14 @@ class ReportAction(ControllerAction):
 
     @contextlib.contextmanager
     def _faults_told(self) -> t.Iterator[None]:
-        """Raises AnsibleActionFail for a faulty template, with its place, and for a file that cannot be written."""
+        """Raises AnsibleActionFail for a faulty template, with its place, and for a file that is unusable or cannot be
+        written."""
         try:
             yield
         except TemplateError as error:
             place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
             raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
+        except Unusable as error:
+            raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"Cannot write the report: {error}") from error

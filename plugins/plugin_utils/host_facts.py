@@ -10,8 +10,10 @@ import json
 import pathlib
 import typing as t
 
+from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable, check_facts, of_release
 
 # variables that the role topology leaves with every host: the facts, and what the probe's task returned
 _FACTS = "topology_facts"
@@ -22,6 +24,7 @@ def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
     """Return a host's facts as they are held, without a pass of the templar over hundreds of functions a node.
 
     Those of a host whose latest probe failed are what an earlier one left, before the host may have been changed: none.
+    Raises AnsibleActionFail for those that a newer release has left in a cache.
     """
     probe = probe_of(variables, host)
     if probe.get("failed") or probe.get("unreachable"):
@@ -37,7 +40,13 @@ def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
         if fault(found, Topology):
             return None
     # A variable that refers to another one has to be templated after all.
-    return hostvars[host].get(_FACTS) if isinstance(found, str) else found
+    found = hostvars[host].get(_FACTS) if isinstance(found, str) else found
+    if isinstance(found, dict):
+        try:
+            check_facts(found.get("schema_version"), host)
+        except Unusable as error:
+            raise AnsibleActionFail(str(error)) from None
+    return found
 
 
 def probe_of(variables: dict[str, t.Any], host: str) -> dict[str, t.Any]:
@@ -50,15 +59,19 @@ def probe_of(variables: dict[str, t.Any], host: str) -> dict[str, t.Any]:
 def stored_facts(report: str) -> dict[str, dict[str, t.Any]]:
     """Return the facts of every node in a site report's folder, by host name.
 
-    Raises OSError where the folder is no report, and ValueError where a node's file is damaged.
+    Raises OSError where the folder is no report, and ValueError where a node's file is damaged or of a newer
+    release.
     """
     folder = pathlib.Path(report)
     (folder / "site.json").stat()
     found: dict[str, dict[str, t.Any]] = {}
     for path in sorted((folder / "nodes").glob("*.json")):
         try:
-            node = json.loads(path.read_bytes())
+            node = of_release(json.loads(path.read_bytes()), path)
+            check_facts(node["facts"].get("schema_version"), f"{node['host']} ({path})")
             found[node["host"]] = node["facts"]
-        except (ValueError, KeyError, TypeError) as error:
+        except Unusable:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is not a stored node: {error!r}") from error
     return found

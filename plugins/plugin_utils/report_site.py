@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
+from .report_forms import FORMS, Unusable, check_facts, of_release, version_in
 from .report_pages import Pages
 
-_FORMAT = 1
 _SPLIT = b'\n"facts": '
 _DRAWINGS = 24  # distinct topologies drawn on the fleet page
 _DIFF_LINES = 200
@@ -153,27 +153,35 @@ class Site:
         return self._path(f"nodes/{file_name(host)}.json")
 
     def _read_store(self, path: pathlib.Path) -> tuple[str, str, str] | None:
-        """Return host, time of the last change and facts as JSON of a stored node, or None for a foreign file."""
+        """Return host, time of the last change and facts as JSON of a stored node, or None for a foreign file.
+
+        Raises Unusable where only a newer release can read it.
+        """
         try:
             raw = path.read_bytes()
         except OSError:
             return None
         head, found, tail = raw.partition(_SPLIT)
         try:
-            known = json.loads(head.rstrip(b",") + b"}")
+            known = of_release(json.loads(head.rstrip(b",") + b"}"), path)
             host, changed = known["host"], known["facts_changed"]
             if not found or file_name(host) != path.stem or not tail.endswith(b"}\n}\n"):
                 raise ValueError
             return host, str(changed), tail[:-3].decode("ascii")
+        except Unusable:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError):
             self.warnings.append(f"{path}: not a stored node, left alone")
             return None
 
-    def _stored(self) -> dict[str, str]:
-        """Return the hosts in the store, each with the time at which its facts last changed."""
+    def _stored(self, probed: t.Collection[str] = ()) -> dict[str, str]:
+        """Return the hosts in the store, each with the time at which its facts last changed. Raises Unusable, but not
+        for those that were C(probed) again."""
         hosts = {}
         for path in sorted(self._path("nodes").glob("*.json")):
             known = self._read_store(path)
+            if known and known[0] not in probed:
+                check_facts(version_in(known[2]), f"{known[0]} ({path})")
             if known:
                 hosts[known[0]] = known[1]
         return hosts
@@ -216,12 +224,15 @@ class Site:
         """Merge the facts of a run into the store, write what changed, and return the counts and a summary.
 
         Nothing is written for a dry site, while C(changed) and C(diff) are those of a real run. Raises C(OSError)
-        where the folder cannot be written, and C(jinja2.TemplateError) where a template is faulty.
+        where the folder cannot be written, Unusable where a newer release wrote it or C(site.json) is damaged, and
+        C(jinja2.TemplateError) where a template is faulty.
         """
         if (self.folder / "index.html").exists() and not (self.folder / "site.json").exists():
             raise FileExistsError(f"{self.folder} holds an index.html that is no report; choose another folder")
+        for host, facts in request.facts.items():
+            check_facts(facts.get("schema_version"), host)
         before = self._site_file()
-        stored = self._stored()
+        stored = self._stored(request.facts)
         times = self._merge(request, stored)
         missing = [host for host in stored if host not in request.facts and host not in request.inventory]
         sources = _sources(before)
@@ -240,7 +251,7 @@ class Site:
         groups = self._compare(nodes)
 
         for host, (text, changed) in self._fresh.items():
-            head = json.dumps({"format": _FORMAT, "host": host, "facts_changed": changed})
+            head = json.dumps(FORMS.write({"host": host, "facts_changed": changed}))
             self._write(f"nodes/{file_name(host)}.json", head[:-1].encode() + b"," + _SPLIT + text.encode() + b"\n}\n")
         rendered = self._write_pages(nodes, before)
         self._write_tables(nodes, rows)
@@ -448,17 +459,23 @@ class Site:
         return result
 
     def _site_file(self) -> dict[str, t.Any]:
+        path = self._path("site.json")
         try:
-            known = json.loads(self._path("site.json").read_bytes())
-        except (OSError, ValueError):
+            return of_release(json.loads(path.read_bytes()), path)
+        except FileNotFoundError:
             return {}
-        return known if isinstance(known, dict) else {}
+        except Unusable:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise Unusable(
+                f"{path} is damaged: {error}. It says which inventory each node is of. Bring it back, or remove it and "
+                "index.html: both are written again from the folder nodes, and nodes of other inventories are dropped."
+            ) from None
 
     def _site(
         self, nodes: list[Node], groups: list[Peers], counts: dict[str, t.Any], pages: dict[str, dict[str, str]]
     ) -> bytes:
         site = {
-            "format": _FORMAT,
             "title": self.title,
             "counts": counts,
             "nodes": [
@@ -486,7 +503,7 @@ class Site:
             "absent": {n.host: n.status for n in nodes if n.status},
             "pages": pages,
         }
-        return json.dumps(site, indent=1).encode() + b"\n"
+        return json.dumps(FORMS.write(site), indent=1).encode() + b"\n"
 
     def _summary(self, nodes: list[Node], counts: dict[str, t.Any]) -> list[str]:
         found = ", ".join(f"{counts['findings'][s]} {s}" for s in SEVERITIES if counts["findings"][s]) or "none"

@@ -15,10 +15,14 @@ import subprocess
 import typing as t
 from dataclasses import asdict, dataclass, fields
 
+from ..module_utils.topology.stored import Forms, NewerForm
+
 #: Whose the note is: nobody's, this run's, that of a run that has ended or was cut off, that of one that goes on, that
 #: of one of which this controller cannot tell.
 NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
 _LONGEST = 200
+#: The first release that named a run wrote no number. The one before it wrote the word true.
+_FORMS = Forms(unnumbered=1)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Owner:
 
     @property
     def text(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(_FORMS.write(asdict(self)), sort_keys=True)
 
 
 def this_run() -> Owner:
@@ -56,10 +60,14 @@ def this_run() -> Owner:
 
 
 def state(text: str | None, own: Owner) -> str:
-    """Whose note C(text) is. One that names no run is of an earlier release, and counts as ended."""
+    """Whose note C(text) is. One that names no run is of an earlier release, and counts as ended; of one that a newer
+    release wrote nobody can tell."""
     if text is None:
         return NOBODY
-    owner = parse(text)
+    try:
+        owner = _parsed(text)
+    except NewerForm:
+        return UNKNOWN
     if owner is None:
         return ENDED
     if owner == own:
@@ -70,12 +78,22 @@ def state(text: str | None, own: Owner) -> str:
 
 
 def parse(text: str) -> Owner | None:
-    """The run that a note names; None for none. A node may write what it likes there."""
+    """The run that a note names; None where it names none, or none that this release can read."""
+    try:
+        return _parsed(text)
+    except NewerForm:
+        return None
+
+
+def _parsed(text: str) -> Owner | None:
+    """As parse. A node may write what it likes there. Raises NewerForm."""
     if len(text) > 5 * _LONGEST:
         return None
     try:
-        found = json.loads(text)
+        found = _FORMS.read(json.loads(text))
         values = {field.name: found[field.name] for field in fields(Owner)}
+    except NewerForm:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     texts = [value for name, value in values.items() if name != "process"]

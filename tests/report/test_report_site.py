@@ -340,7 +340,6 @@ def test_foreign_and_corrupt_store_files_are_left_alone(fleet, report):
     report.run(fleet)
     for name, text in {"mine.json": "{}", "h100-01.json": '{"format": 1', "bad.json": "\x00\xff"}.items():
         (report.folder / "nodes" / name).write_text(text)
-    (report.folder / "site.json").write_text("[1, 2")
     report.run({host: facts for host, facts in fleet.items() if host != "h100-01"})
     assert len(report.site.warnings) == 3
     assert (report.folder / "nodes/mine.json").read_text() == "{}"

@@ -87,4 +87,6 @@ class Forms:
             value = copy.deepcopy(value)  # else a conversion would change what the caller works on
         for one in range(self.newest, self.written, -1):
             value = self.conversions[one].down(value)
-        return value if self.bare and self.written == self.unnumbered else {**value, self.key: self.written}
+        if self.bare and self.written == self.unnumbered:
+            return value
+        return {self.key: self.written, **{name: item for name, item in value.items() if name != self.key}}

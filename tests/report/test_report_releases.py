@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A report's folder between releases: each reads what the other stored, and none drops what it cannot read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import stored_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import read_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import FORMS, REPLACED, Unusable, check_facts
+
+from .conftest import Report
+from .releases import report_1_0_0
+
+OLD = Path(__file__).parent / "releases" / "1.0.0"
+HOSTS = {"cpu-rdma-1", "vmd-1"}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Report:
+    shutil.copytree(OLD, tmp_path / "report")
+    return Report(tmp_path / "report")
+
+
+def data(report: Report) -> dict[str, bytes]:
+    return {name: content for name, content in report.files().items() if name.endswith(".json")}
+
+
+def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
+    """A run that reaches no node draws all of them from the store, and knows which one could not be reached."""
+    assert stored_facts(str(old.folder)) == report_1_0_0.stored_facts(str(OLD))
+    site = old.run({}, play=set(), inventory={*HOSTS, "lost-1"})
+    assert not site.warnings and old.result["counts"]["probed"] == 2 and old.result["counts"]["absent"] == 1
+    for name in HOSTS:
+        assert (old.folder / f"nodes/{name}.json").read_bytes() == (OLD / f"nodes/{name}.json").read_bytes()
+    assert "lost-1" in (old.folder / "index.html").read_text()
+    assert json.loads((old.folder / "site.json").read_text())["absent"] == {"lost-1": "unreachable"}
+
+
+def test_1_0_0_reads_what_is_stored_now(old: Report) -> None:
+    facts = stored_facts(str(old.folder))
+    shutil.rmtree(old.folder)
+    old.run(facts, play={*HOSTS, "lost-1"}, unreachable={"lost-1"})
+    assert report_1_0_0.stored_facts(str(old.folder)) == facts
+    for name in HOSTS:
+        ours, theirs = (report_1_0_0.read_store(top / f"nodes/{name}.json") for top in (old.folder, OLD))
+        assert ours == theirs, "byte for byte: a rollback changes no file"
+    theirs = report_1_0_0.site_file(OLD)
+    ours = report_1_0_0.site_file(old.folder)
+    assert ours["absent"] == theirs["absent"] and ours["format"] == theirs["format"] == 1
+    assert ours.keys() >= theirs.keys()
+
+
+def newer(report: Report, name: str) -> None:
+    path = report.folder / name
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2', 1))
+
+
+@pytest.mark.parametrize("name", ["site.json", "nodes/vmd-1.json"])
+def test_a_report_of_a_newer_release_is_left_alone(old: Report, name: str) -> None:
+    facts = stored_facts(str(old.folder))
+    newer(old, name)
+    before = old.files()
+    with pytest.raises(Unusable, match=rf"{name}: a newer release .*its format is 2.*Use that release"):
+        old.run(facts)
+    assert old.files() == before
+    if name != "site.json":
+        with pytest.raises(ValueError, match="a newer release"):
+            stored_facts(str(old.folder))
+
+
+def later_facts(report: Report, host: str) -> None:
+    path = report.folder / f"nodes/{host}.json"
+    path.write_text(path.read_text().replace('"schema_version": "1.0"', '"schema_version": "2.0"'))
+
+
+def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
+    facts = stored_facts(str(old.folder))
+    later_facts(old, "vmd-1")
+    before = old.files()
+    with pytest.raises(
+        Unusable, match=r"vmd-1 \(.*\): a newer release of lanewise.dra probed it.*probe the node again"
+    ):
+        old.run({"cpu-rdma-1": facts["cpu-rdma-1"]}, play=HOSTS, inventory=HOSTS)
+    with pytest.raises(ValueError, match="vmd-1 .* a newer release"):
+        stored_facts(str(old.folder))
+    with pytest.raises(Unusable, match="vmd-1: a newer release"):
+        old.run({"vmd-1": {**facts["vmd-1"], "schema_version": "2.1"}}, inventory=HOSTS)
+    assert old.files() == before
+    # as the message says
+    old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
+    assert stored_facts(str(old.folder)) == facts
+
+
+@pytest.mark.parametrize("version", [None, "1.0", "1.7", "0.9", 2, "x", "2", "9" * 5000 + ".0", {}])
+def test_other_versions_of_facts_are_read(version: t.Any) -> None:
+    """A number that grew behind the point means more facts, and nonsense is what a node may say of itself."""
+    check_facts(version, "node")
+    assert read_facts({"schema_version": version}) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"nodes": []}', b"\xff", b"[" * 100000])
+def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, content: bytes) -> None:
+    facts = stored_facts(str(old.folder))
+    (old.folder / "site.json").write_bytes(content)
+    before = old.files()
+    with pytest.raises(Unusable, match=r"site.json is damaged: .*remove it and index.html"):
+        old.run({"vmd-1": facts["vmd-1"]}, source="a")
+    assert old.files() == before
+    # as the message says
+    (old.folder / "site.json").unlink()
+    old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
+    assert set(stored_facts(str(old.folder))) == HOSTS
+
+
+def test_the_forms_have_what_makes_each_of_the_one_before() -> None:
+    for forms in (FORMS, REPLACED):
+        assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
+        assert forms.newest - 1 <= forms.written <= forms.newest
