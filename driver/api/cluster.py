@@ -32,8 +32,8 @@ from ..base import trace
 from ..base.errors import DriverError, Unreachable
 from ..dra.kube import schema, versions
 from ..dra.kube.bounded_json import DEPTH, JsonError, is_nested_deeper, loads_cut
-from ..publish.slices import Features, cut
 from .events import shortened
+from .features import Features, cut
 
 Object = dict[str, t.Any]
 

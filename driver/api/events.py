@@ -20,12 +20,13 @@ import time
 import typing as t
 from dataclasses import dataclass
 
-from ..base.calls import ClaimRef
+from ..base.calls import ClaimRef, Pod
 from ..base.errors import DriverError
-from ..claims.records import Object, Pod
 from ..dra.kube import schema
 
 log = logging.getLogger(__name__)
+
+Object = dict[str, t.Any]
 
 PREPARE = "DevicesNotPrepared"
 ATTACH = "DevicesNotAttached"

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What kubelet and container runtimes ask of the driver, in its own words: plugin.py and hook_server.py ask, claims.py
-answers. Nothing here knows gRPC, sockets or the kernel.
+"""Values that pass between the rooms: what `kubelet` and `hook` ask, and `claims` answers. Nothing here knows gRPC,
+sockets or the kernel.
 """
 
 from __future__ import annotations
@@ -41,6 +41,15 @@ class ClaimRef:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass
+class Pod:
+    """The pod that a claim is for."""
+
+    namespace: str
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True)

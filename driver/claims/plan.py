@@ -14,6 +14,7 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
+from ..base.calls import Pod
 from ..base.errors import Busy, Refused, bounded
 from ..dra.config import interface_config
 from ..dra.kube import limits
@@ -21,7 +22,7 @@ from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
 from ..publish.inventory import Device
 from .metadata import POD_CLAIM_NAME
-from .records import DeviceRecord, Object, Pod, Record
+from .records import DeviceRecord, Object, Record
 
 DRIVER = interface_config.DRIVER
 

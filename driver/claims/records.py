@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import files
+from ..base.calls import Pod
 from ..base.errors import DriverError
 from ..base.files import PowerCut
 from ..dra.kube import bounded_json
@@ -53,15 +54,6 @@ Object = dict[str, t.Any]
 def boot_id(path: Path = BOOT_ID) -> str:
     """The kernel's random name of this boot."""
     return path.read_text(encoding="ascii").strip()
-
-
-@dataclass
-class Pod:
-    """The pod that a claim is for."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass

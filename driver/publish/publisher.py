@@ -19,6 +19,7 @@ import time
 import typing as t
 
 from ..api.cluster import NOT_SERVED, ApiError, Cluster, Object, node_addresses
+from ..api.features import Features
 from ..base.errors import DriverError
 from ..base.settings import SettingsFile
 from ..dra.kube import versions
@@ -72,7 +73,7 @@ class Publisher:
         self._reason = "start"
         self._stopping = False
         self._node: Object | None = None
-        self._features: slices.Features | None = None
+        self._features: Features | None = None
         self._features_at = 0.0
         self._own: dict[str, tuple[str, Object]] = {}  # by name: the last version that we wrote, and what we sent
         self._monitor: Monitor | None = None

@@ -15,8 +15,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import typing as t
-from dataclasses import dataclass, replace
 
+from ..api.features import Features
 from ..dra.kube import limits, quantity, schema
 from ..topology.publish import VERSION_ANNOTATION, Publication
 
@@ -25,14 +25,6 @@ Object = dict[str, t.Any]
 _PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, schema.NEWEST)
 _SETS = limits.at(limits.COUNTER_SETS, schema.NEWEST) or 8
 _PLACE_DIGITS = 5
-
-
-@dataclass(frozen=True)
-class Features:
-    """What the API server keeps of a slice."""
-
-    taints: bool = True
-    counters: bool = True
 
 
 def slices(
@@ -221,11 +213,3 @@ def published_by(desired: t.Sequence[Object], node: Object, version: str) -> lis
     }
     added = {"ownerReferences": [owner], "annotations": {VERSION_ANNOTATION: version}}
     return [{**one, "metadata": {**one["metadata"], **added}} for one in desired]
-
-
-def cut(features: Features, lost: t.Iterable[str]) -> Features:
-    """The features without those whose fields the server did not keep (paths as M(versions.dropped) tells them)."""
-    lost = list(lost)
-    taints = features.taints and not any(".taints" in path for path in lost)
-    counters = features.counters and not any("ounters" in path for path in lost)
-    return replace(features, taints=taints, counters=counters)

@@ -33,6 +33,7 @@ driver = pytest.importorskip("lanewise_driver.api.cluster", reason="the driver's
 from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node  # noqa: E402
 from lanewise_driver.api import token as driver_token  # noqa: E402
 from lanewise_driver.api.cluster import Access, AccessError, ApiError, Cluster, Unreachable  # noqa: E402
+from lanewise_driver.api.features import Features  # noqa: E402
 from lanewise_driver.base.settings import Settings  # noqa: E402
 from lanewise_driver.dra.config import interface_config  # noqa: E402
 from lanewise_driver.publish import slices as driver_slices  # noqa: E402
@@ -497,7 +498,7 @@ def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) ->
     cluster._version = f"resource.k8s.io/{version}"
     modern = installed.plane.minor != "1.34"
     features = cluster.features()
-    assert features == driver_slices.Features(taints=modern, counters=modern)
+    assert features == Features(taints=modern, counters=modern)
     inventory = Inventory(Settings, lambda: (), str(build(description, tmp_path / "machine")))
     publisher = Publisher(cluster, inventory)
     plan = publisher.publish("test")

@@ -15,8 +15,9 @@ import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanewise_driver.api.features import Features, cut
 from lanewise_driver.dra.kube import validate, versions
-from lanewise_driver.publish.slices import Features, Plan, cut, plan, published_by, same, slice_name, slices
+from lanewise_driver.publish.slices import Plan, plan, published_by, same, slice_name, slices
 from lanewise_driver.topology.model import as_dict
 from lanewise_driver.topology.probe import probe
 from lanewise_driver.topology.publish import COUNTER, LINK_DOWN, VERSION_ANNOTATION, Policy, Publication, publication
