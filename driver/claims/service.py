@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..api import events
 from ..base import logs, trace
-from ..base.calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
+from ..base.calls import AttachRequest, ClaimRef, DeviceHealth, Pod, PreparedDevice
 from ..base.errors import Busy, DriverError, KernelError, Refused, Unreachable
 from ..base.lock import PATIENCE, Locks
 from ..base.metrics import DETACH, Metrics
@@ -40,19 +40,7 @@ from .claim_files import ClaimFiles
 from .claim_status import Ailment
 from .next_pod import NextPod
 from .plan import consumer, lost_devices, plan, refusal
-from .records import (
-    ATTACHED,
-    ATTACHING,
-    DETACHING,
-    PREPARED,
-    DeviceRecord,
-    Object,
-    Pod,
-    Record,
-    Store,
-    Unreadable,
-    boot_id,
-)
+from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Object, Record, Store, Unreadable, boot_id
 from .unclean import Unclean
 
 if t.TYPE_CHECKING:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import typing as t
+from dataclasses import dataclass
 
 from ..api.features import Features
 from ..dra.kube import limits, quantity, schema
