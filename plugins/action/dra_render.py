@@ -16,7 +16,8 @@ import typing as t
 import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import EngineMissing, engine_for
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.schema import NAMESPACED, PLURALS

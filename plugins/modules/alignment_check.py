@@ -315,7 +315,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.dra.alignment.check import Check, cgroup_cpusets, failures, lines
 from ..module_utils.dra.alignment.measure import Unreadable, pairs, read
 from ..module_utils.dra.alignment.plan import comparison_claims, of_claims, placements, predict
-from ..module_utils.dra.cel.language import EngineMissing, engine_for
+from ..module_utils.dra.cel.engine import engine_for
+from ..module_utils.dra.cel.errors import EngineMissing
 
 
 def topologies_of(module: AnsibleModule) -> dict[str, dict]:

@@ -150,7 +150,8 @@ import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
-from ..module_utils.dra.cel.language import Engine, EngineMissing, engine_for
+from ..module_utils.dra.cel.engine import Engine, engine_for
+from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.claims.reach import reach_of
 from ..module_utils.dra.kube.go_scalars import FIRST, NUMBER, number
 from ..module_utils.dra.kube.problems import Problem, Problems

@@ -25,7 +25,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict

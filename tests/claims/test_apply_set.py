@@ -10,7 +10,7 @@ import json
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.plugin_utils import apply_set
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import given, settings
 
 

@@ -28,7 +28,7 @@ import typing as t
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import inventory
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config

@@ -16,6 +16,8 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -29,8 +31,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers im
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
-
-cel = pytest.importorskip("ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language")
 
 TRIES = os.environ.get("LANEWISE_ALLOCATION_CLAIMS", "60")
 SEED = 20261121
@@ -162,8 +162,8 @@ def sites() -> dict[str, Site]:
 @pytest.fixture(scope="module")
 def engine() -> t.Any:
     try:
-        return cel.Engine()
-    except cel.EngineMissing as missing:
+        return Engine()
+    except EngineMissing as missing:
         pytest.skip(str(missing))
 
 

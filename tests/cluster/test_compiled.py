@@ -18,12 +18,13 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine, EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 SITES = int(os.environ.get("LANEWISE_COMPILED_SITES", "40"))

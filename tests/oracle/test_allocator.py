@@ -19,7 +19,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import search
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -40,9 +41,9 @@ GO = shutil.which("go")
 Object = dict[str, t.Any]
 
 try:
-    cel.Engine()
+    Engine()
     MISSING = ""
-except cel.EngineMissing as error:
+except EngineMissing as error:
     MISSING = str(error)
 
 pytestmark = [
@@ -57,8 +58,8 @@ FATAL = ("error", "limit", "class")
 
 
 @functools.lru_cache(None)
-def engine() -> cel.Engine:
-    return cel.Engine()
+def engine() -> Engine:
+    return Engine()
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import (
+    EngineMissing,
+    EvaluationError,
+    Uncheckable,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.tests.oracle.program import Program
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import test_selectors as written
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import test_selectors as written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,9 +34,9 @@ SOURCE = Path(__file__).resolve().parent / "cel"
 GO = shutil.which("go")
 
 try:
-    cel.Engine()
+    Engine()
     MISSING = ""
-except cel.EngineMissing as error:
+except EngineMissing as error:
     MISSING = str(error)
 
 pytestmark = [
@@ -102,16 +107,14 @@ def oracle() -> t.Iterator[Oracle]:
         yield Oracle(running)
 
 
-def result_of(engine: cel.Engine, expression: str, subject: dict[str, t.Any]) -> t.Any:
+def result_of(engine: Engine, expression: str, subject: dict[str, t.Any]) -> t.Any:
     try:
         return engine.matches(expression, subject["device"], subject["driver"])
-    except (cel.EvaluationError, cel.Uncheckable) as error:
+    except (EvaluationError, Uncheckable) as error:
         return error
 
 
-def compare(
-    oracle: Oracle, engine: cel.Engine, expression: str, subjects: t.Any, **features: bool
-) -> collections.Counter:
+def compare(oracle: Oracle, engine: Engine, expression: str, subjects: t.Any, **features: bool) -> collections.Counter:
     """Fail on a difference without a rule; what was compared, and the rules that were needed."""
     theirs = oracle.ask(expression, subjects, **features)
     ours = engine.judge(expression)
@@ -136,9 +139,9 @@ def compare(
     for subject, expected in zip(subjects, theirs.get("results", [])):
         result = result_of(engine, expression, subject)
         seen["results"] += 1
-        if isinstance(result, cel.Uncheckable):
+        if isinstance(result, Uncheckable):
             seen["unchecked"] += 1
-        elif isinstance(expected, str) != isinstance(result, cel.EvaluationError) or (
+        elif isinstance(expected, str) != isinstance(result, EvaluationError) or (
             isinstance(expected, bool) and expected is not result
         ):
             seen[rule_for(expression, subject, expected, result)] += 1
@@ -386,12 +389,12 @@ cel.bind(a, device.attributes, has(a["n"].x))
 
 
 @pytest.fixture(scope="module")
-def engine() -> cel.Engine:
-    return cel.Engine()
+def engine() -> Engine:
+    return Engine()
 
 
 @pytest.mark.parametrize("expression", SAME)
-def test_same(expression: str, oracle: Oracle, engine: cel.Engine) -> None:
+def test_same(expression: str, oracle: Oracle, engine: Engine) -> None:
     seen = compare(oracle, engine, expression, SUBJECTS)
     assert not {rule for rule in RULES if seen[rule]}, "a rule was needed for a case that is told to be the same"
 
@@ -399,7 +402,7 @@ def test_same(expression: str, oracle: Oracle, engine: cel.Engine) -> None:
 @pytest.mark.parametrize(
     ("rule", "expression"), [(rule, line) for rule, text in DIFFERENT.items() for line in text.strip().splitlines()]
 )
-def test_each_rule_is_provoked(rule: str, expression: str, oracle: Oracle, engine: cel.Engine) -> None:
+def test_each_rule_is_provoked(rule: str, expression: str, oracle: Oracle, engine: Engine) -> None:
     assert compare(oracle, engine, expression, SUBJECTS)[rule]
 
 
@@ -407,7 +410,7 @@ def test_each_rule_is_provoked(rule: str, expression: str, oracle: Oracle, engin
 @pytest.mark.parametrize("lists", [True, False])
 def test_gates(consumable: bool, lists: bool, oracle: Oracle) -> None:
     """The types that the server declares under each gate."""
-    engine = cel.Engine(consumable_capacity=consumable, list_attributes=lists)
+    engine = Engine(consumable_capacity=consumable, list_attributes=lists)
     values = {"l": {"ints": [1, 2]}, "t": {"strings": ["a"]}, "w": {"versions": ["1.0.0"]}, "s": {"string": "a"}}
     subjects = [{"driver": "d.io", "device": {"name": "x", "attributes": values}}]
     for expression in (
@@ -506,7 +509,7 @@ def report(name: str, seen: collections.Counter, tell: t.Callable[[t.Any], None]
 
 
 def generated(name: str, expressions: st.SearchStrategy[str], count: int, oracle: Oracle, tell: t.Any) -> None:
-    engine = cel.Engine()
+    engine = Engine()
     totals: collections.Counter = collections.Counter()
 
     @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

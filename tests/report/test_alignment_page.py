@@ -15,7 +15,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import of_claims, placements, predict
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.plugin_utils import alignment_pages
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import NODE, World, match
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (
+    NODE,
+    World,
+    match,
+)
 
 from .chromium import Browser
 from .test_report_browser import CONTRAST, PROGRAM, STICKING_OUT

@@ -17,7 +17,7 @@ import re
 import typing as t
 from dataclasses import asdict, dataclass, field
 
-from ..cel.language import EvaluationError, Uncheckable
+from ..cel.errors import EvaluationError, Uncheckable
 from ..cel.selector_text import conjuncts, mentioned
 from ..kube import quantity
 from ..scheduler.search_devices import LIST, DeviceId, attribute, comparable

@@ -14,7 +14,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ..cel import language as cel
+from ..cel.engine import Engine
+from ..cel.errors import EngineMissing
 from ..config import interface_config
 from ..kube import limits, quantity, validate, versions
 from ..kube.problems import Problem, Problems
@@ -113,11 +114,11 @@ class _Compiler:
         self.claims: list[tuple[Claim, Compiled]] = []
         self.foreign: set[str] = set()
         self.drivers: dict[str, DriverKnowledge] = {}
-        self.engine: cel.Engine | None = None
+        self.engine: Engine | None = None
         try:
             capacity = versions.enabled("DRAConsumableCapacity", self.minor, gates)
-            self.engine = cel.Engine(consumable_capacity=capacity, list_attributes=self.lists)
-        except cel.EngineMissing as error:
+            self.engine = Engine(consumable_capacity=capacity, list_attributes=self.lists)
+        except EngineMissing as error:
             self.warnings.append(f"{error}; what is written in cel was not checked, and no claim was tried on a node")
         self._named = {item.name: item for item in inventory.classes}
         self._extended: dict[str, str] = {}
@@ -175,7 +176,7 @@ class _Compiler:
 
         def tried(rules: list[Object]) -> tuple[list[Reach], list[Problem]]:
             server = Server(self.kubernetes, self.gates, rules)
-            engine = t.cast("cel.Engine", self.engine)
+            engine = t.cast("Engine", self.engine)
             return reach(drivers, claims, self.classes, nodes, engine, site.allow_unreachable, server)
 
         found, unreachable = tried(rules)

@@ -16,7 +16,9 @@ import re
 import typing as t
 from dataclasses import dataclass, field, replace
 
-from ..cel.language import Engine, EvaluationError, Subject, Uncheckable
+from ..cel.engine import Engine
+from ..cel.errors import EvaluationError, Uncheckable
+from ..cel.subject import Subject
 from ..kube import schema, versions
 from ..kube.problems import Problem, Problems
 from ..kube.reader import child

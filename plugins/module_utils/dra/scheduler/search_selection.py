@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..cel.language import EvaluationError, Uncheckable
+from ..cel.errors import EvaluationError, Uncheckable
 from ..cel.selector_text import conjuncts, mentioned
 from ..kube.objects import ObjectView
 from ..vendors.offers import Offer

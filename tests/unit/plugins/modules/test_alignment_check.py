@@ -11,7 +11,11 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.modules import alignment_check
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import NODE, World, match
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (
+    NODE,
+    World,
+    match,
+)
 
 RETURN = yaml.safe_load(alignment_check.RETURN)
 

@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import (
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (
     DRIVERS,
     NODE,
     World,

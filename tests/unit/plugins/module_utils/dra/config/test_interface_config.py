@@ -12,7 +12,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import int
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters, validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import given, settings
 
 FULL = {

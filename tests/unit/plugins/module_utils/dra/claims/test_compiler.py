@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import reach_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import validate
@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers im
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import given, settings
 
 cel = pytest.importorskip("cel_expr_python")
@@ -167,7 +167,7 @@ def test_preference_list_puts_carriers_before_their_anchor() -> None:
 
 def _taken(made: Site, facts: Values, drivers: Values, name: str = "t0", order: t.Any = None) -> list[str]:
     """The requests, with their levels, that the allocator takes on a free node."""
-    from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Engine
+    from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 
     spec = devices(made, name)
     if order:

@@ -10,12 +10,17 @@ import builtins
 import re
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import cost as cel_cost
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import (
+    EngineMissing,
+    EvaluationError,
+    Uncheckable,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.expression import read
 
 try:
-    ENGINE = cel.Engine()
-except cel.EngineMissing:
+    ENGINE = Engine()
+except EngineMissing:
     ENGINE = None
 needs_engine = pytest.mark.skipif(ENGINE is None, reason="cel-expr-python is not installed for this Python")
 
@@ -35,8 +40,8 @@ def test_a_missing_package_is_told(monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(cel.EngineMissing, match="cel-expr-python"):
-        cel.Engine()
+    with pytest.raises(EngineMissing, match="cel-expr-python"):
+        Engine()
 
 
 @needs_engine
@@ -90,7 +95,7 @@ def test_what_only_a_server_knows_is_no_mistake(expression):
     verdict = ENGINE.judge(expression)
     assert not verdict.errors and verdict.unchecked and verdict.cost is None
     assert ENGINE.check(expression) == []
-    with pytest.raises(cel.Uncheckable, match="cannot be checked offline"):
+    with pytest.raises(Uncheckable, match="cannot be checked offline"):
         ENGINE.cost(expression)
 
 
@@ -124,15 +129,15 @@ def test_matches(expression, result):
     ],
 )
 def test_what_aborts_the_scheduler(expression):
-    with pytest.raises(cel.EvaluationError):
+    with pytest.raises(EvaluationError):
         ENGINE.matches(expression, DEVICE, "d.io")
 
 
 @needs_engine
 def test_a_device_is_taken_as_the_api_has_it():
-    with pytest.raises(cel.EvaluationError, match="attribute v"):
+    with pytest.raises(EvaluationError, match="attribute v"):
         ENGINE.matches("true", {"attributes": {"v": {"version": "1.2"}}}, "d.io")
-    with pytest.raises(cel.Uncheckable, match="NUL"):
+    with pytest.raises(Uncheckable, match="NUL"):
         ENGINE.matches("true", {"attributes": {"s": {"string": "a\0"}}}, "d.io")
     assert ENGINE.matches("device.attributes.size() == 0", {"attributes": None}, "d.io")
 
@@ -159,13 +164,13 @@ VALUES = [None, {"int": 1}, {"int": 0}, {"bool": True}, {"bool": False}, {"strin
     ],
 )
 def test_an_answer_is_kept_for_devices_that_look_the_same_only(expression, results):
-    engine = cel.Engine()
+    engine = Engine()
     for _again in range(2):
         found = []
         for value in VALUES:
             try:
                 found.append(engine.matches(expression, {"attributes": {"i": value} if value else {}}, "d.io"))
-            except cel.EvaluationError:
+            except EvaluationError:
                 found.append(None)
         assert found == results
 
@@ -183,4 +188,4 @@ def test_an_answer_is_kept_for_devices_of_one_driver_only():
 @pytest.mark.parametrize("data", [b"", b"\x0a\x01x"])
 def test_only_expressions_are_read(data):
     with pytest.raises(ValueError, match="no expression"):
-        cel_cost.read(data)
+        read(data)

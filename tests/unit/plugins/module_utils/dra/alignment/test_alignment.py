@@ -26,8 +26,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices
     Pools,
     address_of,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.language import Uncheckable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
@@ -637,7 +637,7 @@ def in_use_by_dranet(kind: str, rdma_too: bool, *selectors: str) -> tuple[World,
     body = {**exactly, "selectors": [{"cel": {"expression": text}} for text in selectors]}
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "any"}}, {"name": "nic", "exactly": body}]
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"), requests=requests)
-    before = world.only(engine=cel.Engine(), classes=classes)
+    before = world.only(engine=Engine(), classes=classes)
     assert selectors or (before["verdict"], before["proven"]) == ("kept", True)
     rdma = world.machine.nics[nic]["rdma_devices"]
     world.take_away(nic)
@@ -656,7 +656,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
     pytest.importorskip("cel_expr_python")
     world, classes = in_use_by_dranet(kind, rdma_too)
     nic = next(one["address"] for one in world.only()["devices"] if one["kind"] == "nic")
-    report = world.only(engine=cel.Engine(), classes=classes)
+    report = world.only(engine=Engine(), classes=classes)
     unknown = [one for one in report["promises"] if one["verdict"] == "unknown"]
     assert not ids(report, "error") and not failures([report])
     assert report["promises"][0]["verdict"] == "kept", "the PCIe root is told all the same"
@@ -671,7 +671,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
     attributes = world.published(nic)["attributes"]
     attributes.update({"dra.net/ifName": {"string": "eth9"}, "dra.net/virtual": {"bool": True}})
     attributes["dra.net/rdma"] = {"bool": False}
-    assert world.only(engine=cel.Engine(), classes=classes)["verdict"] == "broken"
+    assert world.only(engine=Engine(), classes=classes)["verdict"] == "broken"
 
 
 @pytest.mark.parametrize(
@@ -689,7 +689,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
 def test_what_a_driver_does_tell_of_a_nic_in_use_counts(text: str, verdict: str) -> None:
     pytest.importorskip("cel_expr_python")
     world, classes = in_use_by_dranet("rdma", False, text)
-    report = world.only(engine=cel.Engine(), classes=classes)
+    report = world.only(engine=Engine(), classes=classes)
     assert [one["verdict"] for one in report["promises"] if one["subject"] == text] == [verdict]
 
 

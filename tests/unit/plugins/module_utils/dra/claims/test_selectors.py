@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import selectors
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits, quantity
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 try:
-    ENGINE = cel.Engine()
-except cel.EngineMissing:
+    ENGINE = Engine()
+except EngineMissing:
     ENGINE = None
 needs_engine = pytest.mark.skipif(ENGINE is None, reason="cel-expr-python is not installed for this Python")
 

@@ -11,7 +11,8 @@ import itertools
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel import language as cel
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.selector_text import conjuncts
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -33,15 +34,15 @@ NUMA = "resource.kubernetes.io/numaNode"
 
 
 @pytest.fixture(scope="module")
-def engine() -> cel.Engine:
+def engine() -> Engine:
     return made_engine()
 
 
 @functools.lru_cache(None)
-def made_engine() -> cel.Engine:
+def made_engine() -> Engine:
     try:
-        return cel.Engine()
-    except cel.EngineMissing as missing:
+        return Engine()
+    except EngineMissing as missing:
         pytest.skip(str(missing))
 
 
@@ -88,13 +89,13 @@ def refused(answer: Allocation | Refusal) -> Refusal:
     return answer
 
 
-def test_the_first_fit_in_order_of_drivers_and_devices(engine: cel.Engine) -> None:
+def test_the_first_fit_in_order_of_drivers_and_devices(engine: Engine) -> None:
     node = [device("z", "b.example.com"), device("y"), device("x")]
     claim = spec(one("first", "b"), one("second", "a", count=2))
     assert got(allocate([claim], CLASSES, node, engine)) == [("first", "z"), ("second", "y"), ("second", "x")]
 
 
-def test_an_anchor_is_given_up_before_a_carriers_level(engine: cel.Engine) -> None:
+def test_an_anchor_is_given_up_before_a_carriers_level(engine: Engine) -> None:
     """The carrier stands first: no level is given up while another device of either side could keep it."""
     node = [device("n0", "b.example.com", ROOT="r9"), device("n1", "b.example.com", ROOT="r1"), device("g", ROOT="r1")]
     levels = [{"name": level, "deviceClassName": "b"} for level in ("aligned", "any")]
@@ -105,27 +106,27 @@ def test_an_anchor_is_given_up_before_a_carriers_level(engine: cel.Engine) -> No
     assert got(allocate([claim], CLASSES, [node[0], node[2]], engine)) == [("nic/any", "n0"), ("gpu", "g")]
 
 
-def test_a_missing_attribute_never_matches(engine: cel.Engine) -> None:
+def test_a_missing_attribute_never_matches(engine: Engine) -> None:
     claim = spec(one("x", "a", count=2), constraints=[same(ROOT)])
     answer = refused(allocate([claim], CLASSES, [device("d0"), device("d1")], engine))
     assert (answer.kind, answer.path) == ("constraint", "claims[0].spec.devices.constraints[0]")
     assert answer.reason == f"request x: no device of a.example.com has the attribute {ROOT}"
 
 
-def test_types_are_compared(engine: cel.Engine) -> None:
+def test_types_are_compared(engine: Engine) -> None:
     node = [device("d0", ROOT=1), device("d1", ROOT="1")]
     claim = spec(one("x", "a", count=2), constraints=[same(ROOT)])
     assert refused(allocate([claim], CLASSES, node, engine)).kind == "constraint"
 
 
-def test_a_bare_name_belongs_to_the_driver(engine: cel.Engine) -> None:
+def test_a_bare_name_belongs_to_the_driver(engine: Engine) -> None:
     node = [device("d0", rail=1), device("d1", **{"a.example.com/rail": 1}), device("d2", "b.example.com", rail=1)]
     assert [attribute(offer, "a.example.com/rail") for offer in node] == [{"int": 1}, {"int": 1}, None]
     claim = spec(one("x", "a", count=2), constraints=[same("a.example.com/rail")])
     assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0"), ("x", "d1")]
 
 
-def test_distinct(engine: cel.Engine) -> None:
+def test_distinct(engine: Engine) -> None:
     node = [device("d0", rail=1), device("d1", rail=1), device("d2", rail=2)]
     rule = {"distinctAttribute": "a.example.com/rail"}
     claim = spec(one("x", "a", count=2), constraints=[rule])
@@ -134,7 +135,7 @@ def test_distinct(engine: cel.Engine) -> None:
     assert answer.kind == "constraint" and "not enough different values" in answer.reason
 
 
-def test_all(engine: cel.Engine) -> None:
+def test_all(engine: Engine) -> None:
     node = [device("d0"), device("d1")]
     claim = spec(one("x", "a", allocationMode="All"))
     first = allocate([claim], CLASSES, node, engine)
@@ -144,13 +145,13 @@ def test_all(engine: cel.Engine) -> None:
     assert refused(allocate([claim], CLASSES, [], engine)).kind == "absent"
 
 
-def test_a_count_of_zero_is_one(engine: cel.Engine) -> None:
+def test_a_count_of_zero_is_one(engine: Engine) -> None:
     """As the server has it: 0 is what a number is that was left out."""
     classes = {"c": {"spec": {"selectors": selectors("true")}}}
     assert isinstance(allocate([spec(one("a", "c", count=0))], classes, [], engine), Refusal)
 
 
-def test_admin_access_sees_devices_in_use(engine: cel.Engine) -> None:
+def test_admin_access_sees_devices_in_use(engine: Engine) -> None:
     node = [device("d0")]
     held = [Result(0, "other", node[0])]
     assert refused(allocate([spec(one("x", "a"))], CLASSES, node, engine, held=held)).kind == "used"
@@ -160,7 +161,7 @@ def test_admin_access_sees_devices_in_use(engine: cel.Engine) -> None:
     assert got(allocate([spec(one("y", "a"))], CLASSES, node, engine, held=admin.results)) == [("y", "d0")]
 
 
-def test_taints(engine: cel.Engine) -> None:
+def test_taints(engine: Engine) -> None:
     taint = {"key": "down", "value": "link", "effect": "NoSchedule"}
     node = [with_body(device("d0"), taints=[taint, {"key": "note", "effect": "None"}])]
     answer = refused(allocate([spec(one("x", "a"))], CLASSES, node, engine))
@@ -177,7 +178,7 @@ def test_taints(engine: cel.Engine) -> None:
         assert isinstance(answer_2, Allocation) == fits, toleration
 
 
-def test_a_pf_excludes_its_vfs(engine: cel.Engine) -> None:
+def test_a_pf_excludes_its_vfs(engine: Engine) -> None:
     total = {"name": "pf", "counters": {"functions": {"value": "2"}}}
 
     def part(name: str, amount: str) -> Offer:
@@ -211,7 +212,7 @@ POLICY = {"default": "1", "validRange": {"min": "2", "max": "8", "step": "2"}}
         ("5", {"default": "1", "validValues": ["1", "4"]}, None),
     ],
 )
-def test_shared_capacity(asked: str | None, policy: Object | None, taken: str | None, engine: cel.Engine) -> None:
+def test_shared_capacity(asked: str | None, policy: Object | None, taken: str | None, engine: Engine) -> None:
     entry = {"value": "10", **({"requestPolicy": policy} if policy else {})}
     node = [with_body(device("d0"), capacity={"bandwidth": entry}, allowMultipleAllocations=True)]
     more = {"capacity": {"requests": {"bandwidth": asked}}} if asked else {}
@@ -227,7 +228,7 @@ def test_shared_capacity(asked: str | None, policy: Object | None, taken: str | 
     assert len(held) == (0 if taken is None else 10 // int(taken)) and used <= 10
 
 
-def test_capacity_of_a_device_that_is_not_shared_is_a_filter(engine: cel.Engine) -> None:
+def test_capacity_of_a_device_that_is_not_shared_is_a_filter(engine: Engine) -> None:
     node = [with_body(device(f"d{g}"), capacity={"bandwidth": {"value": f"{g}G"}}) for g in (100, 400)]
     claim = spec(one("x", "a", capacity={"requests": {"bandwidth": "200G"}}))
     assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d400")]
@@ -238,7 +239,7 @@ def test_capacity_of_a_device_that_is_not_shared_is_a_filter(engine: cel.Engine)
     assert refused(allocate([claim], CLASSES, node, engine)).kind == "capacity"
 
 
-def test_several_claims_of_a_pod(engine: cel.Engine) -> None:
+def test_several_claims_of_a_pod(engine: Engine) -> None:
     node = [device("d0"), device("d1")]
     answer = allocate([spec(one("x", "a")), spec(one("y", "a"))], CLASSES, node, engine)
     assert got(answer) == [("x", "d0"), ("y", "d1")]
@@ -246,7 +247,7 @@ def test_several_claims_of_a_pod(engine: cel.Engine) -> None:
     assert refused(answer).reason == "requests x, y together need 3 devices, and 2 on this node fit"
 
 
-def test_more_than_a_claim_can_get(engine: cel.Engine) -> None:
+def test_more_than_a_claim_can_get(engine: Engine) -> None:
     node = [device(f"d{number}") for number in range(40)]
     assert refused(allocate([spec(one("x", "a", count=33))], CLASSES, node, engine)).kind == "limit"
     many = {"name": "many", "deviceClassName": "a", "count": 20}
@@ -256,7 +257,7 @@ def test_more_than_a_claim_can_get(engine: cel.Engine) -> None:
     assert names == ["x/few"] * 2 + ["y"] * 15
 
 
-def test_a_selector_that_fails_ends_it(engine: cel.Engine) -> None:
+def test_a_selector_that_fails_ends_it(engine: Engine) -> None:
     claim = spec(one("x", "a", 'device.attributes["a.example.com"].rail == 1'))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.requests[0].exactly.selectors[0]")
@@ -265,7 +266,7 @@ def test_a_selector_that_fails_ends_it(engine: cel.Engine) -> None:
     assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0")]
 
 
-def test_reasons(engine: cel.Engine) -> None:
+def test_reasons(engine: Engine) -> None:
     node = [device("d0", rail=0), device("d1", rail=1)]
     ask = 'has(device.attributes["a.example.com"].rail) && device.attributes["a.example.com"].rail == 7'
     for claim, kind, path, words in [
@@ -283,7 +284,7 @@ def alternatives(name: str, *bodies: Object) -> Object:
     return {"name": name, "firstAvailable": [{"name": f"s{i}", **body} for i, body in enumerate(bodies)]}
 
 
-def test_what_all_alternatives_lack_is_said_once(engine: cel.Engine) -> None:
+def test_what_all_alternatives_lack_is_said_once(engine: Engine) -> None:
     claim = spec(alternatives("x", {"deviceClassName": "b"}, {"deviceClassName": "b"}))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("absent", "claims[0].spec.devices.requests[0]")
@@ -296,7 +297,7 @@ def test_what_all_alternatives_lack_is_said_once(engine: cel.Engine) -> None:
     )
 
 
-def test_the_request_that_misses_an_attribute_is_named(engine: cel.Engine) -> None:
+def test_the_request_that_misses_an_attribute_is_named(engine: Engine) -> None:
     """Neither side has the attribute, but only the anchor cannot do without it."""
     node = [device("g"), device("n", "b.example.com")]
     claim = spec(
@@ -321,7 +322,7 @@ MEMORY = (
 )
 
 
-def test_what_is_unknown_is_no_refusal(engine: cel.Engine) -> None:
+def test_what_is_unknown_is_no_refusal(engine: Engine) -> None:
     node = [
         Offer("a.example.com", "n", "n", {"name": "d0", "attributes": {"type": {"string": "gpu"}}}, unknown=UNKNOWN)
     ]
@@ -338,7 +339,7 @@ def test_what_is_unknown_is_no_refusal(engine: cel.Engine) -> None:
     assert got(allocate([spec(one("x", "a", MEMORY))], CLASSES, [*node, known], engine)) == [("x", "d1")]
 
 
-def test_an_assumed_value_counts_if_it_matches(engine: cel.Engine) -> None:
+def test_an_assumed_value_counts_if_it_matches(engine: Engine) -> None:
     body = {"name": "d0", "attributes": {"model": {"string": "NVIDIA H100"}}}
     node = [Offer("a.example.com", "n", "n", body, assumed=frozenset({"a.example.com/model"}))]
     model = 'device.attributes["a.example.com"].model.contains("{}")'
@@ -347,7 +348,7 @@ def test_an_assumed_value_counts_if_it_matches(engine: cel.Engine) -> None:
     assert refused(allocate([spec(one("x", "a", model.format("HBM3")))], CLASSES, node, engine)).kind == "unknown"
 
 
-def test_partitions_are_possible(engine: cel.Engine) -> None:
+def test_partitions_are_possible(engine: Engine) -> None:
     node = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}})
     gpu = 'device.attributes["gpu.nvidia.com"]'
     classes = {"mig": {"spec": {"selectors": selectors('device.driver == "gpu.nvidia.com"', f'{gpu}.type == "mig"')}}}
@@ -356,7 +357,7 @@ def test_partitions_are_possible(engine: cel.Engine) -> None:
     assert refused(allocate([spec(one("x", "mig"))], classes, node, engine)).kind == "unknown"
 
 
-def test_what_may_be_there_is_not_blamed(engine: cel.Engine) -> None:
+def test_what_may_be_there_is_not_blamed(engine: Engine) -> None:
     """A GPU may be partitioned; that there is no VF is certain."""
     node = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
     gpu, own = 'device.attributes["gpu.nvidia.com"]', 'device.attributes["lanewise.dev"]'
@@ -369,7 +370,7 @@ def test_what_may_be_there_is_not_blamed(engine: cel.Engine) -> None:
     assert answer.reason.startswith("request net needs 1 device: lanewise.dev publishes")
 
 
-def test_drivers_that_nothing_is_known_of(engine: cel.Engine) -> None:
+def test_drivers_that_nothing_is_known_of(engine: Engine) -> None:
     answer = refused(allocate([spec(one("x", "b"))], CLASSES, [device("d0")], engine, blind=["b.example.com"]))
     assert answer.kind == "unknown" and "b.example.com" in answer.reason
 
@@ -394,7 +395,7 @@ def test_conjuncts(expression: str, parts: list[str]) -> None:
 # --- big claims
 
 
-def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: cel.Engine) -> None:
+def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: Engine) -> None:
     """Eight pairs where one GPU has no NIC: the scheduler has too many ways to fail, we keep failed states."""
     node = offers("n", facts("missing-nic"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
     own = 'device.attributes["lanewise.dev"]'
@@ -422,21 +423,21 @@ def many_ways(number: int) -> Object:
     return spec(*requests, constraints=[{"distinctAttribute": "a.example.com/rail", "requests": last}])
 
 
-def test_failed_states_are_not_searched_again(engine: cel.Engine) -> None:
+def test_failed_states_are_not_searched_again(engine: Engine) -> None:
     """12 requests: the scheduler goes through all orders of nine devices; here each set of them is looked at once."""
     node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
     answer = refused(allocate([many_ways(12)], CLASSES, node, engine, budget=20_000))
     assert answer.kind == "constraint" and not answer.unknown and answer.steps > 10**7
 
 
-def test_what_the_scheduler_finds_too_late_is_not_promised(engine: cel.Engine) -> None:
+def test_what_the_scheduler_finds_too_late_is_not_promised(engine: Engine) -> None:
     node = [device("d0", rail=7)] + [device(f"d{i}", rail=i % 2) for i in range(1, 12)]
     answer = refused(allocate([many_ways(12)], CLASSES, node, engine))
     assert answer.kind == "budget" and answer.unknown and "the devices are there" in answer.reason
     assert isinstance(allocate([many_ways(4)], CLASSES, [*node[1:4], node[0]], engine), Allocation)
 
 
-def test_a_budget_ends_the_search(engine: cel.Engine) -> None:
+def test_a_budget_ends_the_search(engine: Engine) -> None:
     node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
     answer = refused(allocate([many_ways(12)], CLASSES, node, engine, budget=300))
     assert answer.kind == "budget" and answer.unknown and "not decided after 300 steps" in answer.reason
@@ -445,7 +446,7 @@ def test_a_budget_ends_the_search(engine: cel.Engine) -> None:
 # --- what ends the scheduling of a pod, and what only hides behind something else
 
 
-def test_a_device_that_lacks_an_attribute_is_no_end_where_it_is_not_reached(engine: cel.Engine) -> None:
+def test_a_device_that_lacks_an_attribute_is_no_end_where_it_is_not_reached(engine: Engine) -> None:
     """The first request has all, so that the second one's selector is evaluated on nothing."""
     claim = spec(one("r0", "a"), one("r1", "a", 'device.attributes["gpu.example.com"].model == "x"'))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
@@ -454,7 +455,7 @@ def test_a_device_that_lacks_an_attribute_is_no_end_where_it_is_not_reached(engi
 
 
 @pytest.mark.parametrize("amount", ["9999999999999999999999", "1e30", "9223372036854775807"])
-def test_an_amount_beyond_what_the_scheduler_reckons_with(amount: str, engine: cel.Engine) -> None:
+def test_an_amount_beyond_what_the_scheduler_reckons_with(amount: str, engine: Engine) -> None:
     policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
     capacity = {"m": {"value": "10", "requestPolicy": policy}}
     node = [with_body(device("d0"), allowMultipleAllocations=True, capacity=capacity)]
@@ -470,7 +471,7 @@ def test_an_amount_beyond_what_the_scheduler_reckons_with(amount: str, engine: c
     assert refused(allocate([spec(one("r0", "a", **asks))], CLASSES, node, engine)).kind == "capacity"
 
 
-def test_all_devices_that_break_a_constraint_end_it_before_anything_is_counted(engine: cel.Engine) -> None:
+def test_all_devices_that_break_a_constraint_end_it_before_anything_is_counted(engine: Engine) -> None:
     rule = {"distinctAttribute": "a.example.com/rail"}
     claim = spec(one("r0", "a", allocationMode="All"), one("r1", "a", count=2), constraints=[rule])
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
@@ -487,7 +488,7 @@ def test_all_devices_that_break_a_constraint_end_it_before_anything_is_counted(e
         ({"derivedAttributes": [{"name": "x", "expression": "1"}]}, "requests[0].exactly"),
     ],
 )
-def test_what_the_scheduler_does_not_know_ends_it(body: Object, path: str, engine: cel.Engine) -> None:
+def test_what_the_scheduler_does_not_know_ends_it(body: Object, path: str, engine: Engine) -> None:
     claim = spec({"name": "r", "exactly": {"deviceClassName": "a", **body}})
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("error", f"claims[0].spec.devices.{path}")

@@ -15,7 +15,7 @@ import json
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.measure import Unreadable, pairs, read
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.test_alignment import World
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import World
 from hypothesis import given
 from hypothesis import strategies as st
 

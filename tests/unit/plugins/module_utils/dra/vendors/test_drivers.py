@@ -138,7 +138,7 @@ def test_versions_after_the_last_known_one_are_told(name: str, version: str, tol
 
 
 def test_the_own_drivers_version_is_the_collections() -> None:
-    galaxy = Path(__file__).resolve().parents[5] / "galaxy.yml"
+    galaxy = Path(__file__).resolve().parents[6] / "galaxy.yml"
     assert f"version: {DRIVERS['lanewise.dev'].newest}\n" in galaxy.read_text()
 
 

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import Inventory
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.language import parse
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.reader import Reader
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

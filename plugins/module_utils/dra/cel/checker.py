@@ -1,0 +1,174 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What an API server would say of a new selector, as far as this can be determined without one."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..kube import limits
+from .cost import estimate
+from .cost_functions import Unestimated
+from .environment import CelModule, make_environment
+from .errors import BARE_DEVICE, Verdict
+from .expression import Checked, Node, Type, read
+from .functions import SERVER_ONLY
+
+_COMPARISON = re.compile(r"no matching overload for '_(?:<|<=|>|>=)_' applied to '\((?:int|uint|double), ")
+
+
+# Called with a constant, these are evaluated by the server as it compiles
+_CONSTANTS_EVALUATED = ("matches", "duration", "timestamp", "int", "uint", "double", "bool")
+
+
+# The one class that RE2 has and Go's regexp has not
+_SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
+
+
+# What has() may be asked of device itself in, or a comment that may hide it
+_TESTED = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
+
+
+def uses_bare_device(root: Node) -> bool:
+    """Whether C(device) is used other than by one of its fields, which the engine is told of as variables."""
+    fields = [
+        node.target.number
+        for node in root.walk()
+        if node.kind == "select" and not node.test_only and node.target is not None
+    ]
+    indexed = [node.parts[0].number for node in root.walk() if node.kind == "call" and node.name == "_[_]"]
+    for node in root.walk():
+        if node.kind == "ident" and node.name == "device" and node.number not in fields and node.number not in indexed:
+            return True
+        if node.kind == "comprehension" and "device" in (*node.variables, node.accumulator):
+            return True
+    return False
+
+
+def first_line(error: Exception) -> str:
+    """The engine's message without the excerpt of the expression."""
+    lines = str(error).splitlines()
+    text = lines[0] if lines else type(error).__name__
+    return re.sub(r"^INVALID_ARGUMENT: (?:ERROR: )?(?:<input>:)?", "", text).removesuffix(" [INVALID_ARGUMENT]")
+
+
+class Checker:
+    """Checks selectors; see L(Engine,)."""
+
+    def __init__(self, cel: CelModule, consumable_capacity: bool, list_attributes: bool) -> None:
+        self._cel = cel
+        self._attribute = "dyn" if list_attributes else "any"
+        self._checking = make_environment(cel, self._attribute, consumable_capacity, True)
+        self.evaluating = make_environment(cel, self._attribute, consumable_capacity, False)
+        self._verdicts: dict[str, Verdict] = {}
+
+    def judge(self, expression: str) -> Verdict:
+        """What the server would say of a new selector, as far as that can be told (validation.go,
+        validateCELExpression)."""
+        verdict = self._verdicts.get(expression)
+        if verdict is None:
+            verdict = self._verdicts[expression] = self._judge(expression)
+        return verdict
+
+    def _judge(self, expression: str) -> Verdict:  # noqa: PLR0911
+        try:
+            length = len(expression.encode())
+        except UnicodeEncodeError:
+            return Verdict(errors=("not valid Unicode",))
+        if length > limits.CEL_BYTES:
+            return Verdict(errors=(f"{length} bytes, at most {limits.CEL_BYTES} are allowed",))
+        try:
+            compiled = self._checking.compile(expression)
+        except RuntimeError as error:
+            return self._refused(expression, error)
+        checked = read(compiled.serialize())
+        # has(device.driver) passes for device.driver here
+        tested = _TESTED.search(expression) is not None
+        if uses_bare_device(checked.root) or (tested and uses_bare_device(self._parsed(expression))):
+            return BARE_DEVICE
+        wrong = self._wrong_result(checked)
+        if wrong:
+            return Verdict(errors=(wrong,))
+        nodes = list(checked.root.walk())
+        if any(node.kind == "call" and node.name == "format" for node in nodes):  # the server looks into the template
+            return Verdict(unchecked=("cannot be checked offline: format",))
+        if any(node.kind == "struct" for node in nodes):
+            return Verdict(unchecked=("cannot be checked offline: messages",))
+        errors = self._wrong_literals(checked)
+        if errors:
+            return Verdict(errors=tuple(errors))
+        try:
+            cost = estimate(checked)
+        except Unestimated as error:
+            return Verdict(unchecked=(f"cannot be checked offline: the cost of {error}",))
+        if cost > limits.CEL_COST:
+            return Verdict(
+                errors=(f"too complex: the worst case costs {cost}, at most {limits.CEL_COST} is allowed",), cost=cost
+            )
+        return Verdict(cost=cost)
+
+    def _parsed(self, expression: str) -> Node:
+        return read(self._checking.compile(expression, disable_check=True).serialize()).root
+
+    def _refused(self, expression: str, error: RuntimeError) -> Verdict:
+        """What to make of the engine's refusal."""
+        try:
+            parsed = self._parsed(expression)
+        except RuntimeError as syntax:
+            return Verdict(errors=(first_line(syntax),))
+        if uses_bare_device(parsed):
+            return BARE_DEVICE
+        server = sorted({node.name for node in parsed.walk() if node.kind == "call"} & SERVER_ONLY)
+        if server:
+            return Verdict(unchecked=(f"cannot be checked offline: {', '.join(server)}",))
+        if _COMPARISON.search(str(error)):
+            return Verdict(unchecked=("cannot be checked offline: a comparison of different number types",))
+        return Verdict(errors=(first_line(error),))
+
+    def _wrong_result(self, checked: Checked) -> str:
+        result = checked.type_of(checked.root)
+        if result.kind in ("bool", self._attribute):
+            return ""
+        return f"must evaluate to bool or the unknown type, not {result.name or result.kind}"
+
+    def _wrong_literals(self, checked: Checked) -> list[str]:
+        errors = []
+        for node in checked.root.walk():
+            if node.kind in ("list", "map"):
+                stride = 1 if node.kind == "list" else 2
+                for start in range(stride):
+                    types = []
+                    for index, part in enumerate(node.parts[start::stride]):
+                        one = checked.type_of(part)
+                        if index in node.optional and start == stride - 1 and one.parameters:
+                            one = one.parameters[0]
+                        types.append(one)
+                    if any(not same_type(types[0], other) for other in types[1:]):
+                        errors.append(f"a {node.kind} has elements of different types")
+            elif node.kind == "call" and node.name in _CONSTANTS_EVALUATED:
+                literal = node.parts[-1]
+                if literal.literal == "string" and not self._evaluates(node.name, literal.value):
+                    errors.append(f"invalid {node.name} argument {literal.value!r}")
+        return errors
+
+    def _evaluates(self, function: str, text: str) -> bool:
+        if function == "matches" and _SINGLE_BYTE.search(text):
+            return False
+        written = json.dumps(text)
+        compiled = self.evaluating.compile(
+            f'"".matches({written})' if function == "matches" else f"{function}({written})"
+        )
+        return bool(compiled.eval(data={}).type() != self._cel.Type.ERROR)
+
+
+def same_type(one: Type, other: Type) -> bool:
+    """Whether elements of these types may stand in one literal; an empty literal's parameter is open."""
+    if "param" in (one.kind, other.kind):
+        return True
+    if (one.kind, one.name, len(one.parameters)) != (other.kind, other.name, len(other.parameters)):
+        return False
+    return all(map(same_type, one.parameters, other.parameters))

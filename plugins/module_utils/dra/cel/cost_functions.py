@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The worst-case cost of calls of functions, by the sizes of their arguments.
+
+They are those of checker/cost.go of cel-go and of k8s.io/apiserver/pkg/cel/library/cost.go.
+"""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from dataclasses import dataclass
+
+from .expression import Node, Type
+from .sizes import NOTHING, NOWHERE, ONE, UNKNOWN, UNLIMITED, Path, Range, declared_size
+
+
+class Unestimated(Exception):
+    """A function whose cost this module does not know."""
+
+
+TRAVERSAL = 0.1
+
+
+REGEX = 0.25
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Sizes of the keys and values of a list or map that the expression builds."""
+
+    container: str
+    key: Range
+    value: Range
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A value as the library's cost functions see it: its size is what the expression says, else what is declared."""
+
+    node: Node
+    type: Type
+    path: Path
+    computed: Range | None
+
+    @property
+    def or_unknown(self) -> Range:
+        return self.computed or UNKNOWN
+
+    @property
+    def size(self) -> Range:
+        return self.computed or declared_size(self.path.steps) or UNKNOWN
+
+
+CallCost = tuple[Range, t.Optional[Range]]
+
+
+# Functions whose call costs one unit besides their arguments, whatever is passed
+_CHEAP = frozenset(
+    "!_ -_ _-_ _*_ _/_ _%_ _[_] _[?_] _?._ size type int uint double bool string bytes timestamp duration "
+    "@not_strictly_false getFullYear getMonth getDayOfMonth getDate getDayOfYear getDayOfWeek getHours getMinutes "
+    "getSeconds getMilliseconds optional.of optional.none optional.ofNonZeroValue hasValue value or orValue charAt "
+    "cel.@mapInsert".split()
+)
+
+
+_ACCESSORS = frozenset(
+    "sign asInteger isInteger asApproximateFloat isGreaterThan isLessThan compareTo add sub major minor patch".split()
+)
+
+
+_COMPARED_BY_CONTENT = tuple(
+    f"{name}_{kind}" for name in ("less", "less_equals", "greater", "greater_equals") for kind in ("string", "bytes")
+)
+
+
+def replaced_size(text: Range, old: Range, new: Range) -> Range:
+    """The size of a string after C(replace)."""
+
+    def bound(size: int, old_size: int, new_size: int, grows: bool, kept: bool) -> tuple[int, int]:
+        if old_size == 0:
+            return min(size + 1, UNLIMITED), size
+        if kept:
+            return 0, size
+        return min(math.ceil(float(size) / float(old_size)), UNLIMITED), 0
+
+    most, most_kept = bound(text.high, old.low, new.high, True, new.high <= old.low)
+    least, least_kept = bound(text.low, old.high, new.low, False, old.high <= new.low)
+    return Range(least, most) * new + Range(least_kept, most_kept)
+
+
+def _element(target: Argument) -> Argument | None:
+    if not target.type.parameters:
+        return None
+    path = target.path.steps
+    way = NOWHERE
+    for step in [*path, "@items"]:
+        way = way.then(step)
+    return Argument(target.node, target.type.parameters[0], way, None)
+
+
+def _search_cost(name: str, target: Argument) -> Range:
+    element = _element(target)
+    if element is None and name != "includes":
+        return target.size.scaled(TRAVERSAL)
+    cost = ONE
+    if element is not None and element.type.kind in ("string", "bytes"):
+        cost += element.size.scaled(TRAVERSAL)
+    return target.size * cost
+
+
+def _join_cost(target: Argument, arguments: list[Argument]) -> CallCost:
+    element = _element(target)
+    size = target.size * element.size if element else NOTHING
+    if arguments:
+        between = Range(max(target.size.low - 1, 0), max(target.size.high - 1, 0))
+        size += arguments[0].size * between
+    return size.scaled(TRAVERSAL), size
+
+
+def _regex_cost(text: Range, pattern: Range) -> Range:
+    return (text + ONE).scaled(TRAVERSAL) * pattern.scaled(REGEX)
+
+
+def cost_in_library(node: Node, target: Argument | None, arguments: list[Argument]) -> CallCost | None:
+    """What Kubernetes adds to the language. None for what it leaves to the language."""
+    name = node.name
+    if name in _ACCESSORS:
+        return ONE, None
+    if name in ("quantity", "isQuantity", "semver", "isSemver"):
+        return arguments[0].size.scaled(TRAVERSAL), None
+    if name == "_==_":
+        kinds = [argument.type for argument in arguments]
+        return (ONE, None) if kinds[0] == kinds[1] and kinds[0].kind == "struct" else None
+    if name in ("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf", "includes") and target is not None:
+        return _search_cost(name, target), None
+    if name in ("lowerAscii", "upperAscii", "substring", "trim") and target is not None:
+        return target.size.scaled(TRAVERSAL), target.size
+    if name == "replace" and target is not None and len(arguments) >= 2:
+        size = replaced_size(target.size, arguments[0].size, arguments[1].size)
+        return target.size.scaled(2 * TRAVERSAL), size
+    if name == "split" and target is not None:
+        most = target.size.high
+        if len(arguments) > 1 and arguments[1].node.literal == "int":
+            most = arguments[1].node.value % 2**64
+        return target.size.scaled(2 * TRAVERSAL), Range(0, most)
+    if name == "join" and target is not None:
+        return _join_cost(target, arguments)
+    if name in ("find", "findAll") and target is not None:
+        return _regex_cost(target.size, arguments[0].size), Range(0, target.size.high)
+    return None
+
+
+def cost_in_language(node: Node, overload: str, target: Argument | None, arguments: list[Argument]) -> CallCost:  # noqa: PLR0911
+    sizes = [argument.or_unknown for argument in arguments]
+    if overload == "string_to_bytes":
+        return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low, sizes[0].high * 4 % 2**64)
+    if overload == "bytes_to_string":
+        return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low // 4, sizes[0].high)
+    if overload == "strings_quote":
+        return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low + 2, (sizes[0].high * 2 + 2) % 2**64)
+    if overload in ("starts_with_string", "ends_with_string"):
+        return sizes[0].scaled(TRAVERSAL), None
+    if overload == "in_list":
+        return sizes[1], None
+    if overload == "matches_string" and target is not None:
+        return _regex_cost(target.or_unknown, sizes[0]), None
+    if overload in ("matches", "matches_string") and target is None:
+        return _regex_cost(sizes[0], sizes[1]), None
+    if overload == "contains_string" and target is not None:
+        return target.or_unknown.scaled(TRAVERSAL) * sizes[0].scaled(TRAVERSAL), None
+    if overload in ADDITIONS:
+        size = sizes[0] + sizes[1]
+        return (ONE if overload == "add_list" else size.scaled(TRAVERSAL)), size
+    if overload in _COMPARED_BY_CONTENT or overload in ("equals", "not_equals"):
+        most = min(sizes[0].high, sizes[1].high)
+        return Range(min(most, 1), most).scaled(TRAVERSAL), None
+    if overload == "in_map" or node.name in _CHEAP or node.name in ("_+_", "_<_", "_<=_", "_>_", "_>=_"):
+        return ONE, None
+    raise Unestimated(node.name)
+
+
+#: Overloads that join two values of a kind; the entries of the result are those of either.
+ADDITIONS = ("add_string", "add_bytes", "add_list")

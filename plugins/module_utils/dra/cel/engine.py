@@ -1,0 +1,200 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""CEL device selectors, checked and evaluated without a server.
+
+The engine is cel-expr-python, the binding of Google's cel-cpp, on the controller only. Kubernetes compiles selectors
+with cel-go; the environment that it declares is declared to cel-cpp as far as that is possible. An answer is right,
+wrong, or, apart from both, one that needs a server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..kube import versions
+from ..kube.objects import ObjectView
+from .checker import Checker, first_line
+from .environment import CelProgram
+from .errors import BARE_DEVICE, EngineMissing, EvaluationError, Uncheckable, Verdict
+from .expression import Checked, Node, read
+from .functions import DEFAULTED, EXACT
+from .subject import Lookups, Seen, Subject, lookups
+from .values import Values
+
+
+@dataclass
+class Program:
+    plain: CelProgram
+    exact: CelProgram
+    domains: frozenset[str]
+    versions: bool
+    reads: Lookups | None
+    # answers by what the expression sees of a device
+    known: dict[Seen, bool | EvaluationError | Uncheckable] = field(default_factory=dict)
+
+
+def strings(root: Node) -> set[str]:
+    """Every text that could name a domain."""
+    found = {node.value for node in root.walk() if node.kind == "literal" and node.literal == "string"}
+    return found | {node.name for node in root.walk() if node.kind == "select"}
+
+
+class Engine:
+    """A compiler and evaluator of selectors. Making one takes some milliseconds; what it compiled is kept.
+
+    C(consumable_capacity) and C(list_attributes) are the gates DRAConsumableCapacity (on by default since 1.36, for
+    device.allowMultipleAllocations) and DRAListTypeAttributes (off by default). Raises EngineMissing.
+    """
+
+    def __init__(self, consumable_capacity: bool = True, list_attributes: bool = False) -> None:
+        try:
+            from cel_expr_python import cel  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        except ImportError as error:
+            raise EngineMissing(f"cel-expr-python is needed to check CEL selectors: {error}") from error
+        self._cel = cel
+        self._consumable_capacity = consumable_capacity
+        self._checker = Checker(cel, consumable_capacity, list_attributes)
+        self._evaluating = self._checker.evaluating
+        self._programs: dict[str, Program] = {}
+
+    def judge(self, expression: str) -> Verdict:
+        """What the server would say of a new selector; see L(Checker.judge,)."""
+        return self._checker.judge(expression)
+
+    def check(self, expression: str) -> list[str]:
+        """Why the server would refuse the selector: length, syntax, types, result, worst-case cost. Empty if nothing is
+        known to be wrong; what cannot be told is in M(judge) only."""
+        return list(self.judge(expression).errors)
+
+    def cost(self, expression: str) -> int:
+        """The server's estimate of the worst case. Raises ValueError for a wrong selector, Uncheckable where the
+        estimate is not known."""
+        verdict = self.judge(expression)
+        if verdict.cost is not None:
+            return verdict.cost
+        if verdict.errors:
+            raise ValueError("; ".join(verdict.errors))
+        raise Uncheckable("; ".join(verdict.unchecked))
+
+    def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
+        """Whether a device of a driver matches; see L(Subject,) for both.
+
+        Raises EvaluationError where the server refuses the selector or evaluation fails, and Uncheckable where the
+        engine cannot evaluate it.
+        """
+        return self.selects(expression, Subject(device, driver))
+
+    def selects(self, expression: str, subject: Subject) -> bool:
+        """The same for a device that is asked about more than once."""
+        program = self._programs.get(expression)
+        if program is None:
+            program = self._programs[expression] = self._program(expression)
+        subject.convert()
+        if program.reads is None:
+            return self._evaluate(program, subject)
+        key = subject.seen(program.reads)
+        answer = program.known.get(key)
+        if answer is None:
+            try:
+                answer = self._evaluate(program, subject)
+            except (EvaluationError, Uncheckable) as error:
+                program.known[key] = error
+                raise
+            program.known[key] = answer
+        if isinstance(answer, bool):
+            return answer
+        raise type(answer)(str(answer))
+
+    def _evaluate(self, program: Program, subject: Subject) -> bool:
+        if program.reads is None:
+            maps, domains = subject.maps, program.domains | {subject.driver}
+        else:
+            maps = subject.part(program.reads)
+            domains = frozenset(domain for _map, domain, _name in program.reads)
+        data: dict[str, str | bool | dict[str, Values]] = {"device.driver": subject.driver, **maps}
+        empty: dict[str, Values] = {domain: {} for domain in domains}
+        for name, shadow in DEFAULTED.items():
+            data[shadow] = {**empty, **maps[name]}
+        if self._consumable_capacity:
+            data["device.allowMultipleAllocations"] = subject.shared
+        exact = program.versions or subject.versions
+        try:
+            result = (program.exact if exact else program.plain).eval(data=data)
+        except RuntimeError as error:
+            raise Uncheckable(f"cannot be evaluated offline: {first_line(error)}") from error
+        value = result.value()
+        if result.type() == self._cel.Type.ERROR:
+            raise EvaluationError(str(value))
+        if not isinstance(value, bool):
+            raise EvaluationError(f"CEL result of type {result.type()} could not be converted to bool")
+        return value
+
+    def _program(self, expression: str) -> Program:
+        verdict = self.judge(expression)
+        if verdict.errors and verdict.cost is None:
+            raise EvaluationError("; ".join(verdict.errors))
+        if verdict is BARE_DEVICE:
+            raise Uncheckable("cannot be evaluated offline: device as a whole")
+        try:
+            data = self._evaluating.compile(expression).serialize()
+            checked = read(data)
+        except RuntimeError as error:
+            raise Uncheckable(f"cannot be evaluated offline: {first_line(error)}") from error
+        plain = bytearray(data)
+        self._with_defaults(checked, plain)
+        exact = bytearray(plain)
+        for node in checked.root.walk():
+            if node.kind == "call" and node.name in EXACT and checked.type_of(node.parts[0]).kind == "dyn":
+                over = node.parts[1]
+                if node.name == "_==_" or (over.parts and all(part.kind == "literal" for part in over.parts)):
+                    exact[node.name_at : node.name_at + len(node.name)] = EXACT[node.name].encode()
+        calls = {node.name for node in checked.root.walk() if node.kind == "call"}
+        try:
+            program = self._evaluating.deserialize(bytes(plain))
+            return Program(
+                program,
+                program if exact == plain else self._evaluating.deserialize(bytes(exact)),
+                frozenset(strings(checked.root)),
+                "semver" in calls,
+                lookups(checked.root),
+            )
+        except RuntimeError as error:
+            raise Uncheckable(f"cannot be evaluated offline: {first_line(error)}") from error
+
+    @staticmethod
+    def _with_defaults(checked: Checked, data: bytearray) -> None:
+        """Let look-ups by domain find an empty map where the device has nothing of that domain.
+
+        On the server looking up a domain never fails, while C(in), size and iteration see the domains that are there.
+        """
+        looked_up = set()
+        for node in checked.root.walk():
+            if node.kind == "select" and node.target is not None:
+                looked_up.add(node.target.number)
+            elif node.kind == "call" and node.name in ("_[_]", "_[?_]", "_?._"):
+                looked_up.add(node.parts[0].number)
+        for node in checked.root.walk():
+            if node.kind == "comprehension" and node.parts[1].kind == "ident" and node.parts[1].name in DEFAULTED:
+                # The server's answer then depends on whether the device has any domain
+                raise Uncheckable(f"cannot be evaluated offline: {node.parts[1].name} bound to a variable")
+        for node in checked.root.walk():
+            if node.kind == "ident" and node.name in DEFAULTED and node.number in looked_up:
+                shadow = DEFAULTED[node.name].encode()
+                for at in (node.name_at, checked.references.get(node.number)):
+                    if at is not None:
+                        data[at : at + len(shadow)] = shadow
+
+
+def engine_for(kubernetes: str, gates: versions.Gates = None) -> Engine:
+    """The CEL of a release of Kubernetes (C(1.34)) with these feature gates.
+
+    Raises EngineMissing, and ValueError for a release that is not known.
+    """
+    minor = versions.minor_of(kubernetes)
+    return Engine(
+        consumable_capacity=versions.enabled("DRAConsumableCapacity", minor, gates),
+        list_attributes=versions.enabled("DRAListTypeAttributes", minor, gates),
+    )

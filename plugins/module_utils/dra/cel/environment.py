@@ -1,0 +1,115 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The server's environment for selectors, declared to the engine.
+
+It is that of k8s.io/dynamic-resource-allocation/cel/compile.go on top of
+k8s.io/apiserver/pkg/cel/environment/base.go.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .functions import DEFAULTED, EXACT, FUNCTIONS
+from .values import one_of, same
+
+# The engine's package has no types of its own.
+CelModule = t.Any
+CelEnvironment = t.Any
+CelProgram = t.Any
+CelType = t.Any
+CelFunction = t.Any
+
+
+_EXTENSIONS = {
+    "strings": 2,
+    "sets": 0,
+    "lists": "latest",
+    "two-var-comprehensions": 0,
+    "optional": "latest",
+    "bindings": 0,
+}
+
+
+def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, strict: bool) -> CelEnvironment:
+    """The server's environment for selectors, declared to the engine.
+
+    C(cel) is the engine's module, C(attribute) the type of attributes: any or dyn. A C(strict) one has the server's
+    types and checks expressions by them; the other one evaluates.
+    """
+    any_type = cel.Type("google.protobuf.Any")
+    quantity = cel.Type.AbstractType("kubernetes.Quantity")
+    value = any_type if attribute == "any" else cel.Type.DYN
+    variables = {
+        "device.driver": cel.Type.STRING,
+        "device.attributes": _by_name(cel, value if strict else cel.Type.DYN),
+        "device.capacity": _by_name(cel, quantity if strict else cel.Type.DYN),
+    }
+    if consumable_capacity:
+        variables["device.allowMultipleAllocations"] = cel.Type.BOOL
+    if not strict:
+        variables.update({shadow: _by_name(cel, cel.Type.DYN) for shadow in DEFAULTED.values()})
+    functions = _typed_functions(cel) if strict else _untyped_functions(cel, any_type)
+    lines = [f"- name: {name}\n  version: {version}" for name, version in _EXTENSIONS.items()]
+    config = cel.NewEnvConfigFromYaml("\n".join(["name: selectors", "extensions:", *lines, ""]))
+    return cel.NewEnv(config=config, variables=variables, functions=functions)
+
+
+def _by_name(cel: CelModule, value: CelType) -> CelType:
+    return cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, value))
+
+
+def _types(cel: CelModule) -> dict[str, CelType]:
+    """The types by the letters of C(Function.overloads)."""
+    return {
+        "s": cel.Type.STRING,
+        "b": cel.Type.BOOL,
+        "i": cel.Type.INT,
+        "d": cel.Type.DOUBLE,
+        "Q": cel.Type.AbstractType("kubernetes.Quantity"),
+        "V": cel.Type.AbstractType("kubernetes.Semver"),
+    }
+
+
+def _typed_functions(cel: CelModule) -> list[CelFunction]:
+    types = _types(cel)
+    functions = []
+    for one in FUNCTIONS:
+        overloads = [
+            cel.Overload(
+                name,
+                return_type=types[result],
+                parameters=[types[letter] for letter in letters],
+                is_member=one.member,
+                impl=one.call,
+            )
+            for name, letters, result in one.overloads
+        ]
+        functions.append(cel.FunctionDecl(one.name, overloads))
+    return functions
+
+
+def _untyped_functions(cel: CelModule, any_type: CelType) -> list[CelFunction]:
+    """At run time the engine distinguishes overloads by its own types only, so that the calls check the types."""
+    types = _types(cel)
+    functions = []
+    for one in FUNCTIONS:
+        arities = {len(letters): (name, result) for name, letters, result in one.overloads}
+        overloads = [
+            cel.Overload(
+                name,
+                return_type=types[result] if result in "sbid" else cel.Type.DYN,
+                parameters=[any_type] * arity,
+                is_member=one.member,
+                impl=one.call,
+            )
+            for arity, (name, result) in arities.items()
+        ]
+        functions.append(cel.FunctionDecl(one.name, overloads))
+    for name, call in zip(EXACT.values(), (same, one_of)):
+        overload = cel.Overload(name, return_type=cel.Type.BOOL, parameters=[any_type] * 2, impl=call)
+        functions.append(cel.FunctionDecl(name, [overload]))
+    return functions

@@ -1,0 +1,37 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What can go wrong with a selector, and the verdict on one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class EngineMissing(Exception):
+    """The Python package cel-expr-python is not installed, or not for this Python."""
+
+
+class EvaluationError(Exception):
+    """The selector fails on this device. The scheduler aborts scheduling of the pod then, on any node."""
+
+
+class Uncheckable(Exception):
+    """The engine lacks something that the server has: no answer without a server."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """C(errors) are reasons for which a server refuses the selector, C(unchecked) what only a server can tell.
+
+    C(cost) is the server's estimate of the worst case, None where it is not known.
+    """
+
+    errors: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    cost: int | None = None
+
+
+BARE_DEVICE = Verdict(unchecked=("cannot be checked offline: device as a whole",))

@@ -1,0 +1,311 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The tree of a parsed or checked expression.
+
+It is read from C(cel.expr.CheckedExpr) (cel-spec, proto/cel/expr/checked.proto), in the wire format of protocol
+buffers; the few message types are small enough to be read here.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class Type:
+    """C(kind) is bool, int, uint, double, string, bytes, null, any, timestamp, duration, dyn, list, map, struct,
+    opaque, type, param or error; C(name) names a struct, opaque type or parameter."""
+
+    kind: str
+    name: str = ""
+    parameters: tuple[Type, ...] = ()
+
+
+@dataclass
+class Node:
+    """One node of the tree.
+
+    C(kind) is literal, ident, select, call, list, map, struct or comprehension. C(name) is the identifier, field or
+    function. C(parts) are a call's arguments, a list's elements, a map's keys and values by turns, a struct's values,
+    or a comprehension's range, initial value, condition, step and result. C(name_at) is where the name's bytes begin.
+    """
+
+    number: int
+    kind: str
+    name: str = ""
+    name_at: int = -1
+    test_only: bool = False
+    value: t.Any = None
+    literal: str = ""
+    target: Node | None = None
+    parts: list[Node] = field(default_factory=list)
+    optional: frozenset[int] = frozenset()
+    variables: tuple[str, str] = ("", "")
+    accumulator: str = ""
+
+    def children(self) -> list[Node]:
+        return ([self.target] if self.target else []) + self.parts
+
+    def walk(self) -> t.Iterator[Node]:
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(node.children())
+
+
+@dataclass
+class Checked:
+    """A parsed or checked expression; of a parsed one only C(root) is known.
+
+    All maps are by a node's number; C(references) has where the bytes begin of the name that the checker resolved an
+    identifier to.
+    """
+
+    root: Node
+    types: dict[int, Type] = field(default_factory=dict)
+    overloads: dict[int, list[str]] = field(default_factory=dict)
+    references: dict[int, int] = field(default_factory=dict)
+
+    def type_of(self, node: Node) -> Type:
+        return self.types.get(node.number, Type("dyn"))
+
+
+_Span = tuple[int, int]
+#: An integer, eight bytes, or the span of what has a length, as the number of the field says.
+_Value = t.Any
+_Fields = list[tuple[int, _Value]]
+
+
+_PRIMITIVES = {1: "bool", 2: "int", 3: "uint", 4: "double", 5: "string", 6: "bytes"}
+
+
+_WELL_KNOWN = {1: "any", 2: "timestamp", 3: "duration"}
+
+
+_LITERALS = {
+    1: "null",
+    2: "bool",
+    3: "int",
+    4: "uint",
+    5: "double",
+    6: "string",
+    7: "bytes",
+    8: "duration",
+    9: "timestamp",
+}
+
+
+class _Reader:
+    """Reads the messages of one buffer; a message is a span of it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def varint(self, at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            byte = self.data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return value, at
+            shift += 7
+
+    def fields(self, span: _Span) -> t.Iterator[tuple[int, _Value]]:
+        """Field number and value: an integer, eight bytes, or the span of what has a length."""
+        data = self.data
+        at, end = span
+        while at < end:
+            key = data[at]
+            if key < 0x80:  # almost always one byte is all
+                at += 1
+            else:
+                key, at = self.varint(at)
+            number, wire = key >> 3, key & 7
+            if wire in (0, 2):
+                value = data[at]
+                if value < 0x80:
+                    at += 1
+                else:
+                    value, at = self.varint(at)
+                if wire == 0:
+                    yield number, value
+                else:
+                    yield number, (at, at + value)
+                    at += value
+            elif wire == 1:
+                yield number, data[at : at + 8]
+                at += 8
+            else:
+                raise ValueError(f"wire type {wire} has no place in a checked expression")
+
+    def one(self, span: _Span) -> dict[int, _Value]:
+        return dict(self.fields(span))
+
+    def text(self, span: _Span | None) -> str:
+        return self.data[span[0] : span[1]].decode() if span else ""
+
+    def checked(self) -> Checked:
+        whole = self.one((0, len(self.data)))
+        kind = self.text(whole.get(1)).rpartition("/")[2]
+        if kind == "cel.expr.ParsedExpr":
+            return Checked(self.node(self.one(whole[2])[2]))
+        if kind != "cel.expr.CheckedExpr":
+            raise ValueError(f"{kind or 'this'} is no expression")
+        types: dict[int, Type] = {}
+        overloads: dict[int, list[str]] = {}
+        references: dict[int, int] = {}
+        root: Node | None = None
+        for number, value in self.fields(whole[2]):
+            if number == 2:
+                entry = self.one(value)
+                reference = list(self.fields(entry.get(2, (0, 0))))
+                overloads[entry.get(1, 0)] = [self.text(span) for at, span in reference if at == 3]
+                references.update((entry.get(1, 0), span[0]) for at, span in reference if at == 1)
+            elif number == 3:
+                entry = self.one(value)
+                types[entry.get(1, 0)] = _type(self.data[slice(*entry[2])])
+            elif number == 4:
+                root = self.node(value)
+        if root is None:
+            raise ValueError("a checked expression without an expression")
+        return Checked(root, types, overloads, references)
+
+    def type_from(self, span: _Span) -> Type:  # noqa: C901, PLR0911
+        for number, value in self.fields(span):
+            if number == 1:
+                return Type("dyn")
+            if number == 2:
+                return Type("null")
+            if number == 3:
+                return Type(_PRIMITIVES.get(value, "error"))
+            if number == 4:
+                return Type("opaque", "wrapper", (Type(_PRIMITIVES.get(value, "error")),))
+            if number == 5:
+                return Type(_WELL_KNOWN.get(value, "error"))
+            if number == 6:
+                return Type("list", "", tuple(self.type_from(inner) for at, inner in self.fields(value) if at == 1))
+            if number == 7:
+                return Type("map", "", tuple(self.type_from(inner) for at, inner in self.fields(value)))
+            if number == 9:
+                return Type("struct", self.text(value))
+            if number == 10:
+                return Type("param", self.text(value))
+            if number == 11:
+                return Type("type", "", (self.type_from(value),) if value[1] > value[0] else ())
+            if number == 14:
+                fields = list(self.fields(value))
+                name = "".join(self.text(inner) for at, inner in fields if at == 1)
+                parameters = tuple(self.type_from(inner) for at, inner in fields if at == 2)
+                # Kubernetes declares its own as object types
+                return Type(
+                    "struct" if name in ("kubernetes.Quantity", "kubernetes.Semver") else "opaque", name, parameters
+                )
+        return Type("error")
+
+    def node(self, span: _Span) -> Node:
+        number, node = 0, None
+        for at, value in self.fields(span):
+            if at == 2:
+                number = value
+            elif at == 3:
+                node = self.literal(value)
+            elif at in (4, 5, 6, 7, 8, 9):
+                read = (self.ident, self.select, self.call, self.items, self.struct, self.comprehension)[at - 4]
+                node = read(list(self.fields(value)))
+        if node is None:
+            raise ValueError("an expression of no kind")
+        node.number = number
+        return node
+
+    def literal(self, span: _Span) -> Node:
+        for at, value in self.fields(span):
+            kind = _LITERALS.get(at, "")
+            if kind == "int" and value >= 2**63:
+                value -= 2**64
+            elif kind == "string":
+                value = self.text(value)
+            elif kind == "bytes":
+                value = self.data[value[0] : value[1]]
+            elif kind == "bool":
+                value = bool(value)
+            return Node(0, "literal", value=value, literal=kind)
+        return Node(0, "literal", literal="null")
+
+    def ident(self, fields: _Fields) -> Node:
+        span = dict(fields).get(1, (0, 0))
+        return Node(0, "ident", self.text(span), span[0])
+
+    def select(self, fields: _Fields) -> Node:
+        one = dict(fields)
+        name = self.text(one.get(2))
+        return Node(0, "select", name, test_only=bool(one.get(3)), target=self.node(one[1]))
+
+    def call(self, fields: _Fields) -> Node:
+        node = Node(0, "call")
+        for at, value in fields:
+            if at == 1:
+                node.target = self.node(value)
+            elif at == 2:
+                node.name, node.name_at = self.text(value), value[0]
+            elif at == 3:
+                node.parts.append(self.node(value))
+        return node
+
+    def items(self, fields: _Fields) -> Node:
+        optional: set[int] = set()
+        for at, value in fields:
+            if at == 2:  # a packed list of indices
+                place, end = value
+                while place < end:
+                    index, place = self.varint(place)
+                    optional.add(index)
+        return Node(
+            0, "list", parts=[self.node(value) for at, value in fields if at == 1], optional=frozenset(optional)
+        )
+
+    def struct(self, fields: _Fields) -> Node:
+        node = Node(0, "map")
+        optional: set[int] = set()
+        for at, value in fields:
+            if at == 1 and value[1] > value[0]:
+                node.kind, node.name = "struct", self.text(value)
+        for index, value in enumerate(value for at, value in fields if at == 2):
+            entry = self.one(value)
+            if node.kind == "map":
+                node.parts.append(self.node(entry[3]))
+            node.parts.append(self.node(entry[4]))
+            if entry.get(5):
+                optional.add(index)
+        node.optional = frozenset(optional)
+        return node
+
+    def comprehension(self, fields: _Fields) -> Node:
+        one = dict(fields)
+        return Node(
+            0,
+            "comprehension",
+            parts=[self.node(one[at]) for at in (2, 4, 5, 6, 7)],
+            variables=(self.text(one.get(1)), self.text(one.get(8))),
+            accumulator=self.text(one.get(3)),
+        )
+
+
+@lru_cache(maxsize=1024)
+def _type(message: bytes) -> Type:
+    """The type in a message; expressions have few different ones."""
+    return _Reader(message).type_from((0, len(message)))
+
+
+def read(data: bytes) -> Checked:
+    """The tree of a serialized C(google.protobuf.Any) of a C(CheckedExpr) or C(ParsedExpr).
+
+    Raises ValueError for anything else.
+    """
+    return _Reader(data).checked()

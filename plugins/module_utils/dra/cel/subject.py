@@ -1,0 +1,142 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A device as selectors see it, and what of it an expression looks up."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..kube import quantity
+from ..kube.objects import ObjectView, Scalar
+from .errors import EvaluationError, Uncheckable
+from .expression import Node
+from .functions import DEFAULTED, SCALAR_FIELDS
+from .values import VERSION, CelValue, Values, quantity_value, tag_of, version_value
+
+#: What an expression looks up: the map, the domain, and the name in it, None where only the domain is asked for.
+Lookups = tuple[tuple[str, str, t.Optional[str]], ...]
+
+
+def lookups(root: Node) -> Lookups | None:
+    """The attributes and capacities that an expression looks up by constant names; None where it may see others."""
+    parents = {id(part): node for node in root.walk() for part in node.children()}
+    found = set()
+    for node in root.walk():
+        if node.kind != "ident" or "device" not in node.name or node.name in SCALAR_FIELDS:
+            continue
+        if node.name not in DEFAULTED:
+            return None
+        domain, above = _constant_key(node, parents)
+        if domain is None or above is None:
+            return None
+        name: str | None = None
+        if above.name != "@in":
+            looked_up = parents.get(id(above))
+            if looked_up is not None and looked_up.kind == "select":
+                name = looked_up.name
+            else:
+                name = _constant_key(above, parents)[0]
+            if name is None:
+                return None
+        found.add((node.name, domain, name))
+    return tuple(sorted(found, key=str))
+
+
+def _constant_key(node: Node, parents: t.Mapping[int, Node]) -> tuple[str | None, Node | None]:
+    """The constant text that a map is indexed by or searched for, and the call that does so; None for another use."""
+    call = parents.get(id(node))
+    if call is None or call.kind != "call" or call.name not in ("_[_]", "@in") or call.target or len(call.parts) != 2:
+        return None, None
+    of, key = call.parts if call.name == "_[_]" else reversed(call.parts)
+    if of is not node or key.kind != "literal" or key.literal != "string":
+        return None, None
+    return str(key.value), call
+
+
+#: What expressions with certain look-ups see of a device.
+Seen = tuple[t.Union[str, bool, None], ...]
+
+
+class Subject:
+    """A device as selectors see it, converted once for any number of them.
+
+    C(device) is an entry of C(spec.devices) of a v1 ResourceSlice: C(attributes) and C(capacity) by name, where a name
+    without a domain belongs to C(driver). It must not change afterwards.
+    """
+
+    def __init__(self, device: ObjectView, driver: str) -> None:
+        self.device = device
+        self.driver = driver
+        self.shared = bool(device.get("allowMultipleAllocations"))
+        self.versions = False
+        self.maps: dict[str, dict[str, Values]] = {}
+        self._seen: dict[Lookups, Seen] = {}
+
+    def convert(self) -> None:
+        """Raises EvaluationError or Uncheckable for values that the server or the engine refuses."""
+        if self.maps:
+            return
+        attributes: dict[str, Values] = {}
+        for name, attribute in (self.device.get("attributes") or {}).items():
+            domain, _unused, identifier = name.rpartition("/")
+            value = attribute_value(name, attribute)
+            self.versions = self.versions or tag_of(value) == VERSION
+            attributes.setdefault(domain or self.driver, {})[identifier] = value
+        capacity: dict[str, Values] = {}
+        for name, one in (self.device.get("capacity") or {}).items():
+            domain, _unused, identifier = name.rpartition("/")
+            capacity.setdefault(domain or self.driver, {})[identifier] = quantity_value(quantity.parse(one["value"]))
+        self.maps = {"device.attributes": attributes, "device.capacity": capacity}
+
+    def part(self, reads: Lookups) -> dict[str, dict[str, Values]]:
+        """What expressions with such look-ups see of the maps."""
+        part: dict[str, dict[str, Values]] = {which: {} for which in self.maps}
+        for which, domain, name in reads:
+            found = self.maps[which].get(domain)
+            if found is not None:
+                kept = part[which].setdefault(domain, {})
+                if name in found:
+                    kept[name] = found[name]
+        return part
+
+    def seen(self, reads: Lookups) -> Seen:
+        """A key that is the same for devices that expressions with such look-ups cannot tell apart."""
+        key = self._seen.get(reads)
+        if key is None:
+            values: list[str | bool | None] = [self.driver, self.shared, self.versions]
+            for which, domain, name in reads:
+                found = self.maps[which].get(domain)
+                if name is None:
+                    values.append(found is not None)
+                else:  # written out, as to Python 1 is true
+                    values.append(repr(found[name]) if found and name in found else None)
+            key = self._seen[reads] = tuple(values)
+        return key
+
+
+def attribute_value(name: str, attribute: ObjectView) -> CelValue:
+    """The value of a v1 DeviceAttribute. Raises EvaluationError for a version that is none, as the scheduler does."""
+    for kind in ("ints", "bools", "strings"):
+        if attribute.get(kind) is not None:
+            return [_whole_text(name, one) for one in attribute[kind]]
+    try:
+        if attribute.get("versions") is not None:
+            return [version_value(text) for text in attribute["versions"]]
+        for kind in ("int", "bool", "string"):
+            if attribute.get(kind) is not None:
+                return _whole_text(name, attribute[kind])
+        if attribute.get("version") is not None:
+            return version_value(attribute["version"])
+    except ValueError as error:
+        raise EvaluationError(f"attribute {name}: {error}") from error
+    raise EvaluationError(f"attribute {name}: unsupported attribute value")
+
+
+def _whole_text(name: str, value: Scalar) -> Scalar:
+    """The value, unless the engine's binding would cut it."""
+    if isinstance(value, str) and "\0" in value:
+        raise Uncheckable(f"cannot be evaluated offline: attribute {name} with a NUL character")
+    return value

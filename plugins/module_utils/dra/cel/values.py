@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Values that CEL has no type for: quantities and versions.
+
+To the engine each is a map with one entry, which equals another if the values do.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from fractions import Fraction
+
+from ..kube import quantity
+
+#: A quantity or version, by its tag.
+Tagged = dict[int, str]
+#: A value of an attribute or a capacity, as the engine takes it.
+CelValue = t.Union[bool, int, str, Tagged, t.Sequence[t.Union[bool, int, str, Tagged]]]
+Values = dict[str, CelValue]
+
+
+QUANTITY = 0
+
+
+VERSION = 1
+
+
+_INT64 = range(-(2**63), 2**63)
+
+
+_PART = r"(0|[1-9][0-9]*)"
+
+
+_SEMVER = re.compile(
+    rf"{_PART}\.{_PART}\.{_PART}(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
+)
+
+
+def quantity_value(value: Fraction) -> Tagged:
+    return {QUANTITY: str(value)}
+
+
+def read_quantity(text: str) -> Fraction:
+    if text != text.strip(" "):
+        raise quantity.QuantityError("spaces around a quantity")
+    return quantity.parse(text)
+
+
+def version_value(text: str, tolerant: bool = False) -> Tagged:
+    """A version without its build metadata, which no comparison looks at."""
+    if tolerant:
+        text = _normalized(text)
+    match = _SEMVER.fullmatch(text)
+    if not match or any(int(number) >= 2**64 for number in match.groups()[:3]):
+        raise ValueError(f"{text!r} is not a semantic version")
+    before = match[4]
+    if before and any(part.isdigit() and (len(part) > 1 and part[0] == "0") for part in before.split(".")):
+        raise ValueError(f"{text!r} has a number with a leading zero")
+    return {VERSION: ".".join(match.groups()[:3]) + (f"-{before}" if before else "")}
+
+
+def _normalized(text: str) -> str:
+    """What semver(text, true) reads: without a leading v and leading zeros, and with minor and patch."""
+    parts = (text[1:] if text.startswith("v") else text).split(".", 2)
+    for index, part in enumerate(parts):
+        if len(part) > 1:
+            short = part.lstrip("0")
+            parts[index] = short if short[:1] in tuple("0123456789") else f"0{short}"
+    if len(parts) < 3 and re.search(r"[+-]", parts[-1]):
+        raise ValueError("a short version cannot have a pre-release or build metadata")
+    return ".".join([*parts, "0", "0"][:3])
+
+
+def _precedence(version: str) -> tuple[tuple[int, ...], bool, list[tuple[int, int, str]]]:
+    """A key that orders versions as semver 2.0.0 does."""
+    numbers, _unused, before = version.partition("-")
+    parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in before.split(".")] if before else []
+    return tuple(int(number) for number in numbers.split(".")), not before, parts
+
+
+def tag_of(value: object) -> int | None:
+    """Which of the tagged kinds a value of the engine is."""
+    if isinstance(value, dict) and len(value) == 1:
+        for tag in (QUANTITY, VERSION):
+            if tag in value and isinstance(next(iter(value)), int):
+                return tag
+    return None
+
+
+def no_overload() -> ValueError:
+    return ValueError("no such overload")
+
+
+def _text_of(value: object, tag: int) -> str:
+    """The text of a tagged value. Raises ValueError for values of other kinds."""
+    if not isinstance(value, dict) or tag_of(value) != tag:
+        raise no_overload()
+    return str(value[tag])
+
+
+def as_fraction(value: object) -> Fraction:
+    return Fraction(_text_of(value, QUANTITY))
+
+
+def compare(left: object, right: object) -> int:
+    tag = tag_of(left)
+    if tag is None or tag != tag_of(right):
+        raise no_overload()
+    if tag == QUANTITY:
+        one, other = as_fraction(left), as_fraction(right)
+        return int(one > other) - int(one < other)
+    older, newer = (_precedence(_text_of(value, VERSION)) for value in (left, right))
+    return int(older > newer) - int(older < newer)
+
+
+def as_amount(value: object) -> Fraction:
+    return Fraction(value) if isinstance(value, int) and not isinstance(value, bool) else as_fraction(value)
+
+
+def as_integer(value: object) -> int:
+    number = as_fraction(value)
+    if number.denominator != 1 or number.numerator not in _INT64:
+        raise ValueError("cannot convert value to integer")
+    return number.numerator
+
+
+def is_integer(value: object) -> bool:
+    number = as_fraction(value)
+    return number.denominator == 1 and number.numerator in _INT64
+
+
+def version_part(index: int) -> t.Callable[[object], int]:
+    def get(value: object) -> int:
+        return int(_text_of(value, VERSION).partition("-")[0].split(".")[index])
+
+    return get
+
+
+def reads_without_error(read: t.Callable[..., object]) -> t.Callable[..., bool]:
+    def check(*arguments: object) -> bool:
+        try:
+            read(*arguments)
+        except ValueError:
+            return False
+        return True
+
+    return check
+
+
+def same(left: object, right: object) -> bool:
+    """Equality as cel-go has it: with a quantity or version on the left and another type on the right, it fails."""
+    tag = tag_of(left)
+    if tag is not None and tag != tag_of(right):
+        raise no_overload()
+    return _equal(left, right)
+
+
+def one_of(left: object, right: t.Iterable[object]) -> bool:
+    """Membership in a list of constants, of which cel-go makes a set; it has no hash for values of Kubernetes' own."""
+    if tag_of(left) is not None:
+        raise ValueError("hash of unhashable type")
+    return any(_equal(left, one) for one in right)
+
+
+def _equal(left: object, right: object) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return bool(left == right)

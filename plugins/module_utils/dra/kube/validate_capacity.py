@@ -1,0 +1,207 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The rules for capacities, counters and node resources of devices."""
+
+from __future__ import annotations
+
+import typing as t
+from fractions import Fraction
+
+from . import limits, quantity
+from .objects import Object
+from .validate_report import Report
+
+
+class CapacityRules(Report):
+    """What devices have an amount of."""
+
+    def _key_path(self, path: str, key: str) -> str:
+        """Where the server finds fault with the key of a map: 1.34 at the key, later releases at the map."""
+        return f"{path}[{key}]" if self._minor == 34 else path
+
+    def _capacity(self, capacity: Object, path: str, shared: bool) -> None:
+        policy, path = capacity.get("requestPolicy"), f"{path}.requestPolicy"
+        if policy is None:
+            return
+        if not shared:
+            self._add(path, "needs allowMultipleAllocations on the device", "forbidden")
+            return
+        value = quantity.parse(capacity.get("value", "0"))
+        values, span = policy.get("validValues", []), policy.get("validRange")
+        if values and span is not None:
+            self._add(path, "must not have both validValues and validRange", "exactly-one")
+        elif values or span is not None:
+            if "default" not in policy:
+                self._add(f"{path}.default", "is required with validValues or validRange", "required")
+            elif values:
+                self._valid_values(quantity.parse(policy["default"]), value, values, f"{path}.validValues")
+            else:
+                self._valid_range(quantity.parse(policy["default"]), value, span, f"{path}.validRange")
+
+    def _valid_values(self, default: Fraction, capacity: Fraction, texts: list[t.Any], path: str) -> None:
+        values = [quantity.parse(text) for text in texts]
+        for index, (value, following) in enumerate(zip(values, values[1:])):
+            if value > following:
+                self._add(f"{path}[{index + 1}]", "values must ascend", "order")
+        if self._within(values, limits.VALID_VALUES, path):
+            for index, value in enumerate(values):
+                if value > capacity:
+                    self._add(f"{path}[{index}]", f"{texts[index]} is more than the capacity", "value")
+            # Without fractional ranges the server takes 500m and 1 for the same value.
+            exact = self._on("DRAFractionalCapacityRange")
+            self._unique((value if exact else quantity.integer(value) for value in values), path)
+        if default not in values:
+            self._add(path, "the default must be one of the values", "value")
+
+    def _valid_range(self, default: Fraction, capacity: Fraction, span: Object, path: str) -> None:
+        if "min" not in span:
+            self._add(f"{path}.min", "is required", "required")
+            return
+        least = quantity.parse(span["min"])
+        most, step = (quantity.parse(span[name]) if name in span else None for name in ("max", "step"))
+        default_path = f"{path}.default" if self._minor >= 37 else ""
+        if least > capacity:
+            self._add(f"{path}.min", "is more than the capacity", "value")
+        if default < least:
+            self._add(default_path or f"{path}.min", "the default is less than min", "value")
+        if most is not None:
+            if least > most:
+                self._add(f"{path}.max", "is less than min", "value")
+            if most > capacity:
+                self._add(f"{path}.max", "is more than the capacity", "value")
+            if default > most:
+                self._add(default_path or f"{path}.max", "the default is more than max", "value")
+        named = {"default": default, "min": least, "max": most, "step": step}
+        self._range_steps({name: bound for name, bound in named.items() if bound is not None}, capacity, path)
+
+    def _range_steps(self, bounds: t.Mapping[str, Fraction], capacity: Fraction, path: str) -> None:  # noqa: C901
+        """Default and maximum of a range must be whole steps from its minimum."""
+        least, step = bounds["min"], bounds.get("step")
+        whole: t.Callable[[Fraction], int] = quantity.integer
+        fractional = self._on("DRAFractionalCapacityRange") and any(b.denominator > 1 for b in bounds.values())
+        if fractional:
+            whole = quantity.milli
+            unsafe = [name for name, bound in bounds.items() if Fraction(quantity.milli(bound), 1000) != bound]
+            for name in unsafe:
+                self._add(f"{path}.{name}", "must be a whole number of thousandths in 64 bits", "value")
+            if unsafe:
+                return
+        if step is None:
+            return
+        if self._minor >= 37 and step <= 0:
+            self._add(f"{path}.step", "must be more than zero", "value")
+            return
+        if least + step > capacity:
+            self._add(f"{path}.step", "one step from min is more than the capacity", "value")
+        if self._minor >= 37 and not fractional:
+            unsafe = [name for name, bound in bounds.items() if not 0 <= bound <= limits.INT64_MAX]
+            for name in unsafe:
+                self._add(f"{path}.{name}", "must be from 0 to 2^63-1", "value")
+            if unsafe:
+                return
+        stride = whole(step)
+        if stride == 0:
+            # Older servers divide by it and answer with an internal error, which refuses the object all the same.
+            self._add(f"{path}.step", "must be more than zero", "value")
+            return
+        for bound in (bounds[name] for name in ("default", "max") if name in bounds):
+            if (whole(bound) - whole(least)) % stride:
+                self._add(f"{path}.step", "default and max must be whole steps from min", "value")
+
+    def _counters(self, counters: Object, limit: int | None, path: str) -> None:
+        if not counters:
+            self._add(path, "is required", "required")
+        elif self._within(counters, limit, path, "counters"):
+            for name in counters:
+                self._name(name, limits.dns_label, self._key_path(path, name))
+
+    def _consumed(self, consumptions: list[Object], path: str) -> None:
+        if not self._within(consumptions, limits.at(limits.CONSUMED_SETS, self._minor), path, "counter sets"):
+            return
+        self._unique((consumption.get("counterSet", "") for consumption in consumptions), path, "counterSet")
+        for index, consumption in enumerate(consumptions):
+            where = f"{path}[{index}]"
+            name, groups = consumption.get("counterSet", ""), consumption.get("compatibilityGroups", [])
+            self._name(name, limits.dns_label if self._minor >= 35 else accept_any, f"{where}.counterSet")
+            limit = limits.at(limits.COUNTERS_PER_CONSUMPTION, self._minor)
+            self._counters(consumption.get("counters", {}), limit, f"{where}.counters")
+            if self._within(groups, limits.COMPATIBILITY_GROUPS, f"{where}.compatibilityGroups"):
+                self._unique(groups, f"{where}.compatibilityGroups")
+                for number, group in enumerate(groups):
+                    self._name(group, limits.dns_label, f"{where}.compatibilityGroups[{number}]")
+
+    def _counters_134(self, devices: list[Object], counter_sets: list[Object], path: str) -> None:
+        """1.34 had devices and the counters they consume in one slice, with limits over all of them."""
+        known = {counter_set.get("name", ""): counter_set.get("counters", {}) for counter_set in counter_sets}
+        if sum(map(len, known.values())) > limits.SHARED_COUNTERS_134:
+            self._add(f"{path}.sharedCounters", f"has more than {limits.SHARED_COUNTERS_134} counters", "too-many")
+        total = 0
+        for index, device in enumerate(devices):
+            where, own = f"{path}.devices[{index}]", 0
+            for number, consumption in enumerate(device.get("consumesCounters", [])):
+                name, counters = consumption.get("counterSet", ""), consumption.get("counters", {})
+                own += len(counters)
+                place = f"{where}.consumesCounters[{number}]"
+                if name not in known:
+                    self._add(f"{place}.counterSet", f"{name!r} is no shared counter set here", "unknown-reference")
+                for counter in counters:
+                    if name in known and counter not in known[name]:
+                        self._add(f"{place}.counters", f"{counter!r} is no counter of {name}", "unknown-reference")
+            if own > limits.COUNTERS_PER_DEVICE_134:
+                self._add(where, f"consumes more than {limits.COUNTERS_PER_DEVICE_134} counters", "too-many")
+            total += own
+        if total > limits.DEVICE_COUNTERS_PER_SLICE_134:
+            limit = limits.DEVICE_COUNTERS_PER_SLICE_134
+            self._add(f"{path}.devices", f"consume more than {limit} counters together", "too-many")
+
+    def _node_resources(self, device: Object, path: str) -> None:
+        capacities = device.get("capacity", {})
+        for name, mapping in device.get("nodeAllocatableResourceMappings", {}).items():
+            where = f"{path}.nodeAllocatableResourceMappings[{name}]"
+            if "/" in name and "kubernetes.io/" not in name:
+                self._add(where, "must be a resource of the node", "name")
+            if not mapping:
+                self._add(where, "must have allocationMultiplier or capacityKey", "exactly-one")
+            self._positive(mapping, "allocationMultiplier", where)
+            self._capacity_key(mapping, capacities, where)
+        for name, entry in device.get("nodeAllocatableResources", {}).items():
+            where = f"{path}.nodeAllocatableResources[{name}]"
+            if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
+                self._add(where, "must be a resource of the node: cpu, memory or hugepages", "name")
+            self._node_resource(entry, capacities, where)
+
+    def _node_resource(self, entry: Object, capacities: Object, where: str) -> None:
+        mapping, overhead = entry.get("mapping"), entry.get("overhead")
+        if mapping is None and overhead is None:
+            self._add(where, "must have mapping or overhead", "exactly-one")
+        if mapping is not None:
+            if ("capacityKey" in mapping) == ("deviceMultiplier" in mapping):
+                self._add(f"{where}.mapping", "must have one of capacityKey and deviceMultiplier", "exactly-one")
+            for one, other in (("capacityKey", "capacityMultiplier"), ("capacityMultiplier", "capacityKey")):
+                if one in mapping and other not in mapping:
+                    self._add(f"{where}.mapping.{other}", f"is required with {one}", "required")
+            self._capacity_key(mapping, capacities, f"{where}.mapping")
+            self._positive(mapping, "deviceMultiplier", f"{where}.mapping")
+            if "capacityKey" in mapping:
+                self._positive(mapping, "capacityMultiplier", f"{where}.mapping")
+        if overhead is not None:
+            if not overhead:
+                self._add(f"{where}.overhead", "must have perPod or perContainer", "exactly-one")
+            for part, amount in overhead.items():
+                if quantity.parse(amount) < 0:
+                    self._add(f"{where}.overhead.{part}", "must not be negative", "value")
+
+    def _capacity_key(self, mapping: Object, capacities: Object, path: str) -> None:
+        if "capacityKey" in mapping and mapping["capacityKey"] not in (set(capacities) - {""}):
+            self._add(f"{path}.capacityKey", "must be a capacity of the device", "unknown-reference")
+
+    def _positive(self, mapping: Object, name: str, path: str) -> None:
+        if name in mapping and quantity.parse(mapping[name]) <= 0:
+            self._add(f"{path}.{name}", "must be more than zero", "value")
+
+
+def accept_any(_name: str) -> str:
+    return ""

@@ -1,0 +1,173 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The rules for DeviceClasses, ResourceClaims and ResourceClaimTemplates."""
+
+from __future__ import annotations
+
+from . import limits, schema
+from .objects import Object
+from .validate_metadata import MetadataRules
+
+_MODES = ("All", "ExactCount")
+
+
+_OPERATORS = ("Equal", "Exists")
+
+
+class ClaimRules(MetadataRules):
+    """What users ask for: requests, constraints and configurations."""
+
+    def device_class(self, spec: Object, path: str) -> None:
+        self._selectors(spec.get("selectors", []), f"{path}.selectors")
+        configs = spec.get("config", [])
+        if self._within(configs, limits.CONFIGS, f"{path}.config"):
+            for index, config in enumerate(configs):
+                self._config(config, f"{path}.config[{index}]")
+        name = spec.get("extendedResourceName")
+        if name is not None:
+            wrong = limits.extended_resource_name(name)
+            if wrong:
+                self._add(f"{path}.extendedResourceName", f"{name!r} {wrong}", "name")
+
+    def template(self, spec: Object, path: str) -> None:
+        meta = spec.get("metadata", {})
+        self._labels(meta, f"{path}.metadata")
+        fields = schema.STRUCTS["ObjectMeta"]
+        for name, value in meta.items():
+            if name in ("labels", "annotations"):
+                continue
+            if value or fields[name].type[0] in "*[{":
+                self._add(f"{path}.metadata.{name}", "cannot be set in a template", "forbidden")
+        self.claim(spec.get("spec", {}), f"{path}.spec")
+
+    def claim(self, spec: Object, path: str) -> None:
+        devices, path = spec.get("devices", {}), f"{path}.devices"
+        requests = devices.get("requests", [])
+        names: dict[str, set[str]] = {}
+        for request in requests:
+            names[request.get("name", "")] = {sub.get("name", "") for sub in request.get("firstAvailable", [])}
+        constraints, configs = devices.get("constraints", []), devices.get("config", [])
+        used = constrained_attributes(constraints)
+        if self._within(requests, limits.REQUESTS, f"{path}.requests"):
+            self._unique((request.get("name", "") for request in requests), f"{path}.requests", "name")
+            for index, request in enumerate(requests):
+                self._request(request, f"{path}.requests[{index}]", used)
+        if self._within(constraints, limits.CONSTRAINTS, f"{path}.constraints"):
+            for index, constraint in enumerate(constraints):
+                self._constraint(constraint, f"{path}.constraints[{index}]", names)
+        if self._within(configs, limits.CONFIGS, f"{path}.config"):
+            for index, config in enumerate(configs):
+                self._references(config.get("requests", []), f"{path}.config[{index}].requests", names)
+                self._config(config, f"{path}.config[{index}]")
+
+    def _request(self, request: Object, path: str, used: dict[str, set[str]]) -> None:
+        name = request.get("name", "")
+        self._name(name, limits.dns_label, f"{path}.name")
+        exactly, alternatives = request.get("exactly"), request.get("firstAvailable", [])
+        if (exactly is not None) == bool(alternatives):
+            self._add(path, "must have exactly one of exactly and firstAvailable", "exactly-one")
+            if self._minor >= 35:
+                return
+        if exactly is not None:
+            self._device_request(exactly, f"{path}.exactly", name, used)
+        if not self._within(alternatives, limits.FIRST_AVAILABLE, f"{path}.firstAvailable"):
+            return
+        self._unique((sub.get("name", "") for sub in alternatives), f"{path}.firstAvailable", "name")
+        for index, sub in enumerate(alternatives):
+            where = f"{path}.firstAvailable[{index}]"
+            self._name(sub.get("name", ""), limits.dns_label, f"{where}.name")
+            self._device_request(sub, where, f"{name}/{sub.get('name', '')}", used)
+
+    def _device_request(self, request: Object, path: str, name: str, used: dict[str, set[str]]) -> None:
+        self._name(request.get("deviceClassName", ""), limits.dns_subdomain, f"{path}.deviceClassName")
+        self._selectors(request.get("selectors", []), f"{path}.selectors")
+        mode = request.get("allocationMode") or "ExactCount"
+        count = request.get("count", 0)
+        if mode not in _MODES:
+            self._one_of(mode, _MODES, f"{path}.allocationMode")
+        elif mode == "All" and count:
+            self._add(f"{path}.count", "must not be set where allocationMode is All", "forbidden")
+        elif mode == "ExactCount" and count < 0:
+            self._add(f"{path}.count", "must be more than zero", "value")
+        for index, toleration in enumerate(request.get("tolerations", [])):
+            self._toleration(toleration, f"{path}.tolerations[{index}]")
+        if "derivedAttributes" in request:
+            self._derived(request["derivedAttributes"], f"{path}.derivedAttributes", name, used)
+
+    def _derived(self, attributes: list[Object], path: str, name: str, used: dict[str, set[str]]) -> None:
+        if not self._within(attributes, limits.DERIVED_ATTRIBUTES, path):
+            return
+        self._unique((attribute.get("name", "") for attribute in attributes), path)
+        constrained = used.get("", set()) | used.get(name, set()) | used.get(name.split("/")[0], set())
+        for index, attribute in enumerate(attributes):
+            where = f"{path}[{index}]"
+            derived, expression = attribute.get("name", ""), attribute.get("expression", "")
+            if self._name(derived, self._fully_qualified, f"{where}.name") and derived not in constrained:
+                self._add(f"{where}.name", f"no constraint on this request uses {derived}", "unknown-reference")
+            if not expression.strip():
+                self._add(f"{where}.expression", "is required", "required")
+            elif limits.size(expression) > limits.CEL_BYTES:
+                self._add(f"{where}.expression", f"is longer than {limits.CEL_BYTES} bytes", "too-long")
+
+    def _toleration(self, toleration: Object, path: str) -> None:
+        if toleration.get("key"):
+            self._name(toleration["key"], limits.label_key, f"{path}.key")
+        operator, value = toleration.get("operator") or "Equal", toleration.get("value", "")
+        if operator not in _OPERATORS:
+            self._one_of(operator, _OPERATORS, f"{path}.operator")
+        elif operator == "Exists":
+            if value:
+                self._add(f"{path}.value", "must be empty where operator is Exists", "forbidden")
+        elif limits.label_value(value):
+            self._add(f"{path}.value", limits.label_value(value), "label")
+        if toleration.get("effect"):
+            self._one_of(toleration["effect"], limits.at(schema.EFFECTS, self._minor), f"{path}.effect")
+
+    def _references(self, requests: list[str], path: str, names: dict[str, set[str]]) -> None:
+        if not self._within(requests, limits.REQUESTS, path):
+            return
+        self._unique(requests, path)
+        for index, reference in enumerate(requests):
+            request, slash, sub = reference.partition("/")
+            if request not in names or (slash and sub not in names[request]):
+                self._add(f"{path}[{index}]", f"{reference!r} is no request of this claim", "unknown-reference")
+
+    def _constraint(self, constraint: Object, path: str, names: dict[str, set[str]]) -> None:
+        self._references(constraint.get("requests", []), f"{path}.requests", names)
+        match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
+        if match is None and distinct is None:
+            consumable = self._on("DRAConsumableCapacity")
+            wanted = "one of matchAttribute and distinctAttribute" if consumable else "matchAttribute"
+            self._add(path if consumable else f"{path}.matchAttribute", f"{wanted} is required", "required")
+        if match is not None:
+            self._name(match, self._fully_qualified, f"{path}.matchAttribute")
+        if distinct is not None and (match is None or self._minor >= 37):
+            self._name(distinct, self._fully_qualified, f"{path}.distinctAttribute")
+
+    def _config(self, config: Object, path: str) -> None:
+        opaque = config.get("opaque")
+        if opaque is None:
+            self._add(f"{path}.opaque", "is required", "required")
+            return
+        self._name(opaque.get("driver", ""), limits.driver_name, f"{path}.opaque.driver")
+        parameters, where = opaque.get("parameters"), f"{path}.opaque.parameters"
+        if parameters is None:
+            self._add(where, "is required", "required")
+        elif not isinstance(parameters, dict):
+            self._add(where, "must be an object", "type")
+        elif limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
+            self._add(where, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
+
+
+def constrained_attributes(constraints: list[Object]) -> dict[str, set[str]]:
+    """Attributes that constraints use, by the request they name; "" stands for all requests."""
+    used: dict[str, set[str]] = {}
+    for constraint in constraints:
+        attribute = constraint.get("matchAttribute", constraint.get("distinctAttribute"))
+        if attribute is not None:
+            for request in constraint.get("requests") or [""]:
+                used.setdefault(request, set()).add(attribute)
+    return used

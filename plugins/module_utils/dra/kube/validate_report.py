@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What the rules for DRA objects are made of: the problems so far, and the checks that many fields share."""
+
+from __future__ import annotations
+
+import typing as t
+
+from . import limits, versions
+from .objects import Object
+from .problems import Problem
+
+Check = t.Callable[[str], str]
+
+
+class CelEngine(t.Protocol):
+    """What M(validate) needs of C(cel.Engine)."""
+
+    def check(self, expression: str) -> list[str]:
+        """What is wrong with a CEL selector: syntax, types, cost."""
+
+
+class Report:
+    """The rules of one release; every method checks a decoded part of an object and adds to C(found)."""
+
+    def __init__(self, minor: int, gates: versions.Gates, cel: CelEngine | None, found: list[Problem]) -> None:
+        self._minor = minor
+        self._gates = gates
+        self._cel = cel
+        self._found = found
+
+    def _add(self, path: str, message: str, rule: str) -> None:
+        self._found.append(Problem(path, message, rule))
+
+    def _on(self, gate: str) -> bool:
+        return versions.enabled(gate, self._minor, self._gates)
+
+    def _name(self, name: str, check: Check, path: str, rule: str = "name") -> bool:
+        if not name:
+            self._add(path, "is required", "required")
+            return False
+        wrong = check(name)
+        if wrong:
+            self._add(path, f"{name!r} {wrong}" if len(name) < 80 else wrong, rule)
+        return not wrong
+
+    def _within(self, items: t.Sized, limit: int | None, path: str, what: str = "entries") -> bool:
+        if limit is not None and len(items) > limit:
+            self._add(path, f"has {len(items)} {what}, of which there may be {limit}", "too-many")
+            return False
+        return True
+
+    def _unique(self, keys: t.Iterable[t.Hashable], path: str, field: str = "") -> None:
+        """C(field) is what the keys are read from; only 1.34 has it in the path."""
+        seen = set()
+        for index, key in enumerate(keys):
+            if key in seen:
+                where = f"{path}[{index}]"
+                where = f"{where}.{field}" if field and self._minor == 34 else where
+                self._add(where, f"{key!r} is there twice", "duplicate")
+            seen.add(key)
+
+    def _one_of(self, value: str, allowed: t.Collection[str], path: str) -> None:
+        if not value:
+            self._add(path, "is required", "required")
+        elif value not in allowed:
+            self._add(path, f"{value!r} is none of {', '.join(sorted(allowed))}", "value")
+
+    def _fully_qualified(self, name: str) -> str:
+        return limits.fully_qualified_name(name, self._minor)
+
+    def _selectors(self, selectors: list[Object], path: str) -> None:
+        if not self._within(selectors, limits.SELECTORS, path):
+            return
+        for index, selector in enumerate(selectors):
+            cel = selector.get("cel")
+            if cel is None:
+                self._add(f"{path}[{index}].cel", "is required", "required")
+                continue
+            expression, where = cel.get("expression", ""), f"{path}[{index}].cel.expression"
+            if limits.size(expression) > limits.CEL_BYTES:
+                self._add(where, f"is longer than {limits.CEL_BYTES} bytes", "too-long")
+            elif not expression.strip():
+                self._add(where, "is required", "required")
+            elif self._cel is not None:
+                for wrong in self._cel.check(expression):
+                    self._add(where, wrong, "cel")

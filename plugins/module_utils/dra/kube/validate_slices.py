@@ -1,0 +1,215 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The rules for ResourceSlices and the devices in them."""
+
+from __future__ import annotations
+
+from . import limits, schema
+from .objects import Object
+from .validate_capacity import CapacityRules
+from .validate_taints import TaintRules
+
+_SELECTOR_OPERATORS = {"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"}
+
+
+class SliceRules(TaintRules, CapacityRules):
+    """What drivers publish: pools, nodes and devices."""
+
+    def resource_slice(self, spec: Object, path: str) -> None:
+        self._name(spec.get("driver", ""), limits.driver_name, f"{path}.driver")
+        pool = spec.get("pool", {})
+        self._name(pool.get("name", ""), limits.pool_name, f"{path}.pool.name")
+        if pool.get("resourceSliceCount", 0) <= 0:
+            self._add(f"{path}.pool.resourceSliceCount", "must be more than zero", "value")
+        if pool.get("generation", 0) < 0:
+            self._add(f"{path}.pool.generation", "must not be less than zero", "value")
+        self._nodes(spec, path, ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"), one_term=True)
+        devices, counters = spec.get("devices", []), spec.get("sharedCounters", [])
+        if self._minor >= 35 and "devices" in spec and "sharedCounters" in spec:
+            self._add(path, "must have only one of devices and sharedCounters", "exactly-one")
+        limit, what = limits.DEVICES, "devices"
+        if any(self._advanced(device) for device in devices):
+            limit, what = limits.at(limits.DEVICES_ADVANCED, self._minor), "devices, some with taints or counters"
+        if self._within(devices, limit, f"{path}.devices", what):
+            self._unique((device.get("name", "") for device in devices), f"{path}.devices", "name")
+            per_device = spec.get("perDeviceNodeSelection", False)
+            for index, device in enumerate(devices):
+                self._device(device, f"{path}.devices[{index}]", per_device)
+        if self._within(counters, limits.at(limits.COUNTER_SETS, self._minor), f"{path}.sharedCounters"):
+            self._unique((counter_set.get("name", "") for counter_set in counters), f"{path}.sharedCounters", "name")
+            for index, counter_set in enumerate(counters):
+                where = f"{path}.sharedCounters[{index}]"
+                self._name(counter_set.get("name", ""), limits.dns_label, f"{where}.name")
+                limit_each = limits.at(limits.COUNTERS_PER_SET, self._minor)
+                self._counters(counter_set.get("counters", {}), limit_each, f"{where}.counters")
+        if self._minor == 34:
+            self._counters_134(devices, counters, path)
+        self._partition_type(spec, devices, path)
+        self._skipped(spec.get("skipNodeOperations", []), f"{path}.skipNodeOperations")
+
+    def _advanced(self, device: Object) -> bool:
+        if device.get("taints") or device.get("consumesCounters"):
+            return True
+        return self._minor >= 36 and any(
+            name in attribute
+            for attribute in device.get("attributes", {}).values()
+            for name in ("ints", "bools", "strings", "versions")
+        )
+
+    def _nodes(self, holder: Object, path: str, ways: tuple[str, ...], one_term: bool) -> None:
+        given = 0
+        for way in ways:
+            value = holder.get(way)
+            if value is None:
+                continue
+            where = f"{path}.{way}"
+            if way == "nodeSelector":
+                given += 1
+                self._node_selector(value, where, one_term)
+            elif value:
+                given += 1
+                if way == "nodeName":
+                    self._name(value, limits.dns_subdomain, where)
+            else:
+                self._add(where, "must be left out or say something", "value")
+        if given != 1:
+            self._add(path, f"must have exactly one of {', '.join(ways)}", "exactly-one")
+
+    def _node_selector(self, selector: Object, path: str, one_term: bool) -> None:
+        terms, path = selector.get("nodeSelectorTerms", []), f"{path}.nodeSelectorTerms"
+        if not terms:
+            self._add(path, "is required", "required")
+        elif one_term and len(terms) != 1:
+            self._add(path, "must have exactly one term", "exactly-one")
+        for index, term in enumerate(terms):
+            for number, wanted in enumerate(term.get("matchExpressions", [])):
+                self._match_label(wanted, f"{path}[{index}].matchExpressions[{number}]")
+            for number, wanted in enumerate(term.get("matchFields", [])):
+                self._match_field(wanted, f"{path}[{index}].matchFields[{number}]")
+
+    def _match_label(self, wanted: Object, path: str) -> None:
+        operator, values = wanted.get("operator", ""), wanted.get("values", [])
+        if operator not in _SELECTOR_OPERATORS:
+            self._one_of(operator, _SELECTOR_OPERATORS, f"{path}.operator")
+        elif operator in ("In", "NotIn") and not values:
+            self._add(f"{path}.values", f"is required where operator is {operator}", "required")
+        elif operator in ("Exists", "DoesNotExist") and values:
+            self._add(f"{path}.values", f"must be empty where operator is {operator}", "forbidden")
+        elif operator in ("Gt", "Lt") and len(values) != 1:
+            self._add(f"{path}.values", f"must be one value where operator is {operator}", "required")
+        self._name(wanted.get("key", ""), limits.label_key, f"{path}.key")
+        for index, value in enumerate(values):
+            wrong = limits.label_value(value)
+            if wrong:
+                self._add(f"{path}.values[{index}]", wrong, "label")
+
+    def _match_field(self, wanted: Object, path: str) -> None:
+        operator, values = wanted.get("operator", ""), wanted.get("values", [])
+        if operator not in ("In", "NotIn"):
+            self._one_of(operator, ("In", "NotIn"), f"{path}.operator")
+        elif len(values) != 1:
+            self._add(f"{path}.values", "must be one value", "required")
+        if wanted.get("key", "") != "metadata.name":
+            self._add(f"{path}.key", "must be metadata.name", "value")
+            return
+        for index, value in enumerate(values):
+            self._name(value, limits.dns_subdomain, f"{path}.values[{index}]")
+
+    def _device(self, device: Object, path: str, per_device: bool) -> None:
+        self._name(device.get("name", ""), limits.dns_label, f"{path}.name")
+        attributes, capacities = device.get("attributes", {}), device.get("capacity", {})
+        if len(attributes) + len(capacities) > limits.ATTRIBUTES_AND_CAPACITIES:
+            count = len(attributes) + len(capacities)
+            self._add(path, f"has {count} attributes and capacities, of {limits.ATTRIBUTES_AND_CAPACITIES}", "too-many")
+        values = sum(value_count(attribute) for attribute in attributes.values()) if self._minor >= 36 else 0
+        if values > limits.ATTRIBUTE_VALUES:
+            self._add(path, f"has {values} attribute values, of {limits.ATTRIBUTE_VALUES} allowed", "too-many")
+        for name, attribute in attributes.items():
+            self._qualified(name, f"{path}.attributes")
+            self._attribute(attribute, f"{path}.attributes[{name}]")
+        for name, capacity in capacities.items():
+            self._qualified(name, f"{path}.capacity")
+            self._capacity(capacity, f"{path}.capacity[{name}]", device.get("allowMultipleAllocations", False))
+        taints = device.get("taints", [])
+        if self._within(taints, limits.at(limits.TAINTS, self._minor), f"{path}.taints"):
+            for index, taint in enumerate(taints):
+                self._taint(taint, f"{path}.taints[{index}]")
+        self._consumed(device.get("consumesCounters", []), f"{path}.consumesCounters")
+        ways = ("nodeName", "nodeSelector", "allNodes")
+        if per_device:
+            self._nodes(device, path, ways, one_term=False)
+        elif any(way in device for way in ways):
+            self._add(path, f"{', '.join(ways)} need perDeviceNodeSelection in the slice", "forbidden")
+        self._binding(device, path)
+        self._node_resources(device, path)
+
+    def _qualified(self, name: str, path: str) -> None:
+        wrong = limits.qualified_name(name)
+        if wrong:
+            self._add(self._key_path(path, name), f"{name!r} {wrong}", "name")
+
+    def _attribute(self, attribute: Object, path: str) -> None:
+        if len(attribute) != 1:
+            self._add(path, "must have exactly one value", "exactly-one")
+        for name, value in attribute.items():
+            where = f"{path}.{name}"
+            if isinstance(value, list) and not value:
+                self._add(where, "must not be empty", "value")
+            for index, text in enumerate(value if isinstance(value, list) else [value]):
+                if not isinstance(text, str):
+                    continue
+                place = f"{where}[{index}]" if isinstance(value, list) else where
+                if name.startswith("version") and limits.semver(text):
+                    self._add(place, f"{text!r} {limits.semver(text)}", "version")
+                if limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
+                    self._add(place, f"is longer than {limits.ATTRIBUTE_VALUE_BYTES} bytes", "too-long")
+
+    def _binding(self, device: Object, path: str) -> None:
+        wanted, failed = device.get("bindingConditions", []), device.get("bindingFailureConditions", [])
+        for name, conditions, limit in (
+            ("bindingConditions", wanted, limits.BINDING_CONDITIONS),
+            ("bindingFailureConditions", failed, limits.BINDING_FAILURE_CONDITIONS),
+        ):
+            where = f"{path}.{name}"
+            if self._within(conditions, limit, where):
+                for index, condition in enumerate(conditions):
+                    self._name(condition, limits.label_key, f"{where}[{index}]")
+            self._unique(conditions, where)
+        for index, condition in enumerate(failed):
+            if condition in wanted:
+                self._add(f"{path}.bindingFailureConditions[{index}]", "is a binding condition as well", "duplicate")
+        if bool(wanted) != bool(failed):
+            missing = "bindingFailureConditions" if wanted else "bindingConditions"
+            self._add(f"{path}.{missing}", "is required: both kinds of condition go together", "required")
+
+    def _partition_type(self, spec: Object, devices: list[Object], path: str) -> None:
+        name = spec.get("partitionTypeAttribute")
+        if name is None:
+            return
+        where = f"{path}.partitionTypeAttribute"
+        if not any(device.get("consumesCounters") for device in devices):
+            self._add(where, "needs devices that consume counters", "forbidden")
+        if not self._name(name, self._fully_qualified, where):
+            return
+        domain = f"{spec.get('driver', '')}/"
+        bare = name[len(domain) :] if name.startswith(domain) else ""
+        for index, device in enumerate(devices):
+            attributes = device.get("attributes", {})
+            attribute = attributes.get(name, attributes.get(bare) if bare else None)
+            if device.get("consumesCounters") and "string" not in (attribute or {}):
+                self._add(f"{path}.devices[{index}].attributes[{name}]", "must be there, as a string", "required")
+
+    def _skipped(self, operations: list[str], path: str) -> None:
+        self._unique(operations, path)
+        for index, operation in enumerate(operations):
+            self._one_of(operation, schema.SKIPPABLE, f"{path}[{index}]")
+        if "NodePrepareResources" in operations and not {"NodeUnprepareResources", "*"} & set(operations):
+            self._add(path, "NodePrepareResources needs NodeUnprepareResources as well", "value")
+
+
+def value_count(attribute: Object) -> int:
+    """How many values an attribute counts for: the length of its lists, else one."""
+    return sum(len(value) for value in attribute.values() if isinstance(value, list)) or 1

@@ -1,0 +1,38 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The rules for DeviceTaintRules, and for taints of devices."""
+
+from __future__ import annotations
+
+from . import limits, schema
+from .objects import Object
+from .validate_metadata import MetadataRules
+from .validate_report import Check
+
+
+class TaintRules(MetadataRules):
+    """Taints, and the devices that they are for."""
+
+    def taint_rule(self, spec: Object, path: str) -> None:
+        selector, where = spec.get("deviceSelector", {}), f"{path}.deviceSelector"
+        checks: dict[str, Check] = {
+            "driver": limits.driver_name,
+            "pool": limits.pool_name,
+            "device": limits.dns_label,
+            "deviceClassName": limits.dns_subdomain,
+        }
+        for name, check in checks.items():
+            if name in selector:
+                self._name(selector[name], check, f"{where}.{name}")
+        self._selectors(selector.get("selectors", []), f"{where}.selectors")
+        self._taint(spec.get("taint", {}), f"{path}.taint")
+
+    def _taint(self, taint: Object, path: str) -> None:
+        self._name(taint.get("key", ""), limits.label_key, f"{path}.key")
+        wrong = limits.label_value(taint.get("value", ""))
+        if wrong:
+            self._add(f"{path}.value", wrong, "label")
+        self._one_of(taint.get("effect", ""), limits.at(schema.EFFECTS, self._minor), f"{path}.effect")
