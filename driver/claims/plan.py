@@ -10,6 +10,7 @@ the field: a claim is written by others, and only some of it was checked at admi
 
 from __future__ import annotations
 
+import json
 import re
 import typing as t
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ _HEAD = ("apiVersion", "kind")
 CONFIG_BYTES = 128 * 1024
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"
+#: Configurations that were found right, as JSON: the pods of one template bring the same one again and again.
+_right: dict[str, None] = {}
+_REMEMBERED = 256
 _SHARE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _T = t.TypeVar("_T")
 
@@ -336,11 +340,23 @@ def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
             size += limits.opaque_size(config.fields)
             if size > CONFIG_BYTES:
                 raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
-            problems += interface_config.validate(config.fields, config.path)
+            problems += _mistakes(config)
         if len(problems) > interface_config.MISTAKES:
             break
     if problems:
         raise refusal(problems)
+
+
+def _mistakes(config: _Config) -> list[Problem]:
+    content = json.dumps(config.fields)
+    if content in _right:
+        return []
+    found = interface_config.validate(config.fields, config.path)
+    if not found:
+        while len(_right) >= _REMEMBERED:
+            _right.clear()  # at once, as other threads do the same
+        _right[content] = None
+    return found
 
 
 def _check_shared(results: list[_Result], configs: list[_Config]) -> None:

@@ -60,6 +60,7 @@ class Inventory:
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
         self._rule = Rule(remember=True)
+        self._looking = threading.Lock()
         #: Addresses of the node as Kubernetes has them, and of the API server: what they are on is never published.
         self.node_addresses: tuple[Address, ...] = ()
         self.api_addresses: tuple[Address, ...] = ()
@@ -146,6 +147,24 @@ class Inventory:
                 kept = {**self.burdened(interfaces), **reasons}
                 found[name] = next((kept[one] for one in interfaces if one in kept), "")
         return {name: reason for name, reason in found.items() if reason}
+
+    def look_ahead(self) -> None:
+        """Begin to ask the kernel what M(needed) will, while the caller waits for something else. Never blocks."""
+        if self._root != "/" or not self._looking.acquire(blocking=False):
+            return
+
+        def look() -> None:
+            try:
+                self.carried(_SESSIONS_FOR)
+            except (OSError, DriverError):
+                pass  # whoever needs the answer asks again, and is told
+            finally:
+                self._looking.release()
+
+        try:
+            threading.Thread(target=look, name="look-ahead", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._looking.release()
 
     def burdened(self, interfaces: t.Sequence[str]) -> dict[str, str]:
         """Those of the interfaces that somebody set something on which a claim would lose, by name, with the reason.

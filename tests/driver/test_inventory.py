@@ -424,6 +424,29 @@ def test_many_routes_take_no_time() -> None:
     assert found[2] < 50 * found[1] / 4, "the routes are read each time"
 
 
+@needs_namespaces
+def test_a_look_ahead_answers_the_one_who_asks_next() -> None:
+    """And nobody who asks when an address has changed since."""
+    found = in_namespace(
+        """
+        import threading
+        subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
+        node = inventory()
+        for _unused in range(20):
+            node.look_ahead()
+        for thread in threading.enumerate():
+            if thread.name == "look-ahead":
+                thread.join()
+        ahead = node.carried(60.0)
+        again = node.carried(60.0)
+        subprocess.run("ip route del default".split(), check=True)
+        node.look_ahead()
+        print(json.dumps([dict(ahead), ahead is again, dict(node.carried(60.0)), node.needed(["net-nic1"])]))
+        """
+    )
+    assert found == [{"nic1": "it carries the default route"}, True, {}, {}]
+
+
 def test_settings_are_asked_each_time(sriov: Path) -> None:
     current = [Settings()]
     node = Inventory(lambda: current[0], lambda: (), str(sriov))

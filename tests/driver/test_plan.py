@@ -138,6 +138,23 @@ def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
     assert record.devices[0].config["mtu"] == 9000 and record.devices[0].config["name"] == "class"
 
 
+def test_a_configuration_that_was_right_makes_no_other_one_right() -> None:
+    for fields, right in (
+        ({"gsoMaxSize": 1400, "mtu": 1500}, True),
+        ({"mtu": 1500}, True),
+        ({"mtu": "1500"}, False),
+        ({"mtu": 1500, "more": 1}, False),
+        ({"mtu": True}, False),
+        ({"mtu": 1500}, True),
+        ({"mtu": "1500"}, False),
+    ):
+        of = claim([result("nic", PF)], [config(fields)])
+        if right:
+            assert made(of).devices[0].config == fields
+        else:
+            refused(of, "spec.devices.config[0]")
+
+
 def test_what_a_class_sets_holds() -> None:
     """Who a tenant is on the wire is the site's to say."""
     safe = {"vlan": 100, "trust": False, "spoofchk": True, "mac": "02:00:00:00:00:01"}

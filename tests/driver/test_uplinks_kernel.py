@@ -81,11 +81,16 @@ def test_an_old_answer_is_as_old_as_allowed_and_never_of_other_routes() -> None:
     assert rule.now().by_name == {"nic1": f"{LEADS} 192.0.1.9"}
     run("ip route add default via 192.0.0.9")
     assert rule.now(at_most=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+    # other addresses do not make the open connections any older
+    connection("192.0.2.1", 22, "192.0.2.9")
+    run("ip addr add 192.0.9.1/24 dev nic0")
+    assert rule.now(at_most=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
     # who asks for something else gets another answer
     way = Way(None, ipaddress.ip_address("192.0.3.9"), "", "the API server is reached over it")
     assert rule.now([way], at_most=HOUR).by_name["nic3"] == "the API server is reached over it"
     rule.close()
-    assert rule.now().by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+    both = {"nic1": f"{LEADS} 192.0.1.9", "nic2": f"{LEADS} 192.0.2.9"}
+    assert rule.now().by_name == {"nic0": DEFAULT, **both}
 
 
 @on_a_node

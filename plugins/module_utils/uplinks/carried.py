@@ -61,6 +61,19 @@ class Carried:
 
 
 @dataclass
+class _Sockets:
+    """Open connections, as they were at a time: those of SSH, each with whether its other end has logged in for sure,
+    and those of storage. C(asked) are the ports that were named; what could not be read stands beside each."""
+
+    at: float
+    asked: frozenset[int]
+    ssh: list[tuple[sockets.Socket, bool]]
+    ssh_unread: list[str]
+    storage: list[sockets.Socket]
+    storage_unread: list[str]
+
+
+@dataclass
 class _Tables:
     """What the kernel has, until it says that something has changed."""
 
@@ -85,6 +98,7 @@ class Rule:
         self._clients: dict[tuple[Address, Address], None] = {}
         self._tables: _Tables | None = None
         self._files: tuple[float, tuple[list[storage.End], list[str]]] = (0.0, ([], []))
+        self._sockets: _Sockets | None = None
         self._last: tuple[float, object, Carried] | None = None
 
     def now(
@@ -98,8 +112,8 @@ class Rule:
 
         C(default_routes) says which of them count: C(all), those of the C(main) table, or the C(best) of those. The
         best ones are those with the lowest metric, IPv6 counting where IPv4 has none. C(ssh_ports) are ports of SSH
-        servers beside those that are found. An answer may be C(at_most) this old, in seconds, as long as links,
-        addresses and routes are as they were: those who ask together wait for one answer.
+        servers beside those that are found. What is told of open connections may be C(at_most) this old, in seconds;
+        links, addresses and routes are those of now: those who ask together wait for one answer.
         """
         asked = (tuple(paths), default_routes, frozenset(ssh_ports))
         with self._lock:
@@ -111,7 +125,7 @@ class Rule:
             if self._last and self._last[1] == asked and began - self._last[0] <= at_most:
                 return self._last[2]
             with netlink.Connection() as kernel:
-                found = self._read(kernel, paths, default_routes, ssh_ports, at_most > 0)
+                found = self._read(kernel, paths, default_routes, ssh_ports, at_most)
             self._last = (began, asked, found)
             return found
 
@@ -120,7 +134,7 @@ class Rule:
         with self._lock:
             if self._watch:
                 self._watch.close()
-            self._watch = self._tables = self._last = None
+            self._watch = self._tables = self._sockets = self._last = None
 
     def _read(
         self,
@@ -128,7 +142,7 @@ class Rule:
         paths: t.Sequence[Path],
         default_routes: str,
         ssh_ports: t.Collection[int],
-        aged: bool,
+        at_most: float,
     ) -> Carried:
         tables = self._tables
         known = Routes(kernel)
@@ -136,8 +150,9 @@ class Rule:
             stack = Stack(links.listed(kernel), f"{self._root}/sys")
             tables = self._tables = _Tables(stack, routes.owners(kernel), known.defaults())
         needed = _by_default(tables.defaults, default_routes)
-        unread: list[str] = []
-        for path in (*self._sessions(tables, known, ssh_ports, unread), *paths, *self._storage(aged, unread)):
+        now = self._connections(frozenset(ssh_ports), at_most)
+        unread = list(now.ssh_unread)
+        for path in (*self._sessions(tables, known, now), *paths, *self._storage(now, at_most > 0, unread)):
             for index, why in _on(path, tables, known):
                 needed.setdefault(index, why)
         for interface, why in self._bound_storage():
@@ -150,19 +165,34 @@ class Rule:
         found = _Spread(kernel, tables.stack, known).all_of(needed)
         return Carried(found, {tables.stack.links[index].name: why for index, why in found.items()})
 
-    def _sessions(self, tables: _Tables, known: Routes, ssh_ports: t.Collection[int], unread: list[str]) -> list[Path]:
+    def _connections(self, ssh_ports: frozenset[int], at_most: float) -> _Sockets:
+        """The open connections, at most so old: on a node where pods start, addresses change much more often."""
+        began, had = time.monotonic(), self._sockets
+        if had and had.asked == ssh_ports and at_most > 0 and began - had.at <= at_most:
+            return had
+        proc = f"{self._root}/proc"
+        found = self._sockets = _Sockets(began, ssh_ports, [], [], [], [])
+        try:
+            ports = sorted(self._ssh.ports(found.ssh_unread) | ssh_ports)
+            open_now = sockets.established([(port, port) for port in ports], (), proc)
+            found.ssh = self._ssh.sessions(open_now)
+        except OSError as error:
+            found.ssh_unread.append(f"the open TCP connections ({error.strerror or error})")
+        ranges = [(low, high) for low, high, _what in storage.PORTS]
+        try:
+            found.storage = sockets.established(ranges, ranges, proc)
+        except OSError as error:
+            found.storage_unread.append(f"the open TCP connections ({error.strerror or error})")
+        return found
+
+    def _sessions(self, tables: _Tables, known: Routes, now: _Sockets) -> list[Path]:
         """Of SSH, with those of clients that were here before."""
         found: dict[tuple[Address, Address], Path] = {}
         sure: dict[tuple[Address, Address], None] = {}
-        try:
-            ports = sorted(self._ssh.ports(unread) | set(ssh_ports))
-            open_now = sockets.established([(port, port) for port in ports], (), f"{self._root}/proc")
-            for one, logged_in in self._ssh.sessions(open_now):
-                found.setdefault((one.own, one.far), _of_socket(one, ssh_session(one.own, one.far)))
-                if logged_in:
-                    sure[(one.own, one.far)] = None
-        except OSError as error:
-            unread.append(f"the open TCP connections ({error.strerror or error})")
+        for one, logged_in in now.ssh:
+            found.setdefault((one.own, one.far), _of_socket(one, ssh_session(one.own, one.far)))
+            if logged_in:
+                sure[(one.own, one.far)] = None
         here = {own for own in {pair[0] for pair in self._clients} if own in tables.owners or known.holders(own)}
         for pair in self._clients:
             if pair[0] in here:
@@ -174,22 +204,17 @@ class Rule:
             self._clients = {pair: None for pair in sure if pair in kept_pairs}
         return kept
 
-    def _storage(self, aged: bool, unread: list[str]) -> list[Path]:
-        """Of storage that this node uses, and of what it serves to others."""
+    def _storage(self, now: _Sockets, aged: bool, unread: list[str]) -> list[Path]:
+        """Of storage that this node uses, and of what it serves to others. What could not be read is added to
+        C(unread)."""
         used: dict[Path, None] = {}
         served: dict[Path, None] = {}
         began = time.monotonic()
         if not aged or began - self._files[0] > _FILES_FOR:
             self._files = (began, storage.ends(self._root))
         ends, problems = self._files[1]
-        unread += problems
-        ranges = [(low, high) for low, high, _what in storage.PORTS]
-        found: list[sockets.Socket] = []
-        try:
-            found = sockets.established(ranges, ranges, f"{self._root}/proc")
-        except OSError as error:
-            unread.append(f"the open TCP connections ({error.strerror or error})")
-        for one, what in _by_port(found, any(end.what == storage.CEPH for end in ends)):
+        unread += [*problems, *now.storage_unread]
+        for one, what in _by_port(now.storage, any(end.what == storage.CEPH for end in ends)):
             if storage.service(one.far_port):
                 used[_of_socket(one, _storage_session(what, one.own, one.far, "to", "server"))] = None
             else:
