@@ -70,7 +70,9 @@ class Daemon:
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         busy, holds = self.service.pace.busy, self.service.holds
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
-        self.service.released = self.publisher.wake
+        self.service.released = self.publisher.wake_at_leisure
+        self.service.spoiled = self.publisher.wake
+        self.status.busy = busy
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
         self.early = Early(self.service, self.metrics)

@@ -29,6 +29,8 @@ RDMA_READY = "RDMAReady"
 
 #: Seconds between a change and its request: attach follows prepare so soon that one request tells of both.
 SETTLE = 0.5
+#: Seconds for which the word that all is well waits while other pods start or end, and between two looks at that.
+BUSY_SECONDS, BUSY_STEP = 5.0, 0.1
 #: Answers of a server that is busy or starts, or of one whose token is about to be renewed.
 _PASSING = (401, 409, 429, 500, 502, 503, 504)
 #: Claims that are known to be refused.
@@ -129,6 +131,7 @@ class _Waiting:
     claim: ClaimRef
     devices: list[Object] = field(default_factory=list)
     due: float = 0.0
+    latest: float = 0.0
     done: t.Callable[[], None] | None = None
     pause: float = _FIRST_PAUSE
 
@@ -136,6 +139,8 @@ class _Waiting:
 class Writer:
     """Writes the status of claims, the last word of each; while the API server does not answer it tries again.
 
+    C(busy) says whether pods start or end: no pod waits for a status, and each takes time of the API server and of all
+    who watch claims.
     What it has not written when the process ends is said anew at the next start, from the records.
     """
 
@@ -146,6 +151,7 @@ class Writer:
         reporter: events.Reporter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
+        self.busy: t.Callable[[], bool] = lambda: False
         self._cluster = cluster
         self._reporter = reporter
         self._metrics = metrics
@@ -164,15 +170,17 @@ class Writer:
         devices: list[Object],
         done: t.Callable[[], None] | None = None,
         settle: float | None = None,
+        urgent: bool = False,
     ) -> None:
         """Let the claim's status say this of our devices; nothing clears it. Never blocks, never raises. C(settle) is
-        how many seconds to wait for a later word.
+        how many seconds to wait for a later word; what is C(urgent) does not wait for pods that start or end.
 
         C(done) is called in the writer's thread when that is so, or can never be.
         """
         with self._changed:
             due = time.monotonic() + (self._settle if settle is None else settle)
-            self._waiting[claim.uid] = _Waiting(claim, devices, due, done)
+            latest = due if urgent else due + BUSY_SECONDS
+            self._waiting[claim.uid] = _Waiting(claim, devices, due, latest, done)
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -184,7 +192,7 @@ class Writer:
         """Write what waits, as far as the time allows, and end."""
         with self._changed:
             for waiting in self._waiting.values():
-                waiting.due = 0.0
+                waiting.due = waiting.latest = 0.0
             self._changed.notify_all()
         self.wait(timeout)
         with self._changed:
@@ -199,15 +207,12 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._stopping:
-                    due = min((waiting.due for waiting in self._waiting.values()), default=None)
-                    left = None if due is None else due - time.monotonic()
-                    if left is not None and left <= 0:
-                        break
+                uid, left = self._next()
+                while not uid and not self._stopping:
                     self._changed.wait(left)
+                    uid, left = self._next()
                 if self._stopping:
                     return
-                uid = min(self._waiting, key=lambda key: self._waiting[key].due)
                 waiting = self._waiting.pop(uid)
                 self._busy = True
             again = self._write(waiting)
@@ -223,6 +228,16 @@ class Writer:
                     waiting.pause = min(waiting.pause * 2, _LONGEST_PAUSE)
                     self._waiting[uid] = waiting
                 self._changed.notify_all()
+
+    def _next(self) -> tuple[str, float | None]:
+        """The claim whose status is to be written now; else nothing, and after how many seconds to look again."""
+        now = time.monotonic()
+        due = {uid: waiting for uid, waiting in self._waiting.items() if waiting.due <= now}
+        if not due:
+            return "", min((waiting.due - now for waiting in self._waiting.values()), default=None)
+        if self.busy():
+            due = {uid: waiting for uid, waiting in due.items() if waiting.latest <= now}
+        return min(due, key=lambda uid: due[uid].due, default=""), BUSY_STEP
 
     def _write(self, waiting: _Waiting) -> bool:
         """Whether it has to be tried again."""

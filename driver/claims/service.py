@@ -73,6 +73,8 @@ class Inventory(t.Protocol):
 
     def needed(self, names: t.Iterable[str]) -> dict[str, str]: ...
 
+    def look_ahead(self) -> None: ...
+
     @property
     def publication(self) -> publish.Publication: ...
 
@@ -116,6 +118,8 @@ class Service:
         self.pace = Pace()
         #: Called with a reason when devices were taken back for good: they are published again as they are now.
         self.released: t.Callable[[str], None] = lambda reason: None
+        #: The same of a device that is kept from everybody, which others are to know soon.
+        self.spoiled: t.Callable[[str], None] = lambda reason: None
         # a renewed lease is written down where nobody works on its claim: waiting could wait for who waits for it
         self._quick = Locks(self.locks.folder, 0.0)
         #: By claim and device: what is wrong with those that pods have.
@@ -440,6 +444,7 @@ class Service:
             device.leases = []
 
     def _prepare(self, reference: ClaimRef) -> list[PreparedDevice]:
+        self.inventory.look_ahead()
         claim = self.cluster.claim(reference.namespace, reference.name)
         if claim is None:
             raise Refused(f"claim {reference} does not exist")
@@ -556,7 +561,8 @@ class Service:
         said = claim_status.devices(record, failure, self._ailing.get(record.uid))
         # prepared is the last word only where the pod's containers are long in coming
         settle = PREPARED_SETTLE if record.phase == PREPARED and record.held and not failure else None
-        self.status.put(_reference(record), said, settle=settle)
+        ailing = bool(failure or self._ailing.get(record.uid))
+        self.status.put(_reference(record), said, settle=settle, urgent=ailing)
 
     def _untell(self, claim: ClaimRef) -> None:
         """Have nothing of us in the claim's status."""
@@ -766,6 +772,7 @@ class Service:
             kept = self.unclean.settle(device.device, device.known, device.host, outcome)
             if kept:
                 says = f"{device.device} is given to nobody until it is as it was: {kept}"
+                self.spoiled(f"{device.device} is not as it was")
                 log.error("%s", says, extra={"device": device.device})
                 return says
         return ""

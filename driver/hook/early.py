@@ -34,8 +34,9 @@ from ..base.metrics import ATTACH, Metrics
 log = logging.getLogger(__name__)
 
 FOLDER = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
-#: Attaches at once; of more pods the hooks ask.
-WORKERS = 16
+#: Pods that are looked at; of more pods the hooks ask. Of their attaches so many run at once: with more of them each
+#: only takes longer, as they share the interpreter and the kernel's lock of network configuration.
+WORKERS, AT_ONCE = 64, 2
 #: Seconds between two looks whether the folder is there, and until which its configuration follows a sandbox's folder.
 RETRY_SECONDS, WRITE_SECONDS, WRITE_STEP = 5.0, 0.5, 0.002
 _LARGEST = 4 << 20
@@ -64,6 +65,7 @@ class Early:
         self._metrics = metrics
         self._folder = folder
         self._slots = threading.BoundedSemaphore(WORKERS)
+        self._turns = threading.Semaphore(AT_ONCE)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="early", daemon=True)
 
@@ -125,7 +127,7 @@ class Early:
 
     def _attach(self, request: AttachRequest) -> None:
         try:
-            with self._metrics.operation(ATTACH):
+            with self._turns, self._metrics.operation(ATTACH):
                 self._service.attach_early(request)
             log.info("attached before its containers start")
         except DriverError as error:

@@ -33,8 +33,9 @@ _LOG = logging.getLogger(__name__)
 #: Seconds that an event waits for others, and that lie between two looks at the node.
 SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
-#: How long a look at the node waits while pods start or end, and between two looks whether they still do.
-BUSY_SECONDS = 2.0
+#: How long a look at the node waits while pods start or end, and between two looks whether they still do. What went
+#: back to the node as it was can wait longer: it was published all the time.
+BUSY_SECONDS, LEISURE_SECONDS = 2.0, 10.0
 BUSY_STEP = 0.1
 #: Some things make no event, such as a new SSH session or the speed of a link.
 RESYNC_SECONDS = 60.0
@@ -50,7 +51,8 @@ class Publisher:
 
     C(settings) is watched for changes of its file. C(published) is called after each time that the slices were found
     or made right, with the publication; it must be quick and may be called from another thread. C(busy) says whether
-    pods start or end: a probe would take the processor from them, and waits for BUSY_SECONDS at most. C(holds) says
+    pods start or end: a probe would take the processor from them, and waits for BUSY_SECONDS at most, or for
+    LEISURE_SECONDS where the reason is none to hurry. C(holds) says
     whether an interface of this name is, or was on the node, that of a device that a claim has. Start it once.
     """
 
@@ -71,6 +73,7 @@ class Publisher:
         self._version = importlib.metadata.version("lanewise-driver")
         self._condition = threading.Condition()
         self._reason = "start"
+        self._urgent = True
         self._stopping = False
         self._node: Object | None = None
         self._features: Features | None = None
@@ -116,7 +119,15 @@ class Publisher:
 
     def wake(self, reason: str) -> None:
         """Something has changed: look again soon. To be called when a record is made or dropped, too."""
+        self._wake(reason, urgent=True)
+
+    def wake_at_leisure(self, reason: str) -> None:
+        """As M(wake), for what may wait until no pods start or end."""
+        self._wake(reason, urgent=False)
+
+    def _wake(self, reason: str, urgent: bool) -> None:
         with self._condition:
+            self._urgent = self._urgent or urgent
             if not self._reason:
                 self._reason = reason
                 self._condition.notify_all()
@@ -154,7 +165,7 @@ class Publisher:
             if self._wait(SETTLE_SECONDS) or self._wait_while_busy():
                 return
             with self._condition:
-                reason, self._reason = self._reason or "resync", ""
+                reason, self._reason, self._urgent = self._reason or "resync", "", False
             began = time.monotonic()
             try:
                 self.publish(reason)
@@ -172,8 +183,8 @@ class Publisher:
 
     def _wait_while_busy(self) -> bool:
         """Whether the publisher is to end."""
-        end = time.monotonic() + BUSY_SECONDS
-        while self._busy() and time.monotonic() < end:
+        began = time.monotonic()
+        while self._busy() and time.monotonic() - began < (BUSY_SECONDS if self._urgent else LEISURE_SECONDS):
             if self._wait(BUSY_STEP):
                 return True
         return self._stopping

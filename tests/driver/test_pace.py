@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 from lanewise_driver.api.cluster import Access, Cluster
 from lanewise_driver.base import pace
+from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.lock import Locks
 from lanewise_driver.base.pace import Pace
 from lanewise_driver.base.settings import Settings
+from lanewise_driver.claims import claim_status
+from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.publish.publisher import BUSY_SECONDS, Publisher
 
@@ -75,6 +78,67 @@ def test_a_probe_waits_for_pods_that_start_and_not_for_ever() -> None:
         assert recorder.wait(seen + 2)
     finally:
         recorder.stop()
+
+
+def test_what_went_back_as_it_was_is_published_when_there_is_time() -> None:
+    busy = threading.Event()
+    recorder = Recorder(busy.is_set)
+    recorder.start()
+    try:
+        assert recorder.wait(1)
+        busy.set()
+        seen = len(recorder.times)
+        recorder.wake_at_leisure("a test")
+        time.sleep(BUSY_SECONDS * 1.5)
+        assert len(recorder.times) == seen
+        began = time.monotonic()
+        recorder.wake("another reason, which hurries")
+        assert recorder.wait(seen + 1)
+        assert recorder.times[seen] - began < BUSY_SECONDS
+        recorder.wake_at_leisure("a test")
+        time.sleep(BUSY_SECONDS)
+        busy.clear()
+        assert recorder.wait(seen + 2)
+    finally:
+        recorder.stop()
+
+
+class Status:
+    """Notes whose status was written."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[t.Any]) -> bool:
+        self.written.append(uid)
+        return True
+
+
+def test_the_word_that_all_is_well_waits_for_pods_that_start() -> None:
+    busy, status = threading.Event(), Status()
+    writer = Writer(status, settle=0.0)
+    writer.busy = busy.is_set
+    busy.set()
+    writer.start()
+    try:
+        writer.put(ClaimRef("default", "one", "1"), [{}])
+        writer.put(ClaimRef("default", "two", "2"), [{}], urgent=True)
+        assert not writer.wait(0.5)
+        assert "2" in status.written
+        busy.clear()
+        assert writer.wait(LONG)
+        assert status.written.count("1") == 1
+        busy.set()
+        began = time.monotonic()
+        writer.put(ClaimRef("default", "one", "1"), [{}])
+        assert writer.wait(LONG)  # pods that start all the time do not keep it for ever
+        assert claim_status.BUSY_SECONDS * 0.9 < time.monotonic() - began < claim_status.BUSY_SECONDS * 2
+        writer.put(ClaimRef("default", "one", "1"), [{}])
+        began = time.monotonic()
+        writer.stop(LONG)
+        assert status.written.count("1") == 3 and time.monotonic() - began < claim_status.BUSY_SECONDS / 2
+    finally:
+        writer.stop(0.0)
 
 
 def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
