@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from zipimport import zipimporter
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[4] / "plugins" / "module_utils"
+PREFIX = "ansible_collections/lanewise/dra/plugins/module_utils"
+
+PROGRAM = """
+import collections, json, sys
+compiled = collections.Counter()
+sys.addaudithook(lambda event, given: event == "compile" and compiled.update([str(given[1])]))
+sys.path.insert(0, sys.argv[1])
+import ansible_collections.lanewise.dra.plugins.module_utils.compiled_once
+import ansible_collections.lanewise.dra.plugins.module_utils.topology.probe
+ours = {name: one for name, one in sys.modules.items() if ".module_utils." in name}
+print(json.dumps([
+    {name: compiled[one.__file__] for name, one in ours.items()},
+    {name: [one.__file__, one.__package__] for name, one in ours.items()},
+]))
+"""
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """An archive such as Ansible sends to a node."""
+    path = tmp_path / "payload.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        folders = PREFIX.split("/")
+        for depth in range(1, len(folders) + 1):
+            file.writestr("/".join([*folders[:depth], "__init__.py"]), "")
+        file.write(PACKAGE / "compiled_once.py", f"{PREFIX}/compiled_once.py")
+        for source in (PACKAGE / "topology").glob("*.py"):
+            file.write(source, f"{PREFIX}/topology/{source.name}")
+    return path
+
+
+def run(program, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, *arguments], check=True, capture_output=True, text=True, timeout=60
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(zipimporter, "exec_module"), reason="the finder needs Python 3.10")
+def test_modules_of_an_archive_are_compiled_once_and_found_where_they_are(archive):
+    counts, places = run(PROGRAM, str(archive))
+    package = PREFIX.replace("/", ".")
+    found = {name: count for name, count in counts.items() if name != f"{package}.compiled_once"}
+    assert len(found) > 10
+    assert set(found.values()) == {1}
+    assert places[f"{package}.topology"] == [f"{archive}/{PREFIX}/topology/__init__.py", f"{package}.topology"]
+    assert places[f"{package}.topology.probe"] == [f"{archive}/{PREFIX}/topology/probe.py", f"{package}.topology"]
+
+
+def test_what_the_archive_lacks_is_an_ordinary_import_error(archive):
+    program = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import ansible_collections.lanewise.dra.plugins.module_utils.compiled_once
+try:
+    import ansible_collections.lanewise.dra.plugins.module_utils.nothing
+except ModuleNotFoundError as error:
+    print(json.dumps(error.name))
+"""
+    assert run(program, str(archive)) == PREFIX.replace("/", ".") + ".nothing"
+
+
+def test_outside_an_archive_nothing_is_put_before_the_import_system():
+    from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+    assert compiled_once.Finder not in sys.meta_path
