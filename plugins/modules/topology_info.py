@@ -341,7 +341,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 def read_import(path: str, form: str, overrides: list[dict[str, t.Any]]) -> Topology:
     # not needed for a real node, so not imported for one
-    from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import import read_xml
+    from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 
     return read_xml(path, form, overrides)
 

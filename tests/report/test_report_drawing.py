@@ -11,8 +11,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import xml_import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 from ansible_collections.lanewise.dra.plugins.plugin_utils import report_drawing
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_drawing import Box, draw
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import View, read_facts
@@ -77,7 +77,7 @@ def directs(view: View) -> set[str]:
 
 def imported(document: str, path: Path) -> View:
     path.write_text(document, encoding="utf-8")
-    return View(read_facts(as_dict(xml_import.read_xml(str(path)))))
+    return View(read_facts(as_dict(read_xml(str(path)))))
 
 
 @pytest.mark.parametrize("name", names())
@@ -100,7 +100,7 @@ def test_drawing_and_matrix_of_cloud_files_agree() -> None:
     if not files:
         pytest.skip("set LANEWISE_TOPOLOGIES to the folder of recorded machines")
     for file in files:
-        view = View(read_facts(as_dict(xml_import.read_xml(str(file)))))
+        view = View(read_facts(as_dict(read_xml(str(file)))))
         assert contradictions(view) == [], file.name
         bridges = {address for device in view.devices for address in device.bridges}
         assert draw(view, "x").count('class="switch"') == len(bridges)

@@ -144,7 +144,7 @@ def test_broken_tree_is_an_answer_and_no_failure(run, machine):
 
 
 def test_importer_is_not_loaded_for_a_node(run):
-    name = "ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import"
+    name = "ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read"
     loaded = sys.modules.pop(name, None)
     try:
         run()

@@ -14,8 +14,9 @@ import tarfile
 import tempfile
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, cpuset, probe, xml_import
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, cpuset, probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,7 +143,7 @@ def load(document, form="auto", stated=()):
         path = os.path.join(folder, "topology.xml")
         with open(path, "wb") as file:
             file.write(data)
-        return xml_import.read_xml(path, form, stated)
+        return read_xml(path, form, stated)
 
 
 def level(topology, one, other):
@@ -534,7 +535,7 @@ def test_lstopo_3_says_the_same_and_the_programming_interface():
         (LSTOPO.replace("0000:[17-1e]", "17"), "auto", "bridge_pci"),
         (LSTOPO.replace("0000:19:00.0", "0000:18:00.0"), "auto", "address of its own"),
         (LSTOPO.replace("40 10 <", "40 <"), "auto", "3 values for 2 NUMA nodes"),
-        (LSTOPO.replace("40 10 <", "40 x <"), "auto", "no number"),
+        (LSTOPO.replace("40 10 <", "40 x <"), "auto", "not a number"),
         ("<system>" * 300, "auto", "levels"),
         (b"<system>" + b" " * (17 << 20), "auto", "larger than 16 MiB"),
     ],
@@ -576,9 +577,9 @@ def test_too_many_elements_are_refused():
 
 def test_unreadable_file(tmp_path):
     with pytest.raises(OSError):
-        xml_import.read_xml(str(tmp_path / "absent.xml"))
+        read_xml(str(tmp_path / "absent.xml"))
     with pytest.raises(OSError):
-        xml_import.read_xml(str(tmp_path))
+        read_xml(str(tmp_path))
 
 
 # A tree is the list of the trees below it, the empty list a leaf; addresses are dealt out in the order of the walk.
@@ -694,7 +695,7 @@ TREES_ON_FILE = sorted(REAL.glob("hwloc/*.tar.xz")) if REAL else [None]
 def test_real_nccl_files():
     shapes = {}
     for path in sorted(REAL.glob("nccl/*.xml")):
-        topology = xml_import.read_xml(str(path))
+        topology = read_xml(str(path))
         json.dumps(as_dict(topology))
         shapes[path.name] = (
             len(topology.gpus),
@@ -721,7 +722,7 @@ def test_lstopo_and_sysfs_agree(archive, tmp_path):
     root = next(folder.parent for folder in sorted(tmp_path.glob("**/sys")) if (folder / "devices").is_dir())
     name = archive.name[: -len(".tar.xz")]
     (document,) = (path for path in archive.parent.iterdir() if path.name.startswith(f"{name}.lstopo"))
-    read, imported = probe.probe(str(root)), xml_import.read_xml(str(document))
+    read, imported = probe.probe(str(root)), read_xml(str(document))
     common = [address for address in imported.functions if address in read.functions]
     assert len(common) == len(imported.functions)
     devices = [address for address in common if imported.functions[address].kind != "bridge"]

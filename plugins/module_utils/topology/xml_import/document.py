@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Parse an XML document with bounds on its size, and keep the line of each element for error messages."""
+
+from __future__ import annotations
+
+import re
+from xml.parsers import expat
+
+_MAX_ELEMENTS = 200_000
+_MAX_DEPTH = 200
+_BUSID = re.compile(r"^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$")
+_NUMBER = re.compile(r"^[0-9]{1,9}$")
+
+
+class Element:
+    """An element with the line that it begins on, which xml.etree does not keep."""
+
+    __slots__ = ("tag", "attributes", "line", "children", "texts")
+
+    def __init__(self, tag: str, attributes: dict[str, str], line: int) -> None:
+        self.tag = tag
+        self.attributes = attributes
+        self.line = line
+        self.children: list[Element] = []
+        self.texts: list[str] = []
+
+    def get(self, name: str) -> str | None:
+        """The attribute without blanks around it; None where it is absent or empty."""
+        return self.attributes.get(name, "").strip() or None
+
+    def wrong(self, name: str, expected: str) -> ValueError:
+        value = self.attributes.get(name, "")[:60]
+        return ValueError(f"line {self.line}: <{self.tag}> has {name}={value!r}; expected {expected}")
+
+    def number(self, name: str) -> int | None:
+        """A decimal number; None where the attribute is absent, empty or -1 (unknown)."""
+        text = self.get(name)
+        if text is None or text == "-1":
+            return None
+        if not _NUMBER.match(text):
+            raise self.wrong(name, "a number")
+        return int(text)
+
+    def address(self, name: str) -> str:
+        """A PCI address as the kernel writes it: lower case, four or more digits of domain."""
+        match = _BUSID.match((self.get(name) or "").lower())
+        if not match:
+            raise self.wrong(name, "a PCI address with its domain, such as 0000:1b:00.0")
+        domain, bus, device, function = match.groups()
+        return f"{int(domain, 16):04x}:{bus}:{device}.{function}"
+
+
+def parse(data: bytes) -> Element:
+    """Parse a document. A document type with an internal subset is refused, an external DTD is not looked for.
+
+    This is the parser below xml.etree, used directly because only here declarations can be refused and lines be had.
+    """
+    parser = expat.ParserCreate("UTF-8")  # as NCCL and lstopo write; no other codec is let in
+    parser.buffer_text = True
+    stack: list[Element] = []
+    roots: list[Element] = []
+    count = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if count > _MAX_ELEMENTS or len(stack) >= _MAX_DEPTH:
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: more than {_MAX_ELEMENTS} elements or {_MAX_DEPTH} levels, so no "
+                "topology file; give the file of one node"
+            )
+        element = Element(tag, attributes, parser.CurrentLineNumber)
+        (stack[-1].children if stack else roots).append(element)
+        stack.append(element)
+
+    def end(tag: str) -> None:
+        stack.pop()
+
+    def text(data: str) -> None:
+        stack[-1].texts.append(data)
+
+    def doctype(_name: str, _system: str | None, _public: str | None, has_subset: int) -> None:
+        if has_subset:  # before any of it is read: defaults of attributes make gigabytes of a file, entities too
+            raise ValueError(
+                f"line {parser.CurrentLineNumber}: the document type has declarations of its own in brackets, which no "
+                "topology file needs; remove them, or write the file again with the tool that made it"
+            )
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"not well-formed XML: {error}; give the file as NCCL or lstopo wrote it") from None
+    return roots[0]

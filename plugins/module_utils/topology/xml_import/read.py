@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A topology from a file that stands in for a node: NCCL's topology XML, or what `lstopo --of xml` wrote.
+
+Both say less than the node itself, and what they do not say stays unknown. Neither is the kernel's word on what
+Kubernetes would publish, so `kubernetes` is empty on every function.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .. import overrides
+from ..model import Source, Topology
+from .document import parse
+from .hwloc import Hwloc
+from .nccl import Nccl
+
+_MAX_BYTES = 16 << 20  # the files of large machines have some hundred kilobytes
+
+
+def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[str, t.Any]] = ()) -> Topology:
+    """Read the node that a file describes.
+
+    @param path: the file. At most 16 MiB are taken.
+    @param form: `nccl`, `hwloc`, or `auto` to tell it from the root element.
+    @param locality_overrides: see :func:`overrides.check_overrides`.
+    @raise ValueError: for a file that is no such XML; the text names the line and what to do. Its subclass
+        OverrideError is raised for an override that is malformed.
+    @raise OSError: for a file that cannot be read.
+    """
+    if form not in ("auto", "nccl", "hwloc"):
+        raise ValueError(f"unknown form {form!r}; give 'auto', 'nccl' or 'hwloc'")
+    stated = list(locality_overrides)
+    overrides.check_overrides(stated)
+    with open(path, "rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB, so no topology file; give the file of one node")
+    root = parse(data)
+    known = {"system": "nccl", "topology": "hwloc"}
+    found = known.get(root.tag)
+    if found is None:
+        hint = " (an NCCL graph; give the file of NCCL_TOPO_DUMP_FILE)" if root.tag == "graphs" else ""
+        raise ValueError(
+            f"line {root.line}: the root element is <{root.tag[:60]}>{hint}; an NCCL topology begins with <system>, "
+            "a file of lstopo with <topology>"
+        )
+    if form not in ("auto", found):
+        raise ValueError(f"line {root.line}: <{root.tag}> is the {found} form, not {form}; leave the form to 'auto'")
+    topology = Topology(source=Source(kind=f"{found}_xml", path=path))
+    if found == "nccl":
+        Nccl(topology).read(root, stated)
+    else:
+        Hwloc(topology).read(root, stated)
+    return topology
