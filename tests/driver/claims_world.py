@@ -24,6 +24,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.driver import ipv6
+from ansible_collections.lanewise.dra.tests.driver.inside import INSIDE
+from ansible_collections.lanewise.dra.tests.driver.inside import inside as inside
 from lanewise_driver.api.cluster import Cluster, from_kubeconfig
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.errors import Busy
@@ -34,7 +36,6 @@ from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.publish.inventory import Inventory
 
 #: Set where the namespaces are made: in there, tests run.
-INSIDE = "LANEWISE_TEST_NAMESPACES"
 NODE = "node-a"
 NAMESPACE = "claims"
 RESOURCE = "/apis/resource.k8s.io/v1"
@@ -44,10 +45,6 @@ WIRES = tuple(f"wire{number}" for number in range(9))
 PATIENCE = 60
 
 Object = dict[str, t.Any]
-
-
-def inside() -> bool:
-    return INSIDE in os.environ
 
 
 def run_inside(file: str) -> subprocess.CompletedProcess[str]:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver.inside import Inside, belongs_inside
 
 if t.TYPE_CHECKING:
     from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "namespaces: runs in namespaces of its own, as all tests with the world do")
+    config.pluginmanager.register(Inside(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "world" in fixtures or item.name == "test_everything_in_namespaces_of_its_own":
+        if belongs_inside(item) or item.name == "test_everything_in_namespaces_of_its_own":
             item.add_marker(pytest.mark.control_plane)
         if "consumer" in fixtures:  # it builds a Go program
             item.add_marker(pytest.mark.long)

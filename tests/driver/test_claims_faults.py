@@ -34,410 +34,427 @@ from lanewise_driver.kernel import rdma
 
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
 
-if not world_module.inside():
 
-    def test_everything_in_namespaces_of_its_own() -> None:
-        world_module.pass_inside(__file__)
+def mount(folder: Path, options: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=755", "tmpfs", str(folder)]
+    subprocess.run(command, check=True)
 
-else:
 
-    def mount(folder: Path, options: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=755", "tmpfs", str(folder)]
-        subprocess.run(command, check=True)
+def fill(folder: Path) -> Path:
+    """Until not one byte more goes in."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    return path
 
-    def fill(folder: Path) -> Path:
-        """Until not one byte more goes in."""
-        path = folder / "filler"
-        with path.open("wb", buffering=0) as file:
-            for size in (4096, 1):
-                try:
-                    while file.write(b"x" * size):
-                        pass
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-        return path
 
-    @pytest.fixture
-    def small(clean: World, tmp_path: Path) -> t.Iterator[World]:
-        """The world with a driver whose state is on a small disk of its own."""
-        made = copy.copy(clean)
-        made.paths = dataclasses.replace(clean.paths, plugin_dir=tmp_path / "small")
-        mount(made.paths.plugin_dir, "size=128k")
-        made.paths.make()
-        yield made
-        assert made.files() == []
+@pytest.fixture
+def small(clean: World, tmp_path: Path) -> t.Iterator[World]:
+    """The world with a driver whose state is on a small disk of its own."""
+    made = copy.copy(clean)
+    made.paths = dataclasses.replace(clean.paths, plugin_dir=tmp_path / "small")
+    mount(made.paths.plugin_dir, "size=128k")
+    made.paths.make()
+    yield made
+    assert made.files() == []
 
-    # disks
 
-    def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) -> None:
-        service = small.service()
-        for name in ("one", "two"):
-            service.prepare(small.claims[name])
+# disks
+
+
+def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) -> None:
+    service = small.service()
+    for name in ("one", "two"):
+        service.prepare(small.claims[name])
+    service.attach(small.request("one", sandbox.path))
+    filler = fill(small.paths.plugin_dir)
+    # nothing more is given away, which nobody could take back after a crash
+    other = Sandbox()
+    with pytest.raises(DriverError, match="cannot be written"):
+        service.attach(small.request("two", other.path))
+    assert set(other.links()) == {"lo"}
+    with pytest.raises(DriverError, match="cannot be written"):
+        service.prepare(small.claims["child"])
+    other.end()
+    # and what was given comes back, though not a word of it can be written
+    service.unprepare(small.claims["one"])
+    service.unprepare(small.claims["two"])
+    assert set(sandbox.links()) == {"lo"}
+    filler.unlink()
+    assert service.store.uids() == []
+
+
+def test_a_new_sandbox_on_a_full_disk(small: World, sandbox: Sandbox) -> None:
+    service = small.service()
+    service.prepare(small.claims["one"])
+    first = Sandbox()
+    service.attach(small.request("one", first.path))
+    filler = fill(small.paths.plugin_dir)
+    with pytest.raises(DriverError, match="cannot be written"):
         service.attach(small.request("one", sandbox.path))
-        filler = fill(small.paths.plugin_dir)
-        # nothing more is given away, which nobody could take back after a crash
-        other = Sandbox()
-        with pytest.raises(DriverError, match="cannot be written"):
-            service.attach(small.request("two", other.path))
-        assert set(other.links()) == {"lo"}
-        with pytest.raises(DriverError, match="cannot be written"):
-            service.prepare(small.claims["child"])
-        other.end()
-        # and what was given comes back, though not a word of it can be written
-        service.unprepare(small.claims["one"])
-        service.unprepare(small.claims["two"])
-        assert set(sandbox.links()) == {"lo"}
-        filler.unlink()
-        assert service.store.uids() == []
+    assert set(sandbox.links()) == {"lo"}
+    filler.unlink()
+    service.attach(small.request("one", sandbox.path))
+    assert "net1" in sandbox.links()
+    first.end()
+    service.unprepare(small.claims["one"])
 
-    def test_a_new_sandbox_on_a_full_disk(small: World, sandbox: Sandbox) -> None:
+
+def test_killed_while_the_disk_is_full(small: World, sandbox: Sandbox) -> None:
+    """Wherever it dies in taking back: the next driver, which finds the older record, does it again."""
+    step, killed = 0, True
+    while killed:
         service = small.service()
-        service.prepare(small.claims["one"])
-        first = Sandbox()
-        service.attach(small.request("one", first.path))
+        service.prepare(small.claims["two"])
+        service.attach(small.request("two", sandbox.path))
         filler = fill(small.paths.plugin_dir)
-        with pytest.raises(DriverError, match="cannot be written"):
-            service.attach(small.request("one", sandbox.path))
-        assert set(sandbox.links()) == {"lo"}
+        killed = killed_at(step, lambda service=service: service.unprepare(small.claims["two"]))
+        step += 400
+        again = small.service()
+        again.recover()
+        again.unprepare(small.claims["two"])
         filler.unlink()
-        service.attach(small.request("one", sandbox.path))
-        assert "net1" in sandbox.links()
-        first.end()
-        service.unprepare(small.claims["one"])
+        assert set(sandbox.links()) == {"lo"} and again.store.uids() == []
+        for path in map(Path, small.files()):
+            path.unlink()
+    assert step > 800
 
-    def test_killed_while_the_disk_is_full(small: World, sandbox: Sandbox) -> None:
-        """Wherever it dies in taking back: the next driver, which finds the older record, does it again."""
-        step, killed = 0, True
-        while killed:
-            service = small.service()
-            service.prepare(small.claims["two"])
-            service.attach(small.request("two", sandbox.path))
-            filler = fill(small.paths.plugin_dir)
-            killed = killed_at(step, lambda service=service: service.unprepare(small.claims["two"]))
-            step += 400
-            again = small.service()
-            again.recover()
-            again.unprepare(small.claims["two"])
-            filler.unlink()
-            assert set(sandbox.links()) == {"lo"} and again.store.uids() == []
-            for path in map(Path, small.files()):
-                path.unlink()
-        assert step > 800
 
-    def test_a_lock_that_has_no_room_is_no_mistake_of_the_driver(tmp_path: Path) -> None:
-        mount(tmp_path / "locks", "nr_inodes=2")
-        locks = Locks(tmp_path / "locks")
-        with locks.hold("one"), pytest.raises(DriverError, match="No space left"):
-            with locks.hold("two"):
-                pass
+@pytest.mark.namespaces
+def test_a_lock_that_has_no_room_is_no_mistake_of_the_driver(tmp_path: Path) -> None:
+    mount(tmp_path / "locks", "nr_inodes=2")
+    locks = Locks(tmp_path / "locks")
+    with locks.hold("one"), pytest.raises(DriverError, match="No space left"):
         with locks.hold("two"):
             pass
-        (tmp_path / "plain").write_text("")
-        with pytest.raises(DriverError, match="folder of locks"), Locks(tmp_path / "plain" / "locks").hold("one"):
-            pass
+    with locks.hold("two"):
+        pass
+    (tmp_path / "plain").write_text("")
+    with pytest.raises(DriverError, match="folder of locks"), Locks(tmp_path / "plain" / "locks").hold("one"):
+        pass
 
-    def test_locks_of_the_killed_are_swept(tmp_path: Path) -> None:
-        locks = Locks(tmp_path / "locks")
+
+def test_locks_of_the_killed_are_swept(tmp_path: Path) -> None:
+    locks = Locks(tmp_path / "locks")
+    locks.sweep()
+    with locks.hold("held"):
+        (tmp_path / "locks" / "of-the-killed").write_text("")
         locks.sweep()
-        with locks.hold("held"):
-            (tmp_path / "locks" / "of-the-killed").write_text("")
-            locks.sweep()
-            assert [path.name for path in (tmp_path / "locks").iterdir()] == ["held"]
+        assert [path.name for path in (tmp_path / "locks").iterdir()] == ["held"]
 
-    # what the cluster is told
 
-    def told(world: World, name: str) -> list[t.Any]:
-        return list(world.claim(name)["status"].get("devices", ()))
+# what the cluster is told
 
-    def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) -> None:
-        writer = Writer(clean.cluster, settle=0)
-        writer.start()
-        service = clean.service(writer)
-        service.prepare(clean.claims["one"])
-        service.attach(clean.request("one", sandbox.path))
-        assert writer.wait(10) and told(clean, "one")
-        dead = clean.service(Writer(clean.cluster))  # its writer never runs: as if it were killed before that
-        dead.unprepare(clean.claims["one"])
-        assert set(sandbox.links()) == {"lo"} and told(clean, "one")
-        assert dead.untold.uids() == [clean.claims["one"].uid]
-        again = clean.service(writer)
-        assert again.recover()
+
+def told(world: World, name: str) -> list[t.Any]:
+    return list(world.claim(name)["status"].get("devices", ()))
+
+
+def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) -> None:
+    writer = Writer(clean.cluster, settle=0)
+    writer.start()
+    service = clean.service(writer)
+    service.prepare(clean.claims["one"])
+    service.attach(clean.request("one", sandbox.path))
+    assert writer.wait(10) and told(clean, "one")
+    dead = clean.service(Writer(clean.cluster))  # its writer never runs: as if it were killed before that
+    dead.unprepare(clean.claims["one"])
+    assert set(sandbox.links()) == {"lo"} and told(clean, "one")
+    assert dead.untold.uids() == [clean.claims["one"].uid]
+    again = clean.service(writer)
+    assert again.recover()
+    assert writer.wait(10)
+    assert told(clean, "one") == [] and again.untold.uids() == []
+    # one that is prepared again in between says what it is now
+    service.prepare(clean.claims["one"])
+    dead.unprepare(clean.claims["one"])
+    assert dead.untold.uids()
+    again.prepare(clean.claims["one"])
+    assert again.untold.uids() == [] and again.recover()
+    assert writer.wait(10) and len(told(clean, "one")) == 1
+    again.unprepare(clean.claims["one"])
+    assert writer.wait(10) and told(clean, "one") == []
+    # and the words of a prepare that failed go with the claim
+    with pytest.raises(Refused):
+        again.prepare(clean.claims["impossible"])
+    assert writer.wait(10) and told(clean, "impossible")
+    again.unprepare(clean.claims["impossible"])
+    assert writer.wait(10) and told(clean, "impossible") == []
+    writer.stop()
+
+
+def test_a_status_that_the_server_never_takes_is_told_once(
+    clean: World, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = interface_config.parameters({"name": "net1", "addresses": ["198.51.100.9/24"]})
+    selector = {"cel": {"expression": f'device.attributes["lanewise.dev"].ifName == "{WIRES[8]}"'}}
+    exactly = {"deviceClassName": "wire", "selectors": [selector]}
+    devices = {
+        "requests": [{"name": "nic", "exactly": exactly}],
+        "config": [{"opaque": {"driver": "lanewise.dev", "parameters": config}}],
+    }
+    body = {"metadata": {"name": "blanks"}, "spec": {"devices": devices}}
+    clean.plane.expect("POST", world_module.CLAIMS, json.dumps(body).encode())  # with blanks, as Python writes them
+    clean.start("blanks")
+    reporter = events.Reporter(clean.cluster)
+    reporter.start()
+    writer = Writer(clean.cluster, settle=0, reporter=reporter)
+    writer.start()
+    service = clean.service(writer)
+    service.prepare(clean.claims["blanks"])
+    assert writer.wait(10)
+    service.attach(clean.request("blanks", sandbox.path))
+    assert writer.wait(10) and "net1" in sandbox.links()
+    assert service.recover() and writer.wait(10)
+    assert told(clean, "blanks") == []
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == 1 and "blanks between the JSON words" in said[0] and "--server-side" in said[0]
+    reporter.stop()
+    (event,) = events_about(clean, "ResourceClaim", "blanks")
+    assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
+    service.unprepare(clean.claims["blanks"])
+    assert writer.wait(10) and service.untold.uids() == []
+    writer.stop()
+
+
+def test_more_addresses_than_the_status_takes_are_left_out_and_told(clean: World, sandbox: Sandbox) -> None:
+    addresses = [f"198.51.100.{number}/24" for number in range(1, 31)]
+    writer = Writer(clean.cluster, settle=0)
+    writer.start()
+    service = clean.service(writer)
+    service.prepare(clean.claims["one"])
+    service.attach(clean.request("one", sandbox.path))
+    record = service.store.load(clean.claims["one"].uid)
+    assert record and record.held[0].network
+    record.held[0].network["ips"] = addresses
+    service.store.save(record)
+    assert clean.service(writer).recover() and writer.wait(10)
+    (said,) = told(clean, "one")
+    assert said["networkData"]["ips"] == addresses[:16]
+    assert {one["message"] for one in said["conditions"]} == {
+        "the device is in the pod; 16 of its 30 addresses are listed"
+    }
+    metadata = next((service.paths.metadata_dir / clean.claims["one"].uid).rglob("*.json")).read_text()
+    assert addresses[-1] in metadata  # which has no such limit
+    service.unprepare(clean.claims["one"])
+    assert writer.wait(10)
+    writer.stop()
+
+
+def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World) -> None:
+    metrics = Metrics()
+    reporter = events.Reporter(clean.cluster)
+    reporter.start()
+    writer = Writer(clean.cluster, settle=0, reporter=reporter, metrics=metrics)
+    writer.start()
+    claim = clean.claims["leased"]
+    clean.service(writer).prepare(claim)
+    assert writer.wait(10)
+    (said,) = clean.claim("leased")["status"]["devices"]
+    network = {"interfaceName": "x" * 300, "ips": ["198.51.100.1/24"]}
+    for _time in range(2):
+        writer.put(claim, [{**said, "networkData": network}])
         assert writer.wait(10)
-        assert told(clean, "one") == [] and again.untold.uids() == []
-        # one that is prepared again in between says what it is now
-        service.prepare(clean.claims["one"])
-        dead.unprepare(clean.claims["one"])
-        assert dead.untold.uids()
-        again.prepare(clean.claims["one"])
-        assert again.untold.uids() == [] and again.recover()
-        assert writer.wait(10) and len(told(clean, "one")) == 1
-        again.unprepare(clean.claims["one"])
-        assert writer.wait(10) and told(clean, "one") == []
-        # and the words of a prepare that failed go with the claim
+    reporter.stop(10)
+    (event,) = events_about(clean, "ResourceClaim", "leased")
+    assert event["reason"] == "StatusRefused"
+    assert "interfaceName" in event["note"] and "The pod has its devices all the same" in event["note"]
+    assert b'lanewise_errors_total{part="status"} 2.0' in metrics.text()
+    clean.service(writer).unprepare(claim)
+    assert writer.wait(10) and told(clean, "leased") == []
+    writer.stop()
+
+
+def events_about(world: World, kind: str, name: str) -> list[t.Any]:
+    found = world.plane.expect("GET", EVENTS)["items"]
+    ours = [one for one in found if one.get("reportingController") == "lanewise.dev"]
+    return [one for one in ours if (one["regarding"]["kind"], one["regarding"]["name"]) == (kind, name)]
+
+
+# RDMA devices, where each is in one namespace
+
+
+@pytest.mark.parametrize("act", ["unprepare", "drop_gone", "recover"])
+def test_an_rdma_device_that_vanished_holds_nothing_up(clean: World, sandbox: Sandbox, act: str) -> None:
+    """It fell off the bus, or the pod gave it another name."""
+    service = clean.service()
+    claim = clean.claims["one"]
+    service.prepare(claim)
+    service.attach(clean.request("one", sandbox.path))
+    record = service.store.load(claim.uid)
+    assert record
+    record.held[0].rdma = {"nodes": [], "moves": ["no_such_0"]}
+    if act == "drop_gone":
+        record.name = "gone"
+        sandbox.end()
+    if act == "recover":
+        record.phase = DETACHING
+    service.store.save(record)
+    again = clean.service()
+    if act == "unprepare":
+        again.unprepare(claim)
+    else:
+        assert getattr(again, act)()
+    if act == "recover":
+        left = again.store.load(claim.uid)
+        assert left and left.phase == PREPARED
+        again.unprepare(claim)
+    assert again.store.uids() == []
+
+
+def test_an_rdma_device_that_stays_in_its_pod_is_not_left_there(
+    clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(link: str, _netns: Path, back: bool = False) -> None:
+        raise KernelError(f"move {link}", errno.EOPNOTSUPP if back else 0)
+
+    service = clean.service()
+    claim = clean.claims["one"]
+    service.prepare(claim)
+    service.attach(clean.request("one", sandbox.path))
+    record = service.store.load(claim.uid)
+    assert record
+    record.held[0].rdma = {"nodes": [], "moves": ["soft0"]}
+    service.store.save(record)
+    with monkeypatch.context() as patched:
+        patched.setattr(rdma, "move", refuse)
+        for side in ("pod", "host"):
+            patched.setattr(rdma, "place", lambda _link, _netns, side=side: side)
+            with pytest.raises(KernelError, match="move soft0"):
+                service.unprepare(claim)
+    left = service.store.load(claim.uid)
+    assert left and left.phase == DETACHING
+    service.unprepare(claim)
+
+
+def test_failures_are_events(clean: World, sandbox: Sandbox) -> None:
+    reporter = events.Reporter(clean.cluster)
+    reporter.start()
+    service = clean.service(reporter=reporter)
+    for _time in range(5):
         with pytest.raises(Refused):
-            again.prepare(clean.claims["impossible"])
-        assert writer.wait(10) and told(clean, "impossible")
-        again.unprepare(clean.claims["impossible"])
-        assert writer.wait(10) and told(clean, "impossible") == []
-        writer.stop()
+            service.prepare(clean.claims["impossible"])
+    service.prepare(clean.claims["failing"])
+    for _time in range(5):
+        with pytest.raises(KernelError):
+            service.attach(clean.request("failing", sandbox.path))
+    service.unprepare(clean.claims["failing"])
+    # one that cannot be taken back: the kernel refuses such an address
+    service.prepare(clean.claims["one"])
+    service.attach(clean.request("one", sandbox.path))
+    record = service.store.load(clean.claims["one"].uid)
+    assert record and record.held[0].host
+    right = record.held[0].host["mac"]
+    record.held[0].host["mac"] = "01:00:00:00:00:01"
+    service.store.save(record)
+    for _time in range(3):
+        with pytest.raises(KernelError, match="MAC"):
+            service.unprepare(clean.claims["one"])
+    health = {one.device: one for one in service.health()}["net-wire0"]
+    assert health.health == calls.UNHEALTHY and "taken back" in health.message
+    record = service.store.load(clean.claims["one"].uid)
+    assert record and record.held[0].host
+    record.held[0].host["mac"] = right
+    service.store.save(record)
+    service.unprepare(clean.claims["one"])
+    reporter.stop(10)
+    (prepare,) = events_about(clean, "ResourceClaim", "impossible")
+    assert prepare["reason"] == "DevicesNotPrepared" and prepare["type"] == "Warning"
+    assert "no-such-feature" in prepare["note"] and "Correct the claim" in prepare["note"]
+    assert prepare["regarding"]["uid"] == clean.claims["impossible"].uid
+    (attach,) = events_about(clean, "Pod", "failing")
+    assert attach["reason"] == "DevicesNotAttached" and "203.0.113.0/24" in attach["note"]
+    assert attach["regarding"]["uid"] == clean.pods["failing"]["metadata"]["uid"]
+    (detach,) = events_about(clean, "ResourceClaim", "one")
+    assert detach["reason"] == "DevicesNotTakenBack" and "lanewise-driver doctor" in detach["note"]
 
-    def test_a_status_that_the_server_never_takes_is_told_once(
-        clean: World, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        config = interface_config.parameters({"name": "net1", "addresses": ["198.51.100.9/24"]})
-        selector = {"cel": {"expression": f'device.attributes["lanewise.dev"].ifName == "{WIRES[8]}"'}}
-        exactly = {"deviceClassName": "wire", "selectors": [selector]}
-        devices = {
-            "requests": [{"name": "nic", "exactly": exactly}],
-            "config": [{"opaque": {"driver": "lanewise.dev", "parameters": config}}],
-        }
-        body = {"metadata": {"name": "blanks"}, "spec": {"devices": devices}}
-        clean.plane.expect("POST", world_module.CLAIMS, json.dumps(body).encode())  # with blanks, as Python writes them
-        clean.start("blanks")
-        reporter = events.Reporter(clean.cluster)
+
+def test_events_are_few_and_hold_nobody_up(clean: World) -> None:
+    counted: list[str] = []
+
+    class Counting:
+        def event(self, regarding: t.Any, reason: str, note: str, warning: bool = False, action: str = "") -> None:
+            clean.cluster.event(regarding, reason, note, warning, action)
+            counted.append(note)
+
+    reporter = events.Reporter(Counting())
+    reporter.start()
+    about = events.claim(clean.claims["child"])
+    for number in range(500):
+        reporter.tell(about, events.PREPARE, f"reason {number}", "")
+    reporter.stop(20)
+    assert events.NAMESPACE_BURST <= len(counted) <= events.NAMESPACE_BURST + 2
+    assert len(events_about(clean, "ResourceClaim", "child")) == len(counted)
+    # a server that never answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        access = Access(f"https://127.0.0.1:{silent.getsockname()[1]}")
+        reporter = events.Reporter(Cluster(lambda: access, "lanewise.dev", "node-a", 30))
         reporter.start()
-        writer = Writer(clean.cluster, settle=0, reporter=reporter)
-        writer.start()
-        service = clean.service(writer)
-        service.prepare(clean.claims["blanks"])
-        assert writer.wait(10)
-        service.attach(clean.request("blanks", sandbox.path))
-        assert writer.wait(10) and "net1" in sandbox.links()
-        assert service.recover() and writer.wait(10)
-        assert told(clean, "blanks") == []
-        said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert len(said) == 1 and "blanks between the JSON words" in said[0] and "--server-side" in said[0]
-        reporter.stop()
-        (event,) = events_about(clean, "ResourceClaim", "blanks")
-        assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
-        service.unprepare(clean.claims["blanks"])
-        assert writer.wait(10) and service.untold.uids() == []
-        writer.stop()
-
-    def test_more_addresses_than_the_status_takes_are_left_out_and_told(clean: World, sandbox: Sandbox) -> None:
-        addresses = [f"198.51.100.{number}/24" for number in range(1, 31)]
-        writer = Writer(clean.cluster, settle=0)
-        writer.start()
-        service = clean.service(writer)
-        service.prepare(clean.claims["one"])
-        service.attach(clean.request("one", sandbox.path))
-        record = service.store.load(clean.claims["one"].uid)
-        assert record and record.held[0].network
-        record.held[0].network["ips"] = addresses
-        service.store.save(record)
-        assert clean.service(writer).recover() and writer.wait(10)
-        (said,) = told(clean, "one")
-        assert said["networkData"]["ips"] == addresses[:16]
-        assert {one["message"] for one in said["conditions"]} == {
-            "the device is in the pod; 16 of its 30 addresses are listed"
-        }
-        metadata = next((service.paths.metadata_dir / clean.claims["one"].uid).rglob("*.json")).read_text()
-        assert addresses[-1] in metadata  # which has no such limit
-        service.unprepare(clean.claims["one"])
-        assert writer.wait(10)
-        writer.stop()
-
-    def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World) -> None:
-        metrics = Metrics()
-        reporter = events.Reporter(clean.cluster)
-        reporter.start()
-        writer = Writer(clean.cluster, settle=0, reporter=reporter, metrics=metrics)
-        writer.start()
-        claim = clean.claims["leased"]
-        clean.service(writer).prepare(claim)
-        assert writer.wait(10)
-        (said,) = clean.claim("leased")["status"]["devices"]
-        network = {"interfaceName": "x" * 300, "ips": ["198.51.100.1/24"]}
-        for _time in range(2):
-            writer.put(claim, [{**said, "networkData": network}])
-            assert writer.wait(10)
-        reporter.stop(10)
-        (event,) = events_about(clean, "ResourceClaim", "leased")
-        assert event["reason"] == "StatusRefused"
-        assert "interfaceName" in event["note"] and "The pod has its devices all the same" in event["note"]
-        assert b'lanewise_errors_total{part="status"} 2.0' in metrics.text()
-        clean.service(writer).unprepare(claim)
-        assert writer.wait(10) and told(clean, "leased") == []
-        writer.stop()
-
-    def events_about(world: World, kind: str, name: str) -> list[t.Any]:
-        found = world.plane.expect("GET", EVENTS)["items"]
-        ours = [one for one in found if one.get("reportingController") == "lanewise.dev"]
-        return [one for one in ours if (one["regarding"]["kind"], one["regarding"]["name"]) == (kind, name)]
-
-    # RDMA devices, where each is in one namespace
-
-    @pytest.mark.parametrize("act", ["unprepare", "drop_gone", "recover"])
-    def test_an_rdma_device_that_vanished_holds_nothing_up(clean: World, sandbox: Sandbox, act: str) -> None:
-        """It fell off the bus, or the pod gave it another name."""
-        service = clean.service()
-        claim = clean.claims["one"]
-        service.prepare(claim)
-        service.attach(clean.request("one", sandbox.path))
-        record = service.store.load(claim.uid)
-        assert record
-        record.held[0].rdma = {"nodes": [], "moves": ["no_such_0"]}
-        if act == "drop_gone":
-            record.name = "gone"
-            sandbox.end()
-        if act == "recover":
-            record.phase = DETACHING
-        service.store.save(record)
-        again = clean.service()
-        if act == "unprepare":
-            again.unprepare(claim)
-        else:
-            assert getattr(again, act)()
-        if act == "recover":
-            left = again.store.load(claim.uid)
-            assert left and left.phase == PREPARED
-            again.unprepare(claim)
-        assert again.store.uids() == []
-
-    def test_an_rdma_device_that_stays_in_its_pod_is_not_left_there(
-        clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(link: str, _netns: Path, back: bool = False) -> None:
-            raise KernelError(f"move {link}", errno.EOPNOTSUPP if back else 0)
-
-        service = clean.service()
-        claim = clean.claims["one"]
-        service.prepare(claim)
-        service.attach(clean.request("one", sandbox.path))
-        record = service.store.load(claim.uid)
-        assert record
-        record.held[0].rdma = {"nodes": [], "moves": ["soft0"]}
-        service.store.save(record)
-        with monkeypatch.context() as patched:
-            patched.setattr(rdma, "move", refuse)
-            for side in ("pod", "host"):
-                patched.setattr(rdma, "place", lambda _link, _netns, side=side: side)
-                with pytest.raises(KernelError, match="move soft0"):
-                    service.unprepare(claim)
-        left = service.store.load(claim.uid)
-        assert left and left.phase == DETACHING
-        service.unprepare(claim)
-
-    def test_failures_are_events(clean: World, sandbox: Sandbox) -> None:
-        reporter = events.Reporter(clean.cluster)
-        reporter.start()
-        service = clean.service(reporter=reporter)
-        for _time in range(5):
-            with pytest.raises(Refused):
-                service.prepare(clean.claims["impossible"])
-        service.prepare(clean.claims["failing"])
-        for _time in range(5):
-            with pytest.raises(KernelError):
-                service.attach(clean.request("failing", sandbox.path))
-        service.unprepare(clean.claims["failing"])
-        # one that cannot be taken back: the kernel refuses such an address
-        service.prepare(clean.claims["one"])
-        service.attach(clean.request("one", sandbox.path))
-        record = service.store.load(clean.claims["one"].uid)
-        assert record and record.held[0].host
-        right = record.held[0].host["mac"]
-        record.held[0].host["mac"] = "01:00:00:00:00:01"
-        service.store.save(record)
-        for _time in range(3):
-            with pytest.raises(KernelError, match="MAC"):
-                service.unprepare(clean.claims["one"])
-        health = {one.device: one for one in service.health()}["net-wire0"]
-        assert health.health == calls.UNHEALTHY and "taken back" in health.message
-        record = service.store.load(clean.claims["one"].uid)
-        assert record and record.held[0].host
-        record.held[0].host["mac"] = right
-        service.store.save(record)
-        service.unprepare(clean.claims["one"])
-        reporter.stop(10)
-        (prepare,) = events_about(clean, "ResourceClaim", "impossible")
-        assert prepare["reason"] == "DevicesNotPrepared" and prepare["type"] == "Warning"
-        assert "no-such-feature" in prepare["note"] and "Correct the claim" in prepare["note"]
-        assert prepare["regarding"]["uid"] == clean.claims["impossible"].uid
-        (attach,) = events_about(clean, "Pod", "failing")
-        assert attach["reason"] == "DevicesNotAttached" and "203.0.113.0/24" in attach["note"]
-        assert attach["regarding"]["uid"] == clean.pods["failing"]["metadata"]["uid"]
-        (detach,) = events_about(clean, "ResourceClaim", "one")
-        assert detach["reason"] == "DevicesNotTakenBack" and "lanewise-driver doctor" in detach["note"]
-
-    def test_events_are_few_and_hold_nobody_up(clean: World) -> None:
-        counted: list[str] = []
-
-        class Counting:
-            def event(self, regarding: t.Any, reason: str, note: str, warning: bool = False, action: str = "") -> None:
-                clean.cluster.event(regarding, reason, note, warning, action)
-                counted.append(note)
-
-        reporter = events.Reporter(Counting())
-        reporter.start()
-        about = events.claim(clean.claims["child"])
+        start = time.monotonic()
         for number in range(500):
             reporter.tell(about, events.PREPARE, f"reason {number}", "")
-        reporter.stop(20)
-        assert events.NAMESPACE_BURST <= len(counted) <= events.NAMESPACE_BURST + 2
-        assert len(events_about(clean, "ResourceClaim", "child")) == len(counted)
-        # a server that never answers
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            access = Access(f"https://127.0.0.1:{silent.getsockname()[1]}")
-            reporter = events.Reporter(Cluster(lambda: access, "lanewise.dev", "node-a", 30))
-            reporter.start()
-            start = time.monotonic()
-            for number in range(500):
-                reporter.tell(about, events.PREPARE, f"reason {number}", "")
-            assert time.monotonic() - start < 10
-            reporter.stop(1)
-            assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 10
+        reporter.stop(1)
+        assert time.monotonic() - start < 15
 
-    # links
 
-    def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) -> None:
-        writer = Writer(clean.cluster, settle=0)
-        writer.start()
-        service = clean.service(writer)
-        other = Sandbox()
-        service.prepare(clean.claims["one"])
-        service.attach(clean.request("one", sandbox.path))
-        assert not service.look_after()
+# links
 
-        def seen() -> tuple[str, str]:
-            (one,) = [one for one in service.health() if one.device == "net-wire0"]
-            assert writer.wait(10)
-            (device,) = told(clean, "one")
-            ready = {entry["type"]: entry for entry in device["conditions"]}["Ready"]
-            assert (ready["status"] == "True") == (one.health == calls.HEALTHY)
-            assert one.message in ("", ready["message"])
-            return one.message, ready["reason"]
 
-        def becomes(message: str, reason: str) -> None:
-            end = time.monotonic() + 10
-            while (now := seen()) != (message, reason):
-                assert time.monotonic() < end, now
-                time.sleep(0.02)
-                service.look_after()
+def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) -> None:
+    writer = Writer(clean.cluster, settle=0)
+    writer.start()
+    service = clean.service(writer)
+    other = Sandbox()
+    service.prepare(clean.claims["one"])
+    service.attach(clean.request("one", sandbox.path))
+    assert not service.look_after()
 
-        assert seen() == ("", "Attached")
-        world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
-        becomes("the link of net1 is down", "Unhealthy")
-        assert not service.look_after()
-        world_module.ip("link", "set", "net1", "down", netns=sandbox.pid)
-        becomes("net1 was set down in the pod", "Unhealthy")
-        world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
-        world_module.ip("link", "set", "net1", "up", netns=sandbox.pid)
-        becomes("", "Attached")
-        world_module.ip("link", "set", "net1", "netns", str(other.pid), netns=sandbox.pid)
-        becomes("its interface is gone", "Unhealthy")
-        world_module.ip("link", "set", "net1", "netns", str(sandbox.pid), netns=other.pid)
-        world_module.ip("link", "set", "net1", "up", netns=sandbox.pid)
-        becomes("", "Attached")
-        # what is being worked on is left alone
-        world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
-        with service.locks.hold(f"claim-{clean.claims['one'].uid}"):
-            assert not service.look_after()
-        becomes("the link of net1 is down", "Unhealthy")
-        world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
-        service.unprepare(clean.claims["one"])
-        assert not service.look_after()
+    def seen() -> tuple[str, str]:
         (one,) = [one for one in service.health() if one.device == "net-wire0"]
-        assert one.health == calls.HEALTHY
-        writer.stop()
-        other.end()
+        assert writer.wait(10)
+        (device,) = told(clean, "one")
+        ready = {entry["type"]: entry for entry in device["conditions"]}["Ready"]
+        assert (ready["status"] == "True") == (one.health == calls.HEALTHY)
+        assert one.message in ("", ready["message"])
+        return one.message, ready["reason"]
+
+    def becomes(message: str, reason: str) -> None:
+        end = time.monotonic() + 10
+        while (now := seen()) != (message, reason):
+            assert time.monotonic() < end, now
+            time.sleep(0.02)
+            service.look_after()
+
+    assert seen() == ("", "Attached")
+    world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
+    becomes("the link of net1 is down", "Unhealthy")
+    assert not service.look_after()
+    world_module.ip("link", "set", "net1", "down", netns=sandbox.pid)
+    becomes("net1 was set down in the pod", "Unhealthy")
+    world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
+    world_module.ip("link", "set", "net1", "up", netns=sandbox.pid)
+    becomes("", "Attached")
+    world_module.ip("link", "set", "net1", "netns", str(other.pid), netns=sandbox.pid)
+    becomes("its interface is gone", "Unhealthy")
+    world_module.ip("link", "set", "net1", "netns", str(sandbox.pid), netns=other.pid)
+    world_module.ip("link", "set", "net1", "up", netns=sandbox.pid)
+    becomes("", "Attached")
+    # what is being worked on is left alone
+    world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
+    with service.locks.hold(f"claim-{clean.claims['one'].uid}"):
+        assert not service.look_after()
+    becomes("the link of net1 is down", "Unhealthy")
+    world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
+    service.unprepare(clean.claims["one"])
+    assert not service.look_after()
+    (one,) = [one for one in service.health() if one.device == "net-wire0"]
+    assert one.health == calls.HEALTHY
+    writer.stop()
+    other.end()

@@ -61,41 +61,32 @@ def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
         notes.retry(notes.all()[DEVICE])
 
 
-if not world_module.inside():
-
-    def test_everything_in_namespaces_of_its_own() -> None:
-        world_module.pass_inside(__file__)
-
-else:
-
-    def test_a_tapped_device_is_given_to_nobody(
-        clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
-        service, claim = clean.service(), clean.claims["one"]
+def test_a_tapped_device_is_given_to_nobody(clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
+    service, claim = clean.service(), clean.claims["one"]
+    service.prepare(claim)
+    service.attach(clean.request("one", sandbox.path))
+    hidden = Hidden(passed=True)
+    world_module.ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=sandbox.pid)
+    world_module.ip("link", "set", "tap0", "netns", hidden.path(), netns=sandbox.pid)
+    hidden.hide()
+    service.unprepare(claim)
+    assert Path(f"/sys/class/net/{WIRES[0]}").exists()
+    (entry,) = service.unclean.all().values()
+    assert entry.device == DEVICE and entry.word == "stacked" and "it is no PCI function" in entry.text
+    words = {name: one.word for name, one in service.unclean.all().items()}
+    publication = Inventory(lambda: clean.settings, lambda: [], "/", lambda: words).refresh()
+    (device,) = [one for one in publication.devices if one["name"] == DEVICE]
+    assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
+    told = {one.device: one for one in health.devices("node", publication, [], {})}
+    assert told[DEVICE].health == UNHEALTHY and "given to nobody" in told[DEVICE].message
+    with pytest.raises(Busy, match=f"{DEVICE} is given to nobody until it is as it was: .*macvlan"):
         service.prepare(claim)
-        service.attach(clean.request("one", sandbox.path))
-        hidden = Hidden(passed=True)
-        world_module.ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=sandbox.pid)
-        world_module.ip("link", "set", "tap0", "netns", hidden.path(), netns=sandbox.pid)
-        hidden.hide()
-        service.unprepare(claim)
-        assert Path(f"/sys/class/net/{WIRES[0]}").exists()
-        (entry,) = service.unclean.all().values()
-        assert entry.device == DEVICE and entry.word == "stacked" and "it is no PCI function" in entry.text
-        words = {name: one.word for name, one in service.unclean.all().items()}
-        publication = Inventory(lambda: clean.settings, lambda: [], "/", lambda: words).refresh()
-        (device,) = [one for one in publication.devices if one["name"] == DEVICE]
-        assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
-        told = {one.device: one for one in health.devices("node", publication, [], {})}
-        assert told[DEVICE].health == UNHEALTHY and "given to nobody" in told[DEVICE].message
-        with pytest.raises(Busy, match=f"{DEVICE} is given to nobody until it is as it was: .*macvlan"):
-            service.prepare(claim)
-        assert not service.retry_unclean()
-        hidden.show()
-        assert service.retry_unclean()
-        assert "tap0" not in hidden.run("ip -o link")
-        assert service.unclean.all() == {}
-        service.prepare(claim)
-        service.unprepare(claim)
-        os.close(hidden.descriptor)
+    assert not service.retry_unclean()
+    hidden.show()
+    assert service.retry_unclean()
+    assert "tap0" not in hidden.run("ip -o link")
+    assert service.unclean.all() == {}
+    service.prepare(claim)
+    service.unprepare(claim)
+    os.close(hidden.descriptor)
