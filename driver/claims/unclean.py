@@ -25,11 +25,14 @@ from ..base.errors import DriverError, KernelError
 from ..dra.kube.bounded_json import loads
 from ..interface import take_back
 from ..publish.inventory import Device
+from ..topology.stored import Forms
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUFFIX = ".json"
+#: The first notes had no number.
+_FORMS = Forms("schema", unnumbered=1)
 #: How often a device is tried again that is not as it was, in seconds.
 _INTERVAL = 30.0
 #: How many reasons are kept of a device.
@@ -63,9 +66,9 @@ class Entry:
 
 def _read(content: bytes) -> Entry:
     """An entry of this release or another, whose further fields are left out. Raises ValueError."""
-    value = loads(content)
+    value = _FORMS.read(loads(content))
     wanted = {"device": str, "word": str, "reasons": list, "known": dict, "host": dict, "boot": str}
-    if not isinstance(value, dict) or not all(isinstance(value.get(name), form) for name, form in wanted.items()):
+    if not all(isinstance(value.get(name), form) for name, form in wanted.items()):
         raise ValueError(f"it must have {', '.join(wanted)}")
     if not all(isinstance(reason, str) for reason in value["reasons"]):
         raise ValueError("reasons must be texts")
@@ -89,7 +92,7 @@ class Unclean:
         reasons = [reason.text for reason in outcome.reasons[:_MOST_REASONS]]
         entry = Entry(device, outcome.reasons[0].word, reasons, known, host, self._boot)
         try:
-            files.replace(path, json.dumps(asdict(entry), sort_keys=True, indent=1).encode(), 0o600)
+            files.replace(path, json.dumps(_FORMS.write(asdict(entry)), sort_keys=True, indent=1).encode(), 0o600)
         except OSError as error:
             raise DriverError(f"cannot note that {device} must not be given to others: {error}") from error
         return entry.text
@@ -110,7 +113,7 @@ class Unclean:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
-                says = f"{self._folder / name} cannot be read: {error}"
+                says = f"{self._folder / name} cannot be read: {error}; remove it once the node was restarted"
                 entry = Entry(device, take_back.CHANGED, [says], {}, {}, self._boot)
             if entry.boot == self._boot:
                 found[device] = entry

@@ -42,20 +42,33 @@ NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": {}, "hos
 
 @pytest.mark.parametrize(
     "content",
-    ["[[[", "[" * 100_000, "{}", "[]", json.dumps({**NOTE, "known": []}), json.dumps({**NOTE, "reasons": [1]})],
-    ids=["cut", "nested", "empty", "list", "known", "reasons"],
+    [
+        "[[[",
+        "[" * 100_000,
+        "{}",
+        "[]",
+        json.dumps({**NOTE, "known": []}),
+        json.dumps({**NOTE, "reasons": [1]}),
+        json.dumps({**NOTE, "schema": 2}),
+    ],
+    ids=["cut", "nested", "empty", "list", "known", "reasons", "newer"],
 )
 def test_a_note_that_cannot_be_read_keeps_its_device(tmp_path: Path, content: str) -> None:
     notes = Unclean(tmp_path, "boot 1")
     (tmp_path / f"{DEVICE}.json").write_text(content)
     assert "cannot be read" in notes.all()[DEVICE].text and notes.all()[DEVICE].lock == DEVICE
+    assert "remove it once the node was restarted" in notes.all()[DEVICE].text
     assert not notes.retry(notes.all()[DEVICE])
+    assert (tmp_path / f"{DEVICE}.json").read_text() == content
 
 
 def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
     notes = Unclean(tmp_path, "boot 1")
     (tmp_path / f"{DEVICE}.json").write_text(json.dumps({**NOTE, "more": 1}))
     assert notes.all()[DEVICE].text == "r"
+    notes.settle(DEVICE, {}, {}, Outcome(reasons=[Reason("changed", "s")]))
+    written = json.loads((tmp_path / f"{DEVICE}.json").read_text())
+    assert written.pop("schema") == 1 and written == {**NOTE, "reasons": ["s"]}
     (tmp_path / f"{DEVICE}.json").write_text(json.dumps({**NOTE, "known": {"name": DEVICE}}))
     with pytest.raises(KernelError, match="its note cannot be used"):
         notes.retry(notes.all()[DEVICE])
