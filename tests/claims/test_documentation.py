@@ -36,7 +36,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limit
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import FEATURES
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS, DriverKnowledge, Filter
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge, Filter
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

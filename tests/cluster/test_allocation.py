@@ -27,7 +27,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
     allocate,
     attribute,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, Server, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, VERSION_ANNOTATION
 from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane

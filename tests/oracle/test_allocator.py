@@ -29,7 +29,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
     Result,
     allocate,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.oracle.program import Program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import HealthCheck, given, settings

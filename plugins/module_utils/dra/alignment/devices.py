@@ -22,8 +22,9 @@ from ...topology.model import Link, Nic, NumaNode, PciFunction, Topology
 from ..kube import quantity
 from ..kube.versions import convert
 from ..scheduler.search_devices import DeviceId, attribute, consumption
-from ..vendors.drivers import DRIVERS, NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
-from ..vendors.offers import Offer
+from ..vendors.drivers import DRIVERS
+from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
+from ..vendors.offer import Offer
 
 Object = dict[str, t.Any]
 Facts = t.Mapping[str, t.Any]

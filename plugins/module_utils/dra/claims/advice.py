@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ..kube.reader import child
-from ..vendors.drivers import OWN, DriverKnowledge
+from ..vendors.knowledge import OWN, DriverKnowledge
 from .inventory import Device
 
 

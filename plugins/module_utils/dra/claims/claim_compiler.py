@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from ..config import interface_config
 from ..kube import limits
 from ..kube.reader import Reader, child
-from ..vendors.drivers import NUMA_NODE, PCIE_ROOT, DriverKnowledge
+from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT, DriverKnowledge
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
 
 Object = dict[str, t.Any]

@@ -20,8 +20,9 @@ from ..config import interface_config
 from ..kube import limits, quantity, validate, versions
 from ..kube.problems import Problem, Problems
 from ..kube.reader import Reader, child, nearest
-from ..vendors.drivers import DRIVERS, DriverKnowledge, Filter, Term, knowledge
-from ..vendors.offers import Server
+from ..vendors.drivers import DRIVERS, knowledge
+from ..vendors.knowledge import DriverKnowledge, Filter, Term
+from ..vendors.server import Server
 from . import advice, interface_policy, selectors
 from .claim_compiler import ClaimCompiler, Compiled, Resolved
 from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory, Quota

@@ -24,8 +24,11 @@ from ..kube.problems import Problem, Problems
 from ..kube.reader import child
 from ..scheduler import allocator
 from ..scheduler.search_requests import class_selectors, expressions
-from ..vendors.drivers import NUMA_NODE, PCIE_ROOT, knowledge
-from ..vendors.offers import Offer, Server, blind, offers
+from ..vendors.drivers import knowledge
+from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
+from ..vendors.offer import Offer
+from ..vendors.offers import blind, offers
+from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import PREFIX, Claim
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..vendors.offers import Offer
+from ..vendors.offer import Offer
 from .answers import Allocation, Refusal, Result
 from .candidates import Question
 from .diagnosis import Diagnosis

@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ..vendors.offers import Offer
+from ..vendors.offer import Offer
 from .search_devices import DeviceId, identify
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..kube import limits, quantity
-from ..vendors.offers import Offer
+from ..vendors.offer import Offer
 from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
 from .node_devices import NodeDevices

@@ -11,7 +11,7 @@ import typing as t
 from fractions import Fraction
 
 from ..kube import quantity
-from ..vendors.offers import Offer
+from ..vendors.offer import Offer
 from .answers import Result
 from .search_devices import Comparable, CounterId, DeviceId, comparable, consumption, identify
 from .search_requests import Request

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from ..kube import quantity
 from ..kube.objects import ObjectView, Scalar
-from ..vendors.offers import Offer
+from ..vendors.offer import Offer
 
 Spec = ObjectView
 DeviceId = tuple[str, str, str]

@@ -12,7 +12,7 @@ import typing as t
 from ..cel.errors import EvaluationError, Uncheckable
 from ..cel.selector_text import conjuncts, mentioned
 from ..kube.objects import ObjectView
-from ..vendors.offers import Offer
+from ..vendors.offer import Offer
 
 #: What a selector says of a device; FAILS is an error, which makes the scheduler give up the pod
 YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"

@@ -9,7 +9,7 @@ import json
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.modules import alignment_check
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (
     NODE,

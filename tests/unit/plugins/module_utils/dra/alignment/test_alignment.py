@@ -29,8 +29,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts

@@ -18,7 +18,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan im
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (

@@ -14,7 +14,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors import drivers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import knowledge
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge
 from hypothesis import strategies as st
 
 Values = dict[str, t.Any]
@@ -67,7 +68,7 @@ def labels(draw: st.DrawFn) -> Values:
 
 
 @st.composite
-def filters(draw: st.DrawFn, kind: str, known: drivers.DriverKnowledge) -> Values:
+def filters(draw: st.DrawFn, kind: str, known: DriverKnowledge) -> Values:
     """Filters that the driver answers."""
     answered = sorted(name for name in known.kinds[kind].filters if name in FILTERS[kind])
     chosen = draw(st.lists(st.sampled_from(answered), unique=True, max_size=4)) if answered else []
@@ -91,7 +92,7 @@ def tolerations(draw: st.DrawFn) -> Values:
 
 @st.composite
 def _exact(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list[Values]) -> Values:
-    known = {key: drivers.knowledge(key, options) for key, options in site.items()}
+    known = {key: knowledge(key, options) for key, options in site.items()}
     pairs = [(kind, driver) for driver in known.values() for kind in sorted(driver.kinds)]
     device: Values = {"name": name}
     if classes and draw(st.integers(1, 4)) == 1:
@@ -197,7 +198,7 @@ def sites(draw: st.DrawFn, modern: bool = True) -> Values:
         chosen.update(CPU_DRIVERS)
     for name, versions in chosen.items():
         site[name] = {"version": draw(st.sampled_from(versions))}
-    known = {name: drivers.knowledge(name, options) for name, options in site.items()}
+    known = {name: knowledge(name, options) for name, options in site.items()}
     classes: list[Values] = []
     for number in range(draw(st.integers(0, 3))):
         driver = draw(st.sampled_from(sorted(known)))

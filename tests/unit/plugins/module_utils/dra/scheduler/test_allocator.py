@@ -23,7 +23,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
     attribute,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_requests import alike_groups
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st

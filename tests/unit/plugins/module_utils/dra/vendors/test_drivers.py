@@ -13,10 +13,10 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors import offers
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS, knowledge
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import (
     ALIGNMENTS,
     COMPARISONS,
-    DRIVERS,
     KINDS,
     NUMA_NODE,
     NUMA_NODE_DRANET,
@@ -24,9 +24,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers i
     PCIE_ROOT,
     TYPES,
     UNITS,
-    _order,
-    knowledge,
     parse_version,
+    version_order,
 )
 
 
@@ -39,8 +38,8 @@ def problems(name: str, options: t.Any) -> list[str]:
 def test_nvidia_went_from_calendar_versions_to_smaller_numbers() -> None:
     released = ["0.1.0", "25.3.0-rc.5", "25.3.0", "25.8.1", "25.12.0", "0.4.0-rc.1", "0.4.0", "0.4.1", "0.5.0", "1.0.0"]
     epochs = DRIVERS["gpu.nvidia.com"].epochs
-    assert sorted(reversed(released), key=lambda version: _order(version, epochs)) == released
-    assert _order("main", epochs) > _order("99.0.0", epochs)
+    assert sorted(reversed(released), key=lambda version: version_order(version, epochs)) == released
+    assert version_order("main", epochs) > version_order("99.0.0", epochs)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import Offer, Server, offers, slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 

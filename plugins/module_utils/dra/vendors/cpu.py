@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""CPUs, as kubernetes-sigs/dra-driver-cpu (pkg/device) publishes them."""
+
+from __future__ import annotations
+
+from ...topology import cpuset
+from ...topology.publish import Facts
+from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Kind, Published, number
+from .offer import DeviceMaker, Offer, Options, Vendor
+
+_KNOWLEDGE = DriverKnowledge(
+    name="dra.cpu",
+    title="CPU DRA driver",
+    kubernetes="1.34",
+    oldest="0.1.0",
+    newest="0.2.0",
+    kinds={
+        "cpu": Kind(
+            capacities={"cpus": "dra.cpu/cpu"},
+            filters={
+                "numa_node": (number(NUMA_NODE, since=">0.2.0"), number("numaNodeID", until="0.3.0")),
+                "socket": (number("socketID"),),
+                "min_cpus": (number("numCPUs", "at_least"),),
+            },
+        )
+    },
+    align={
+        "numa_node": (Published(NUMA_NODE, since=">0.2.0"), Published(NUMA_NODE_DRANET)),
+        "pcie_root": (Published(PCIE_ROOT, since="0.2.0", list=True),),
+    },
+    hints={
+        "pcie_root": "dra.cpu publishes PCIe roots as a list from 0.2.0 on, with --expose-pcie-roots and the feature "
+        "gate DRAListTypeAttributes; align on numa_node",
+        "numa_node": "dra.cpu publishes resource.kubernetes.io/numaNode in builds after 0.2.0; with older ones CPUs "
+        "align with drivers that publish dra.net/numaNode",
+    },
+)
+
+
+def _cpu_list(text: str | None) -> list[int]:
+    bits = cpuset.from_list(text or "") or 0
+    return [number for number in range(bits.bit_length()) if bits >> number & 1]
+
+
+def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+    """CPUs in groups, as --cpu-device-mode=grouped publishes them.
+
+    C(options.group_by) is numa_node (the driver's default), socket or machine; C(options.reserved_cpus) a kernel list.
+    """
+    reserved = _cpu_list(options.get("reserved_cpus"))
+    group_by = options.get("group_by") or "numa_node"
+    socket_of = {cpu: package["id"] for package in facts["packages"] for cpu in _cpu_list(package["cpus"])}
+    groups: list[tuple[str, list[int], int | None]] = []
+    if group_by == "socket":
+        groups = [
+            (f"cpudevsocket{package['id']:03}", _cpu_list(package["cpus"]), None) for package in facts["packages"]
+        ]
+    elif group_by == "machine":
+        groups = [("cpudevmachine", sorted(socket_of), None)]
+    else:
+        groups = [
+            (f"cpudevnuma{entry['id']:03}", _cpu_list(entry["cpus"]), entry["id"]) for entry in facts["numa_nodes"]
+        ]
+    result = []
+    for name, cpus, numa in groups:
+        cpus = [cpu for cpu in cpus if cpu not in reserved]
+        if not cpus:
+            continue
+        maker = DeviceMaker(known)
+        if numa is not None:
+            if known.publishes(NUMA_NODE):
+                maker.put(NUMA_NODE, numa)
+            maker.put("dra.cpu/numaNodeID", numa)
+            maker.put(NUMA_NODE_DRANET, numa)
+        if group_by != "machine":
+            maker.put("dra.cpu/socketID", socket_of.get(cpus[0]))
+        maker.put("dra.cpu/numCPUs", len(cpus))
+        capacity = {"dra.cpu/cpu": {"value": str(len(cpus))}}
+        unknown = maker.unknown("smtEnabled")
+        result.append(maker.offer(node, name, unknown, capacity=capacity, allowMultipleAllocations=True))
+    return result
+
+
+VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -1,0 +1,56 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Gaudi accelerators, as intel/intel-resource-drivers-for-kubernetes (cmd/kubelet-gaudi-plugin) publishes them."""
+
+from __future__ import annotations
+
+from ...topology import publish
+from ...topology.publish import Facts
+from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, text
+from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
+
+_KNOWLEDGE = DriverKnowledge(
+    name="gaudi.intel.com",
+    title="Intel Gaudi DRA driver",
+    vendors=("1da3",),
+    kubernetes="1.34",
+    oldest="0.5.0",
+    newest="0.7.0",
+    kinds={
+        "gpu": Kind(
+            filters={
+                "model": (text("model", "contains"),),
+                "uuid": (text("serial", since="0.7.0"), text("serial", until="0.6.0")),
+                "pcie_root": (text(PCIE_ROOT, since="0.7.0"),),
+            },
+        )
+    },
+    align={"pcie_root": (Published(PCIE_ROOT, since="0.7.0"),)},
+    hints={
+        "numa_node": "gaudi.intel.com publishes no NUMA node; align on pcie_root",
+        "pcie_root": "gaudi.intel.com publishes the PCIe root from 0.7.0 on",
+        "pci_address": "gaudi.intel.com publishes no PCI address; ask for uuid, which is the card's serial number",
+        "min_memory": "ask for the model",
+        "uuid": "gaudi.intel.com 0.6.x publishes no serial number; ask for the model or the pcie_root",
+    },
+)
+
+
+def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+    result = []
+    for _index, gpu, function in gpus_of(facts, known):
+        maker = DeviceMaker(known)
+        maker.put("model", gpu["model"], sure=False)
+        if known.publishes(PCIE_ROOT):
+            maker.standard(function["kubernetes"], PCIE_ROOT)
+        serial = known.filter("gpu", "uuid")
+        unknown = maker.unknown(*(["serial"] if serial else []), "healthy", *unpublished(function, facts))
+        name = f"{publish.device_name(function['address'])[4:]}-0x{function['device_id']}"
+        result.append(maker.offer(node, name, unknown, function["address"]))
+    return result
+
+
+VENDOR = Vendor(_KNOWLEDGE, _offers)

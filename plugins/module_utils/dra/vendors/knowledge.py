@@ -1,0 +1,239 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What claims have to know of a DRA driver: the form of the vendors' tables."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
+
+
+#: How the devices of a group can be tied together; every level but C(any) needs an attribute that all drivers publish.
+ALIGNMENTS = ("pcie_root", "numa_node")
+
+
+COMPARISONS = ("equals", "not_equals", "contains", "at_least")
+
+
+TYPES = ("string", "int", "bool", "version", "quantity")
+
+
+#: What a filter's value is turned into: C(mbps) is an integer of Mbit/s made from a rate such as C(400G); C(semver)
+#: a semantic version compared by its precedence, whatever type the attribute has.
+UNITS = ("", "mbps", "semver")
+
+
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+
+
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+
+
+NUMA_NODE_DRANET = "dra.net/numaNode"  # the convention before Kubernetes had a name of its own
+
+
+OWN = "lanewise.dev"
+
+
+_VERSION = re.compile(r"^v?(\d+)\.(\d+)(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
+
+
+NEWEST = ("main", "latest")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One question to a device: an attribute or a capacity, and how it is compared.
+
+    C(name) is qualified (C(domain/id)) in what :func:`knowledge` returns. C(type) is the type that the driver
+    publishes. C(since) is the first driver version that publishes it (C(>1.4.0): the first after that one), C(until)
+    the first that no longer does. C(values) maps our words to the driver's where those differ.
+    """
+
+    name: str
+    type: str = "string"
+    compare: str = "equals"
+    source: str = "attributes"  # attributes, capacity
+    unit: str = ""
+    since: str = ""
+    until: str = ""
+    values: t.Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Term:
+    """What every device of a kind has: an attribute and its value. C(not_equals) also holds where it is missing."""
+
+    name: str
+    value: str | int | bool
+    compare: str = "equals"
+
+    @property
+    def type(self) -> str:
+        return "bool" if isinstance(self.value, bool) else "int" if isinstance(self.value, int) else "string"
+
+
+@dataclass(frozen=True)
+class Published:
+    """An attribute that devices can be aligned on. C(list) values need the gate DRAListTypeAttributes."""
+
+    name: str
+    since: str = ""
+    until: str = ""
+    list: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How devices of one kind are told apart and asked for.
+
+    C(filters) maps a vendor-neutral filter to the ways to ask it, the best first; :func:`knowledge` leaves those that
+    the site's version has. C(instead) maps a filter to the terms that take the place of C(terms) where that filter is
+    used: a MIG partition is no device of type gpu. C(capacities) maps what can be asked for by amount (bandwidth,
+    cpus, memory) to the key that is published, which a capacity request has to repeat letter by letter.
+    """
+
+    terms: tuple[Term, ...] = ()
+    filters: t.Mapping[str, tuple[Filter, ...]] = field(default_factory=dict)
+    instead: t.Mapping[str, tuple[Term, ...]] = field(default_factory=dict)
+    capacities: t.Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DriverKnowledge:
+    """A DRA driver as claims see it.
+
+    C(align) maps an alignment level to the attributes that carry it; C(vendors) are PCI vendor ids of the functions
+    it serves; C(epochs) are first versions in the order of their release, where numbers alone would lie;
+    C(hints) tells, by filter, alignment level or C(version), what a user of an older driver can do instead.
+    C(by_interface) are attributes, qualified, that it publishes only while the node has the device's interface,
+    C(by_rdma) those that it leaves out or denies while a pod has the RDMA device; the hint C(in_use) tells how to keep
+    them.
+    """
+
+    name: str
+    title: str
+    kinds: t.Mapping[str, Kind]
+    align: t.Mapping[str, tuple[Published, ...]] = field(default_factory=dict)
+    vendors: tuple[str, ...] = ()
+    kubernetes: str = "1.34"  # the oldest minor version that it runs on
+    version: str = ""
+    epochs: tuple[str, ...] = ()
+    oldest: str = ""  # the first version that these tables hold for
+    newest: str = ""  # the last release that they were compared with
+    hints: t.Mapping[str, str] = field(default_factory=dict)
+    by_interface: tuple[str, ...] = ()
+    by_rdma: tuple[str, ...] = ()
+
+    def qualified(self, name: str) -> str:
+        """C(domain/id) of an attribute or capacity; a bare name is in the driver's own domain."""
+        return name if "/" in name else f"{self.name}/{name}"
+
+    def has(self, since: str, until: str = "") -> bool:
+        """Whether this version lies between C(since) and C(until)."""
+        mine = version_order(self.version or "main", self.epochs)
+        if since.startswith(">"):
+            if mine <= version_order(since[1:], self.epochs):
+                return False
+        elif since and mine < version_order(since, self.epochs):
+            return False
+        return not until or mine < version_order(until, self.epochs)
+
+    def beyond(self) -> str:
+        """What to say of a version after the last release that is known here; empty where there is nothing to say."""
+        if not self.newest or self.version in ("", *NEWEST):
+            return ""
+        major, minor, _patch, _rest = parse_version(self.newest)
+        if version_order(self.version, self.epochs) < version_order(f"{major}.{minor + 1}.0-0", self.epochs):
+            return ""
+        return (
+            f"dra_claims_drivers.{self.name}.version: {self.title} is known here up to {self.newest}, oldest "
+            f"{self.oldest}; {self.version} is taken to publish the same as the newest. Correct it if there is no such "
+            "version"
+        )
+
+    def filter(self, kind: str, name: str) -> Filter | None:
+        """How this version answers a filter; C(None) where it cannot."""
+        served = self.kinds.get(kind)
+        ways = served.filters.get(name, ()) if served else ()
+        return next((way for way in ways if self.has(way.since, way.until)), None)
+
+    def terms(self, kind: str, filters: t.Iterable[str] = ()) -> tuple[Term, ...]:
+        """What tells devices of the kind from the driver's other devices, given the filters that are used."""
+        served = self.kinds[kind]
+        for name in filters:
+            if name in served.instead:
+                return served.instead[name]
+        return served.terms
+
+    def alignments(self, level: str, lists: bool = False) -> list[str]:
+        """Qualified attributes that carry an alignment level, the best first. C(lists): the cluster compares lists."""
+        return [p.name for p in self.align.get(level, ()) if self.has(p.since, p.until) and (lists or not p.list)]
+
+    def publishes(self, name: str) -> bool:
+        """Whether this version publishes a qualified attribute that claims can be aligned on."""
+        return any(p.name == name and self.has(p.since, p.until) for ways in self.align.values() for p in ways)
+
+    def hint(self, name: str) -> str:
+        """What to do where a filter or an alignment level is not answered; empty where there is nothing to say."""
+        return self.hints.get(name, "")
+
+
+def parse_version(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str], ...]]:
+    """A driver's version as a key that sorts by semantic version precedence. Raises C(ValueError)."""
+    match = _VERSION.match(text)
+    if not match:
+        raise ValueError(f"{text!r} is no version such as 1.2.3")
+    major, minor, patch, suffix = match.groups()
+    # A release sorts after its own pre-releases: an empty tuple would sort first.
+    identifiers: tuple[tuple[int, int, str], ...] = ((2, 0, ""),)
+    if suffix:
+        identifiers = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in suffix.split("."))
+    return int(major), int(minor), int(patch or 0), identifiers
+
+
+@lru_cache(maxsize=1024)
+def version_order(version: str, epochs: tuple[str, ...]) -> tuple[t.Any, ...]:
+    """Sort key of a version among all releases of a driver; C(main) comes after every release.
+
+    An epoch begins at the version that it is named after and reaches to the next higher epoch.
+    """
+    if version in NEWEST:
+        return (len(epochs) + 1,)
+    parsed = parse_version(version)
+    if not epochs:
+        return (0, parsed)
+    began = [(parse_version(first), position) for position, first in enumerate(epochs)]
+    # 0.4.0-rc.1 belongs to the epoch of 0.4.0
+    reached = [(first, position) for first, position in began if first[:3] <= parsed[:3]]
+    return (max(reached)[1] if reached else -1, parsed)
+
+
+def text(name: str, compare: str = "equals", since: str = "", until: str = "", unit: str = "") -> Filter:
+    return Filter(name, "string", compare, unit=unit, since=since, until=until)
+
+
+def number(name: str, compare: str = "equals", since: str = "", unit: str = "", until: str = "") -> Filter:
+    return Filter(name, "int", compare, unit=unit, since=since, until=until)
+
+
+def flag(name: str) -> Filter:
+    return Filter(name, "bool")
+
+
+def at_least(name: str) -> Filter:
+    return Filter(name, "quantity", "at_least", source="capacity")
+
+
+def version(name: str) -> Filter:
+    return Filter(name, "version", "at_least", unit="semver")

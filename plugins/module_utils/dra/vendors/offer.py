@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A device that a driver would publish for a probed node, and what the vendors' files make it with."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ...topology.publish import Facts
+from ..kube import limits
+from ..kube.objects import Object, Scalar
+from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A device that a driver would publish.
+
+    C(device) is a v1 Device, C(address) the PCI function behind it where there is one. C(counter_sets) are the v1
+    CounterSets that it consumes from. C(unknown) are qualified attributes and capacities that the driver publishes but
+    a probe cannot see: a selector that asks for one has no answer before there is a cluster. C(assumed) are those whose
+    value is a likely one: there a match is taken for a match, and anything else for unknown. A C(possible) device may
+    or may not be there, such as a MIG partition: slices leave it out.
+    """
+
+    driver: str
+    pool: str
+    node: str
+    device: Object
+    address: str = ""
+    counter_sets: tuple[Object, ...] = ()
+    unknown: frozenset[str] = frozenset()
+    assumed: frozenset[str] = frozenset()
+    possible: bool = False
+
+
+class Options(t.TypedDict):
+    """What decides, besides facts and version, which devices a driver publishes.
+
+    C(group_by) and C(reserved_cpus) are options of the CPU driver; C(counters) says whether the server keeps counters.
+    """
+
+    group_by: str | None
+    reserved_cpus: str | None
+    counters: bool
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A driver that is built in: what it publishes, and what it would publish for a node.
+
+    C(offers) takes the node's name, its topology facts, the knowledge of the site's version and the options.
+    """
+
+    knowledge: DriverKnowledge
+    offers: t.Callable[[str, Facts, DriverKnowledge, Options], list[Offer]]
+
+
+@dataclass
+class DeviceMaker:
+    """Collects the attributes of one device."""
+
+    known: DriverKnowledge
+    attributes: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+    assumed: set[str] = field(default_factory=set)
+
+    def put(self, name: str, value: Scalar | None, sure: bool = True) -> None:
+        """Add what is known; C(name) is as the driver writes it."""
+        if value is None or value == "":
+            return
+        if isinstance(value, str) and limits.size(value) > limits.ATTRIBUTE_VALUE_BYTES:
+            return
+        kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
+        self.attributes[name] = {kind: value}
+        if not sure:
+            self.assumed.add(self.known.qualified(name))
+
+    def standard(self, facts: Facts, *names: str) -> None:
+        """Add the standard attributes that this version of the driver has."""
+        keys = {PCIE_ROOT: "pcieRoot", PCI_BUS_ID: "pciBusID", NUMA_NODE: "numaNode", NUMA_NODE_DRANET: "numaNode"}
+        for name in names:
+            self.put(name, facts.get(keys[name]))
+
+    def unknown(self, *names: str) -> frozenset[str]:
+        return frozenset(self.known.qualified(name) for name in names)
+
+    def offer(self, node: str, name: str, unknown: frozenset[str], address: str = "", **more: object) -> Offer:
+        """The device of this name in the node's pool; C(more) are fields of it beside its attributes."""
+        device: Object = {"name": name, "attributes": self.attributes, **more}
+        return Offer(
+            self.known.name, node, node, device, address=address, unknown=unknown, assumed=frozenset(self.assumed)
+        )
+
+
+def gpus_of(facts: Facts, known: DriverKnowledge) -> list[tuple[int, Facts, Facts]]:
+    """The functions of the driver's vendor with their number among them; a guest's GPUs are not the driver's."""
+    found: list[tuple[int, Facts, Facts]] = []
+    for gpu in facts["gpus"]:
+        function = facts["functions"][gpu["address"]]
+        if function["vendor_id"] in known.vendors and gpu["driver"] != "vfio-pci":
+            found.append((len(found), gpu, function))
+    return found
+
+
+def unpublished(function: Facts, facts: Facts) -> tuple[str, ...]:
+    """Standard attributes that an imported topology says nothing about."""
+    if facts["source"]["kind"] == "sysfs" or function["kubernetes"]:
+        return ()
+    return (PCIE_ROOT, PCI_BUS_ID, NUMA_NODE, NUMA_NODE_DRANET)
+
+
+def partitions(whole: Offer, known: DriverKnowledge, type_: str, most: int, unknown: frozenset[str]) -> list[Offer]:
+    """Partitions that a GPU may be cut into; the probe does not see whether it is."""
+    attributes = {**whole.device["attributes"], "type": {"string": type_}}
+    return [
+        Offer(
+            whole.driver,
+            whole.pool,
+            whole.node,
+            {"name": f"{whole.device['name']}-part-{number}", "attributes": attributes},
+            address=whole.address,
+            unknown=whole.unknown | unknown,
+            assumed=whole.assumed,
+            possible=True,
+        )
+        for number in range(most)
+    ]

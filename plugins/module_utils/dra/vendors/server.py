@@ -1,0 +1,61 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What an API server makes of devices that drivers publish."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from dataclasses import replace
+
+from ..kube import schema, versions
+from .offer import Offer
+
+
+class Server:
+    """What an API server makes of published devices: fields behind a gate that is off are lost, and taint rules add
+    their taints.
+
+    C(rules) are DeviceTaintRules of any version. What they say of selectors and classes, which 1.34 has, is passed
+    over. C(counts) tells whether counters are kept. Raises ValueError for a release that is not known.
+    """
+
+    def __init__(
+        self,
+        kubernetes: str = f"1.{schema.NEWEST}",
+        gates: versions.Gates = None,
+        rules: t.Sequence[t.Mapping[str, t.Any]] = (),
+    ) -> None:
+        minor = versions.minor_of(kubernetes)
+        self.minor, self.gates = minor, gates
+        self.lost = versions.lost_of_devices(minor, gates)
+        self.counts = "consumesCounters" not in self.lost
+        self.rules = [rule["spec"] for rule in rules]
+
+    def claim(self, obj: dict[str, t.Any]) -> dict[str, t.Any]:
+        """A v1 object without the fields that the server drops."""
+        kept = json.loads(json.dumps(obj))
+        versions.drop_disabled(kept, self.minor, self.gates)
+        return t.cast("dict[str, t.Any]", kept)
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The kinds of constraints that its scheduler knows: others end the scheduling of a pod."""
+        distinct = versions.distinguishes(self.minor, self.gates)
+        return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
+
+    def keeps(self, offer: Offer) -> Offer:
+        """The device as the scheduler sees it."""
+        device = {name: value for name, value in offer.device.items() if name not in self.lost}
+        here = {"driver": offer.driver, "pool": offer.pool, "device": device["name"]}
+        taints = [
+            rule["taint"]
+            for rule in self.rules
+            if all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
+        ]
+        if taints:
+            device["taints"] = [*device.get("taints", ()), *taints]
+        return replace(offer, device=device, counter_sets=offer.counter_sets if self.counts else ())

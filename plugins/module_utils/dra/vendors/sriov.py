@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Virtual functions, as k8snetworkplumbingwg/dra-driver-sriov (pkg/consts, pkg/devicestate) publishes them."""
+
+from __future__ import annotations
+
+from ...topology import publish
+from ...topology.publish import Facts
+from .knowledge import NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, flag, number, text
+from .offer import DeviceMaker, Offer, Options, Vendor, unpublished
+
+_KNOWLEDGE = DriverKnowledge(
+    name="sriovnetwork.k8snetworkplumbingwg.io",
+    title="SR-IOV DRA driver",
+    kubernetes="1.34",
+    oldest="0.1.0",
+    kinds={
+        "vf": Kind(
+            filters={
+                "interface": (text("PFName"),),
+                "pci_address": (text(PCI_BUS_ID),),
+                "pcie_root": (text(PCIE_ROOT),),
+                "numa_node": (number(NUMA_NODE_DRANET),),
+                "link_layer": (text("linkType"),),
+                "rdma": (flag("rdmaCapable"),),
+            },
+        )
+    },
+    align={
+        "pcie_root": (Published(PCIE_ROOT),),
+        "numa_node": (Published(NUMA_NODE_DRANET),),
+    },
+    hints={
+        "min_speed": "this driver publishes no link speed; ask for the interface, which is the PF's name",
+        "numa_node": "this driver publishes the NUMA node only as dra.net/numaNode; align on pcie_root",
+        "rail": "this driver publishes no rail; ask for the interface, which is the PF's name",
+    },
+)
+
+
+def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+    nics = {nic["address"]: nic for nic in facts["nics"]}
+    result = []
+    for nic in facts["nics"]:
+        pf = nics.get(nic["physfn"] or "")
+        if pf is None or not pf["interfaces"]:
+            continue
+        function, parent = facts["functions"][nic["address"]], facts["functions"][pf["address"]]
+        maker = DeviceMaker(known)
+        own = known.name + "/"
+        maker.put(own + "vendor", parent["vendor_id"])
+        maker.put(own + "deviceID", function["device_id"])
+        maker.put(own + "pfDeviceID", parent["device_id"])
+        maker.put(own + "pciAddress", nic["address"])
+        maker.put("k8s.cni.cncf.io/deviceID", nic["address"])
+        maker.put(own + "PFName", pf["interfaces"][0])
+        maker.put(own + "vfID", function["vf_number"])
+        maker.put(own + "pfPciAddress", pf["address"])
+        maker.put(own + "linkType", pf["link_layer"] if pf["link_layer"] in ("ethernet", "infiniband") else "unknown")
+        maker.put(own + "rdmaCapable", bool(nic["rdma_devices"]))
+        # the PF's root, and an empty one where there is none
+        maker.attributes[PCIE_ROOT] = {"string": parent["kubernetes"].get("pcieRoot", "")}
+        maker.put(PCI_BUS_ID, nic["address"])
+        numa = function["kubernetes"].get("numaNode")
+        maker.put(NUMA_NODE_DRANET, -1 if numa is None else numa)
+        result.append(
+            maker.offer(
+                node,
+                publish.device_name(nic["address"])[4:],
+                maker.unknown("EswitchMode", "resourceName", *unpublished(function, facts)),
+                nic["address"],
+            )
+        )
+    return result
+
+
+VENDOR = Vendor(_KNOWLEDGE, _offers)
