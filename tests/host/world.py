@@ -125,7 +125,8 @@ class World:
         self.modes = {MLX5: 0, ICE: 0}
         self.firmware = {"NUM_OF_VFS": "0", "SRIOV_EN": "False(0)"}
         self.dcb = {"pfc": 0, "apps": {(code, code >> 3) for code in range(4)}}
-        self._kept: dict[str, tuple[str, list[tuple[Path, str]]]] = {}
+        self._kept: dict[str, str] = {}
+        self._links: dict[str, list[tuple[Path, str]]] = {}
         self._read: dict[str, t.Any] = {}
         self._whole: list[tuple[str, str]] = [(key, name) for key in (MLX5, ICE) for name in self._vfs(key)]
 
@@ -246,13 +247,9 @@ class World:
 
     def _hide(self, key: str, name: str) -> None:
         real = os.path.realpath(self.root / self._device(name))
-        links = []
-        for folder, folders, names in os.walk(self.root / "sys"):
-            for one in (*folders, *names):
-                place = Path(folder, one)
-                if place.is_symlink() and not str(place).startswith(real) and os.path.realpath(place).startswith(real):
-                    links.append((place, os.readlink(place)))
-        for place, _target in links:
+        if name not in self._links:
+            self._links[name] = list(self._links_into(real))
+        for place, _target in self._links[name]:
             place.unlink()
         with_driver = Path(real, "driver")
         if with_driver.is_symlink():
@@ -260,12 +257,22 @@ class World:
         Path(real, "driver_override").write_text("(null)\n")
         self._away.mkdir(exist_ok=True)
         shutil.move(real, self._away / name)
-        self._kept[name] = (real, links)
+        self._kept[name] = real
+
+    def _links_into(self, real: str) -> t.Iterator[tuple[Path, str]]:
+        """Links from elsewhere to a function. They come and go with it, and no others are made in this tree."""
+        for folder, folders, names in os.walk(self.root / "sys"):
+            if folder.startswith(real):
+                folders.clear()
+                continue
+            for one in (*folders, *names):
+                place = os.path.join(folder, one)
+                if os.path.islink(place) and os.path.realpath(place).startswith(real):
+                    yield Path(place), os.readlink(place)
 
     def _show(self, name: str) -> None:
-        real, links = self._kept.pop(name)
-        shutil.move(self._away / name, real)
-        for place, target in links:
+        shutil.move(self._away / name, self._kept.pop(name))
+        for place, target in self._links[name]:
             place.symlink_to(target)
 
     # -- programs
