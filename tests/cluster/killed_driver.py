@@ -9,7 +9,7 @@
 FILE holds an operation (prepare, attach, detach, unprepare, start) and a number N: the process ends before change N,
 from 0, that the operation makes outside it; where there are N changes only, after the operation and before it is
 answered. Without FILE nothing is killed. It is read at the start of each operation. What the main thread does is the
-operation start, which has no end.
+operation start, which ends with the driver.
 
 A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel that are no
 questions (netlink, ethtool). Two moments without a change between them look the same to whoever comes next. Python's
@@ -164,4 +164,7 @@ for syscall in ("mount", "umount2"):
 sys.addaudithook(audit)
 if begin("start"):
     RUNNING.append("start")
-sys.exit(cli.main(sys.argv[2:]))
+status = cli.main(sys.argv[2:])
+if TARGET.name == "start":
+    os.write(2, f"start made {TARGET.changes} changes\n".encode())
+sys.exit(status)

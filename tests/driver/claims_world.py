@@ -138,12 +138,12 @@ def differences(one: Object, other: Object) -> list[str]:
     return lines
 
 
-def make_wires() -> int:
+def make_wires(names: t.Sequence[str] = WIRES) -> int:
     """The node's interfaces, each with what a node may have on one. The other ends are in a namespace of their own,
     that of the process that is returned."""
     fabric = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     _wait_for_namespace(fabric.pid)
-    for number, name in enumerate(WIRES):
+    for number, name in enumerate(names):
         ip(
             "link",
             "add",

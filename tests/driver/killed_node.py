@@ -1,0 +1,305 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node whose driver is killed while it serves claims: the driver is the whole program, in namespaces with real
+interfaces; the test calls it as kubelet does, by gRPC, and runs its hook as a container runtime does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from ansible_collections.lanewise.dra.tests.driver import claims_world as world
+from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
+from ansible_collections.lanewise.dra.tests.driver.driver_process import Launcher, wait_for
+from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
+from ansible_collections.lanewise.dra.tests.driver.test_plan import config
+from lanewise_driver.base import files
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.claims import cdi
+from lanewise_driver.claims.records import ATTACHED, PREPARED, Record, Store
+from lanewise_driver.kernel import netns
+from lanewise_driver.kubelet import protocol
+
+Object = dict[str, t.Any]
+
+NODE, NAMESPACE, POD = "node-a", "claims", "worker-0"
+WIRES = ("wire0", "wire1", "wire2")
+UIDS = {"cards": "5f0c1b9e-0000-4000-8000-000000000001", "child": "5f0c1b9e-0000-4000-8000-000000000002"}
+#: Interfaces of the pod, and the node's that they come from, by claim.
+INTERFACES = {"cards": {"net1": "wire0", "rail1": "wire1"}, "child": {"mac0": "wire2"}}
+CONFIGURATION: dict[str, Object] = {
+    "wire0": {
+        "name": "net1",
+        "mac": "02:00:00:00:02:01",
+        "mtu": 1400,
+        "addresses": ["198.51.100.7/24", "2001:db8:77::2/64"],
+        "routes": [{"destination": "203.0.113.0/24", "gateway": "198.51.100.1", "table": 200, "metric": 7}],
+        "rules": [{"source": "198.51.100.7/32", "table": 200, "priority": 900}],
+        "neighbors": [{"destination": "198.51.100.9", "mac": "02:00:00:00:00:09"}],
+        "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2, "net.ipv6.conf.IFNAME.accept_dad": 0},
+        "ethtool": {"features": {"tx-checksumming": False}},
+    },
+    "wire1": {"name": "rail1"},
+    "wire2": {
+        "name": "mac0",
+        "mac": "02:00:00:00:02:03",
+        "child": {"type": "macvlan"},
+        "addresses": ["198.51.100.8/24"],
+        "sysctls": {"net.ipv6.conf.IFNAME.accept_dad": 0},
+    },
+}
+#: What a driver that was killed may leave until it is that old (files.sweep).
+DRAFT_SECONDS = 120.0
+
+
+class Gone(Exception):
+    """The driver was killed before it answered."""
+
+
+@dataclass
+class Node:
+    """The node, its driver, and what both were before there was a claim."""
+
+    folder: Path
+    driver: Launcher = field(init=False)
+    before: Object = field(init=False)
+    files_before: list[str] = field(init=False)
+    pod_view: Object = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fabric = world.make_wires(WIRES)
+        self.paths = Paths(
+            plugin_dir=self.folder / "plugin",
+            registry_dir=self.folder / "registry",
+            run_dir=self.folder / "run",
+            cdi_dir=self.folder / "cdi",
+            settings=self.folder / "driver.yml",
+            hook_python=Path(sys.executable),
+        )
+        self.server = ApiServer(self.folder / "server")
+        self._publish()
+        values = {"node_name": NODE, "kubeconfig": str(self.server.kubeconfig), "virtual_interfaces": ["wire*"]}
+        self.paths.settings.write_text(json.dumps({**values, "metrics_address": ""}))
+        options = ["settings", "plugin_dir", "registry_dir", "run_dir", "cdi_dir"]
+        arguments = [f"--{name.replace('_', '-')}={getattr(self.paths, name)}" for name in options]
+        self.driver = Launcher(self.folder, [*arguments, "run", f"--hook-python={sys.executable}"])
+        self.start()
+        self.before = host_state()
+        self.files_before = self.files()
+
+    def close(self) -> None:
+        self.driver.close()
+        self.server.close()
+
+    def _publish(self) -> None:
+        self.server.put(f"/api/v1/nodes/{NODE}", {"kind": "Node", "metadata": {"name": NODE}})
+        metadata = {"name": POD, "namespace": NAMESPACE, "uid": "pod-uid"}
+        self.server.put(
+            f"/api/v1/namespaces/{NAMESPACE}/pods/{POD}", {"metadata": metadata, "spec": {"nodeName": NODE}}
+        )
+        for name, uid in UIDS.items():
+            wires = list(INTERFACES[name].values())
+            results = [
+                {"request": wire, "driver": "lanewise.dev", "pool": NODE, "device": f"net-{wire}"} for wire in wires
+            ]
+            configs = [config(CONFIGURATION[wire], wire) for wire in wires]
+            devices = {"results": results, "config": configs}
+            claim: Object = {
+                "apiVersion": f"{RESOURCE[6:]}/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid},
+                "spec": {"devices": {}},
+                "status": {
+                    "allocation": {"devices": devices},
+                    "reservedFor": [{"resource": "pods", "name": POD, "uid": "pod-uid"}],
+                },
+            }
+            self.server.put(self._claim(name), claim)
+
+    @staticmethod
+    def _claim(name: str) -> str:
+        return f"{RESOURCE}/v1/namespaces/{NAMESPACE}/resourceclaims/{name}"
+
+    # the driver
+
+    def start(self, kill: str = "", after: float = -1) -> bool:
+        """Start the driver and wait until it serves; False where it was killed before, by itself or so many seconds
+        after its start."""
+        for socket in (self.paths.service_socket(), self.paths.hook_socket):
+            socket.unlink(missing_ok=True)
+        self.driver.start(kill)
+
+        def serves() -> bool:
+            return not self.driver.running() or self.paths.service_socket().exists()
+
+        with killed_after(self.driver, after):
+            wait_for(serves, f"the driver to serve:\n{self.driver.log()[-3000:]}")
+        if not self.driver.running():
+            return False
+        try:
+            self._call("NodePrepareResources", [])
+        except Gone:
+            return False
+        return True
+
+    def _call(self, method: str, names: t.Iterable[str]) -> None:
+        claims = [{"namespace": NAMESPACE, "name": name, "uid": UIDS[name]} for name in names]
+        with Kubelet(self.paths.service_socket(), protocol.pool) as kubelet:
+            self.driver.at_end = kubelet.close  # nobody is waited for who is not there
+            try:
+                answer = kubelet.call(protocol.DRA["v1"], method, claims=claims)
+            except (grpc.RpcError, ValueError):
+                self.driver.status(5)  # it is killed, and nothing else keeps it from an answer
+                raise Gone from None
+        assert not any(one.error for one in answer.claims.values()), answer
+
+    def prepare(self) -> None:
+        """As kubelet does it. Raises Gone."""
+        self._call("NodePrepareResources", UIDS)
+
+    def unprepare(self) -> None:
+        """As kubelet does it. Raises Gone."""
+        self._call("NodeUnprepareResources", UIDS)
+
+    def start_hook(self, name: str, sandbox: Sandbox) -> subprocess.Popen[str]:
+        """That of a claim for a container that starts. It waits for a driver that restarts."""
+        annotations = {f"io.kubernetes.cri.sandbox-{key}": value for key, value in self._pod().items()}
+        state = {"ociVersion": "1.2.0", "id": "c", "pid": sandbox.pid, "annotations": annotations}
+        command = cdi.hook_command(self.paths, UIDS[name])
+        pipe, environment = subprocess.PIPE, {"LC_ALL": "C.UTF-8"}
+        started = subprocess.Popen(command, stdin=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
+        assert started.stdin
+        started.stdin.write(json.dumps(state))
+        started.stdin.close()
+        started.stdin = None
+        return started
+
+    @staticmethod
+    def _pod() -> dict[str, str]:
+        return {"uid": "pod-uid", "name": POD, "namespace": NAMESPACE}
+
+    # what there is
+
+    def files(self) -> list[str]:
+        """Everything on disk below the driver's folders and whatever namespaces are pinned, but for drafts of killed
+        writers, which are swept when they are older."""
+        roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
+        found = [path for root in roots for path in root.rglob("*") if path.is_file()]
+        pinned = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if " nsfs " in line]
+        return sorted([*(str(one) for one in found if not one.name.endswith(files.UNFINISHED)), *pinned])
+
+    def records(self) -> dict[str, Record]:
+        found, unreadable = Store(self.paths.state_dir).all()
+        assert not unreadable
+        return {record.name: record for record in found}
+
+    def is_as_recorded(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
+        """Where each device is, and how it is, compared with what the records say; what differs. Of a sandbox that has
+        ended only the driver's pin is left, and nobody sees what is in there."""
+        records, wrong = self.records(), []
+        inside: Object = {} if ended else pod_view(sandbox)
+        now = host_state()
+        away: set[str] = set()
+        for claim, interfaces in INTERFACES.items():
+            phase = records[claim].phase if claim in records else ""
+            if phase not in ("", PREPARED, ATTACHED):
+                wrong.append(f"{claim} is {phase} after a start")
+            for name, wire in interfaces.items():
+                if phase != ATTACHED:
+                    wrong += [f"{name} is in the pod, and {claim} {phase or 'not prepared'}"] if name in inside else []
+                    continue
+                away.add(wire)
+                if ended:
+                    pin = self.paths.pin(UIDS[claim])
+                    wrong += [] if netns.alive(pin) else [f"{name} is in the pod, of which no pin is left"]
+                elif inside.get(name) != self.pod_view[name]:
+                    wrong += differences({name: self.pod_view[name]}, {name: inside.get(name)})
+        if not away:
+            return wrong + differences(self.before, now)
+        for wire in WIRES:
+            if wire in away and not CONFIGURATION[wire].get("child"):
+                wrong += [f"{wire} is on the node and in the pod"] if wire in now["links"] else []
+                continue
+            had, has = self.before["links"][wire], now["links"].get(wire, {})
+            if wire in away:  # its child has an address of its own
+                has = {**has, "promiscuity": had["promiscuity"]}
+            wrong += differences({wire: had}, {wire: has})
+        return wrong
+
+    def leftovers(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
+        """What is not as it was before there was a claim."""
+        wrong = differences(self.before, host_state())
+        wrong += [] if ended else [f"in the pod: {name}" for name in pod_view(sandbox) if name != "lo"]
+        wrong += [f"left: {path}" for path in self.files() if path not in self.files_before]
+        wrong += [f"lost: {path}" for path in self.files_before if path not in self.files()]
+        return wrong + [f"the cluster is told of {name}" for name in self.statuses()]
+
+    def statuses(self) -> list[str]:
+        """The claims of whose devices the cluster is told something."""
+        return [name for name in UIDS if self.server.objects[self._claim(name)]["status"].get("devices")]
+
+    def drafts(self) -> list[Path]:
+        return [path for path in self.folder.rglob(f"*{files.UNFINISHED}")]
+
+    def age_drafts(self) -> None:
+        """Let what killed writers left be as old as it is after two minutes."""
+        then = time.time() - DRAFT_SECONDS
+        for path in self.drafts():
+            os.utime(path, (then, then))
+
+
+def pod_view(sandbox: Sandbox) -> Object:
+    """What a pod sees of its interfaces, by name, with routes, rules and neighbors."""
+    found: Object = {}
+    shown = json.loads(ip("-j", "-d", "address", netns=sandbox.pid))
+    for one in shown:
+        for address in one["addr_info"]:
+            address.pop("optimistic", None)  # it is used while it is proven unique
+        found[one["ifname"]] = world._still(one)
+    for family in ("-4", "-6"):
+        routes = json.loads(ip("-j", family, "route", "show", "table", "all", netns=sandbox.pid))
+        for route in routes:
+            found.get(route.get("dev"), {}).setdefault("routes", []).append(repr(world._still(route)))
+        if "net1" in found:
+            found["net1"][f"rules {family}"] = ip(family, "rule", netns=sandbox.pid)
+    for neighbor in json.loads(ip("-j", "neighbour", "show", "nud", "permanent", netns=sandbox.pid)):
+        found[neighbor["dev"]].setdefault("neighbors", []).append(repr(neighbor))
+    for entry in found.values():
+        entry.get("routes", []).sort()
+    return found
+
+
+@contextlib.contextmanager
+def killed_after(driver: Launcher, seconds: float) -> t.Iterator[None]:
+    """Kill the driver so long from now; nothing where ``seconds`` is negative."""
+    if seconds < 0:
+        yield
+        return
+    timer = threading.Timer(seconds, driver.kill)
+    timer.start()
+    yield
+    timer.join()
+
+
+def moments(number: int, changes: t.Mapping[str, int], dice: random.Random) -> list[tuple[str, int]]:
+    """``number`` moments at which to kill, each an operation and a step. Half of them are known steps, all there are or
+    evenly spread, and at least one of each operation; step -1 is any moment of an operation."""
+    middle = [(operation, count // 2) for operation, count in changes.items()]
+    others = [(operation, step) for operation, count in changes.items() for step in range(count + 1)]
+    others = [one for one in others if one not in middle]
+    room = min(len(others), max(number // 2 - len(middle), 0))
+    chosen = middle + [others[place * len(others) // room] for place in range(room)]
+    return chosen + [(dice.choice(list(changes)), -1) for _each in range(number - len(chosen))]
