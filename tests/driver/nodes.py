@@ -84,6 +84,11 @@ def run(command: str, check: bool = True, text: str | None = None) -> str:
     return done.stdout
 
 
+def without_dad() -> None:
+    """IPv6 addresses of interfaces that are made from now on need not be proven unique, which takes seconds."""
+    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+
+
 def wait_for_ipv6() -> None:
     """Until the kernel has taken the IPv6 addresses of the node, and made their routes."""
     ipv6.wait(lambda words: run(f"ip {words}"))
@@ -181,19 +186,23 @@ def pair(name: str, peer: str = "", up: bool = True) -> None:
         run(f"ip link set {name} up")
 
 
+_PARTS = {
+    "link": "ip -d -o link show dev {0}",
+    "addresses": "ip -d -o addr show dev {0} | sed 's/^[0-9]*//'",
+    "routes": "{{ ip -d -4 route show table all; ip -d -6 route show table all; }} | sort",
+    "rules": "ip -d -4 rule; ip -d -6 rule",
+    "neighbors": "{{ ip neigh show dev {0} nud permanent; ip neigh show proxy dev {0}; }} | sort",
+    "sysctls": "cd /proc/sys/net; grep -rs . ipv4/conf/{0} ipv6/conf/{0} ipv4/neigh/{0} ipv6/neigh/{0} | sort",
+    "qdiscs": "tc qdisc show dev {0} | grep -v -e noop -e noqueue",
+    "features": "ethtool -k {0}",
+}
+
+
 def shown(name: str) -> dict[str, str]:
     """What iproute2 and /proc say of an interface of the node, to be compared before and after; without indexes."""
-    link = run(f"ip -d -o link show dev {name}").split(":", 1)[1]
-    folders = [f"/proc/sys/net/{kind}/{name}" for kind in ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")]
-    return {
-        "link": link.replace(" qdisc noop ", " qdisc noqueue "),  # until it is up for the first time
-        "addresses": run(f"ip -d -o addr show dev {name} | sed 's/^[0-9]*//'"),
-        "routes": "".join(sorted(run("ip -d -4 route show table all; ip -d -6 route show table all").splitlines(True))),
-        "rules": run("ip -d -4 rule; ip -d -6 rule"),
-        "neighbors": "".join(
-            sorted(run(f"ip neigh show dev {name} nud permanent; ip neigh show proxy dev {name}").splitlines(True))
-        ),
-        "sysctls": run(f"grep -rs . {' '.join(folders)} | sort", check=False),
-        "qdiscs": run(f"tc qdisc show dev {name} | grep -v -e noop -e noqueue", check=False),
-        "features": run(f"ethtool -k {name}", check=False),
-    }
+    ends = "\0"
+    script = "printf '\\0'\n".join(f"{part.format(name)}\n" for part in _PARTS.values())
+    found = dict(zip(_PARTS, run(script, check=False).split(ends), strict=True))
+    assert found["link"], f"there is no {name}"
+    # noop is until it is up for the first time
+    return {**found, "link": found["link"].split(":", 1)[1].replace(" qdisc noop ", " qdisc noqueue ")}

@@ -19,7 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
+from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, without_dad
 from lanewise_driver.base.errors import Busy, KernelError
 from lanewise_driver.dhcp import client as dhcp
 from lanewise_driver.dhcp.lease_renewer import LeaseRenewer
@@ -291,7 +291,7 @@ def test_other_traffic_of_the_pod_stays_out_of_the_driver() -> None:
 @on_a_node
 def test_an_address_is_preferred_as_long_as_its_server_says() -> None:
     host = node()
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     with Pod() as pod, server():
         attached(host, config, pod.pin)
@@ -354,7 +354,7 @@ class Liar(threading.Thread):
 @on_a_node
 def test_a_server_that_lies_is_survived() -> None:
     host = node()
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     server = Liar()
     server.start()
     changes: list[dhcp.Lease] = []

@@ -9,7 +9,15 @@ from __future__ import annotations
 import time
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import (
+    Pod,
+    on_a_node,
+    pair,
+    run,
+    shown,
+    wait_for_ipv6,
+    without_dad,
+)
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 
@@ -53,6 +61,7 @@ TRICKS = {
 @on_a_node
 def test_what_a_pod_does(trick: str, peer: str) -> None:
     command, kept = TRICKS[trick]
+    without_dad()
     pair("one")
     if peer == "elsewhere":
         run("mkdir -p /run/netns")
@@ -81,6 +90,7 @@ def test_what_a_pod_does(trick: str, peer: str) -> None:
 @on_a_node
 def test_a_record_without_the_mark() -> None:
     """As drivers before this one wrote them: the altname alone counts."""
+    without_dad()
     pair("one")
     wait_for_ipv6()
     before = shown("one")

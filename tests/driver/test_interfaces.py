@@ -19,7 +19,15 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import (
+    Pod,
+    on_a_node,
+    pair,
+    run,
+    shown,
+    wait_for_ipv6,
+    without_dad,
+)
 from lanewise_driver.base.errors import KernelError, Refused
 from lanewise_driver.interface import identity, interfaces
 from lanewise_driver.interface.interfaces import Identity
@@ -31,7 +39,7 @@ ONE = Identity(None, None, "one")
 
 def node(*commands: str) -> dict[str, t.Any]:
     """What is on the node after commands, each of which may need the addresses of the one before."""
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     pair("one")
     wait_for_ipv6()
     for command in commands:
@@ -549,7 +557,7 @@ def test_an_interface_is_found_by_its_pci_address() -> None:
 def test_a_route_by_two_interfaces_is_whole_when_both_are_back(order: tuple[str, str]) -> None:
     @on_a_node
     def test() -> None:
-        run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+        without_dad()
         for place, name in enumerate(order):
             pair(name)
             run(f"ip addr add 10.{place + 1}.0.2/24 dev {name}; ip addr add fd00:{place + 1}::2/64 dev {name}")
@@ -574,7 +582,7 @@ def test_a_route_by_two_interfaces_is_whole_when_both_are_back(order: tuple[str,
 
 @on_a_node
 def test_interfaces_come_and_go_side_by_side() -> None:
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     names = [f"nic{place}" for place in range(6)]
     for place, name in enumerate(names):
         pair(name)
@@ -621,7 +629,7 @@ def test_a_link_that_comes_up_late_gets_all_back() -> None:
 
 @on_a_node
 def test_names_may_be_any_bytes() -> None:
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     for place, raw in enumerate((b"o.n\xff", b"$(id) ;=".replace(b" ", b""), b"..a", b"-x")):
         name, far = os.fsdecode(raw), f"far{place}"
         run(f"ip link add name {far} type veth; ip link set {far} up")

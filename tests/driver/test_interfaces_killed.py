@@ -11,14 +11,24 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import (
+    Pod,
+    on_a_node,
+    pair,
+    run,
+    shown,
+    wait_for_ipv6,
+    without_dad,
+)
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel.ethtool import Ethtool
 
 ONE = Identity(None, None, "one")
-#: Detach asks the kernel some hundred times; each place is tried with 1.
+#: Detach asks the kernel some hundred times, attach half as often; each place is tried with 1. The whole driver is
+#: killed at each of them, too (test_killed_driver.py).
 STRIDE = int(os.environ.get("LANEWISE_STRIDE", "40"))
+ATTACH_STRIDE = min(STRIDE, 4)
 CONFIG = {
     "name": "net1",
     "mtu": 4000,
@@ -33,7 +43,7 @@ CONFIG = {
 
 
 def node() -> dict[str, t.Any]:
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     pair("one")
     run("ip link set one alias up mtu 9000; ip link property add dev one altname enp1s0")
     with Ethtool() as tool:
@@ -70,7 +80,7 @@ def test_attach(after: str) -> None:
             interfaces.attach(ONE, host, CONFIG, pods[-1].pin)
 
         pods.append(Pod("0"))
-        for step in killed_at_each_step(attach):
+        for step in killed_at_each_step(attach, ATTACH_STRIDE):
             pod = pods[-1]
             if after == "attach":
                 interfaces.attach(ONE, host, CONFIG, pod.pin)

@@ -14,7 +14,15 @@ import contextlib
 import os
 import typing as t
 
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, shown, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import (
+    Pod,
+    on_a_node,
+    pair,
+    run,
+    shown,
+    wait_for_ipv6,
+    without_dad,
+)
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.errors import KernelError
@@ -267,7 +275,7 @@ RETURNS = st.sampled_from(["pod", "pod", "same name", "devN", "devN up"])
 
 def prepare(state: State) -> None:
     """A node with the interface one in a state. Commands that the kernel refuses in combination are left out."""
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")  # so that a state is complete at once
+    without_dad()
     pair("other")
     run("ip addr add 10.200.0.1/24 dev other; ip addr add fd00:c8::1/64 dev other nodad")
     pair("one", up=False)

@@ -31,6 +31,7 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import (
     run,
     shown,
     wait_for_ipv6,
+    without_dad,
 )
 from lanewise_driver.base.errors import KernelError
 from lanewise_driver.interface import interfaces, take_back
@@ -62,6 +63,7 @@ MADE = {
 @pytest.mark.parametrize("made", MADE)
 @on_a_node
 def test_what_a_pod_made_of_its_interface_and_moved_away_is_ended(made: str, up: str) -> None:
+    without_dad()
     pair("one")
     if not supported(MADE[made].split()[1]):
         pytest.skip(f"this kernel makes no {made}")
@@ -232,6 +234,7 @@ def test_an_interface_that_another_pod_has_tapped_is_given_to_nobody() -> None:
 
 @on_a_node
 def test_asking_makes_nothing() -> None:
+    without_dad()
     pair("one")
     wait_for_ipv6()
     before = run("ip -o link"), shown("one")
@@ -252,6 +255,7 @@ def test_asking_makes_nothing() -> None:
 @pytest.mark.parametrize("peer", ["on the node", "elsewhere", "in the pod that has it now"])
 @on_a_node
 def test_an_interface_that_a_pod_gave_to_another_pod_comes_back(peer: str) -> None:
+    without_dad()
     pair("one")
     with Pod() as pod, Pod("other") as other, Pod("fabric") as fabric:
         if peer == "elsewhere":
@@ -318,6 +322,7 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 @on_a_node
 def test_a_setting_that_outlives_the_namespace(setting: str) -> None:
+    without_dad()
     pair("one")
     wait_for_ipv6()
     before, host = shown("one"), interfaces.snapshot(ONE)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import tenant
-from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, wait_for_ipv6, without_dad
 from ansible_collections.lanewise.dra.tools import lab
 from environment import Missing  # tools/lab.py has put its folder on the path
 from lanewise_driver.interface import interfaces, take_back
@@ -38,7 +38,7 @@ def _specs() -> Path:
 
 
 def node() -> dict[str, t.Any]:
-    run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    without_dad()
     pair("one")
     run("ip addr add 10.1.0.2/24 dev one; ip link set one alias 'rail 1'")
     wait_for_ipv6()

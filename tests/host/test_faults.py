@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.ethtoo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.interface_sysctls import InterfaceSysctls
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
-from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, shown, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, shown, wait_for_ipv6, without_dad
 from ansible_collections.lanewise.dra.tests.host.faults import ERRORS, FailingSystem
 from ansible_collections.lanewise.dra.tests.host.node import node
 from lanewise_driver.kernel import ethtool
@@ -59,6 +59,7 @@ SURPRISES = [name for name in ERRORS if not name.startswith("E") and name != "in
 @pytest.mark.parametrize("after", [False, True], ids=["not made", "made, and the answer lost"])
 @on_a_node
 def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
+    without_dad()
     for number in (0, 1):
         queues = "numtxqueues 4 numrxqueues 4"
         run(f"ip link add rail{number} {queues} type veth peer name far{number} {queues}")

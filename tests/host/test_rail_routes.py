@@ -7,7 +7,7 @@ from __future__ import annotations
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
-from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6, without_dad
 from ansible_collections.lanewise.dra.tests.host.node import apply, node, refusals
 
 RAILS = {
@@ -17,6 +17,7 @@ RAILS = {
 
 
 def rails() -> None:
+    without_dad()
     for number in (0, 1):
         pair(f"rail{number}")
         run(f"ip addr add 10.0.0.{number + 1}/24 dev rail{number}")
