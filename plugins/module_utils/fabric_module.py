@@ -17,16 +17,19 @@ from ansible.module_utils.basic import AnsibleModule
 from .fabric_options import SAFETY, SELECT, nulls
 from .host.access.management import ssh_connection
 from .host.access.system import HostError, System
+from .host.engine.change import Change, State
 from .host.engine.converge import Outcome, alone, converge
-from .host.engine.node import Node, Rule, Unfit, merged, overlaid, selector
-from .host.engine.resource import Change, State
+from .host.engine.node import Node
+from .host.engine.rules import Rule, Unfit, selector
+from .host.engine.settings import Settings, merged, overlaid
 from .host.engine.undo import Failed, told
 from .host.persist import guard, origin
 from .host.persist.program import Boot
 from .host.resources.catalogue import named, resources
 from .topology.selector import like
 
-Settings = dict[str, t.Any]
+if t.TYPE_CHECKING:  # AnsiballZ takes along what is imported anywhere, and the stored program starts with it
+    from .host.persist import boot as boot
 
 #: Options of a rule that are no settings.
 _OF_A_RULE = ("name", "select", "count", "at_least", "profile", "unset")

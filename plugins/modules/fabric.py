@@ -593,7 +593,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
     nulls,
     without_nulls,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Unfit, merged, overlaid
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Unfit
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged, overlaid
 
 
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:

@@ -11,13 +11,8 @@ import pathlib
 import typing as t
 
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import (
-    Settings,
-    Unfit,
-    merged,
-    overlaid,
-    selector,
-)
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Unfit, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import Settings, merged, overlaid
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.selector import values_of
 
 _VARS = pathlib.Path(__file__).resolve().parents[2] / "roles" / "fabric" / "vars" / "main.yml"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ..module_utils.host.engine.node import Unfit, selector
+from ..module_utils.host.engine.rules import Unfit, selector
 from ..module_utils.topology.pci import slot_of
 from ..module_utils.topology.selector import values_of
 from .cluster_nodes import describe

@@ -10,8 +10,9 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome, Refused, converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 
 
 def node(system: System, settings: dict[str, dict[str, t.Any]], general: dict[str, t.Any] | None = None) -> Node:

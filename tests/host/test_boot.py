@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, program
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import NETWORK_UNIT, Boot, start
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run

@@ -19,9 +19,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Unread
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource, Unread
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import Boot
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import kubelet, memlock

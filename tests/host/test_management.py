@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import guard
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node

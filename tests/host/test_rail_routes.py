@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6, without_dad
 from ansible_collections.lanewise.dra.tests.host.node import apply, node, refusals

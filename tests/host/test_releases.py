@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard, origin, program
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import Boot
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import kubelet, memlock

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE, Change, State
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change, State
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 
 if t.TYPE_CHECKING:
     from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node

@@ -15,8 +15,10 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..access.system import HostError, NotRecorded
-from .node import Node, Unfit
-from .resource import Change, Plan, Refusal, Resource, State
+from .change import Change, Plan, Refusal, State
+from .node import Node
+from .resource import Resource
+from .rules import Unfit
 from .undo import Done, undo
 
 LOCK = "/run/lanewise/fabric.lock"
@@ -73,7 +75,7 @@ def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
         yield
 
 
-def converge(  # noqa: C901
+def converge(
     node: Node,
     resources: t.Sequence[Resource],
     check_mode: bool = False,
@@ -90,30 +92,13 @@ def converge(  # noqa: C901
     HostError where the node's state cannot be read.
     """
     outcome = Outcome()
-    plans = []
-    for resource in resources:
-        lacks = _lacks(node, resource) if check_mode else ""
-        try:
-            if not lacks:
-                plans.append((resource, resource.plan(node, None if wanted is None else wanted.get(resource.name, {}))))
-        except NotRecorded as error:
-            if not check_mode:
-                raise
-            lacks = error.reason
-        if lacks:
-            outcome.not_recorded.append(f"{resource.name} ({lacks})")
+    plans = _plans(node, resources, check_mode, wanted, outcome)
     refusals = [refusal for _resource, one in plans for refusal in one.refusals]
     if [one for one in refusals if not (check_mode and drained and one.drain)]:
         raise Refused(refusals)
     outcome.drain = [f"{one.device}: {one.message}" for one in refusals]
-    for resource, one in plans:
-        outcome.reboot += [reason for reason in one.reboot if reason not in outcome.reboot]
-        for change in one.changes:
-            outcome.changes.append(change)
-            if change.interrupts:
-                outcome.drain.append(f"{change.device}: {change.interrupts}")
-            for states, value in ((outcome.before, change.before), (outcome.after, change.after)):
-                states.setdefault(resource.name, {}).setdefault(change.device, {})[change.setting] = value
+    for _resource, one in plans:
+        _foresee(one, outcome)
     if check_mode or not outcome.changes:
         return outcome
     if ready:
@@ -131,6 +116,40 @@ def converge(  # noqa: C901
             raise failed from error
         raise
     return outcome
+
+
+def _plans(
+    node: Node,
+    resources: t.Sequence[Resource],
+    check_mode: bool,
+    wanted: t.Mapping[str, State] | None,
+    outcome: Outcome,
+) -> list[tuple[Resource, Plan]]:
+    """The plan of each resource. In check mode `outcome.not_recorded` gets those that cannot be planned."""
+    plans = []
+    for resource in resources:
+        lacks = _lacks(node, resource) if check_mode else ""
+        try:
+            if not lacks:
+                plans.append((resource, resource.plan(node, None if wanted is None else wanted.get(resource.name, {}))))
+        except NotRecorded as error:
+            if not check_mode:
+                raise
+            lacks = error.reason
+        if lacks:
+            outcome.not_recorded.append(f"{resource.name} ({lacks})")
+    return plans
+
+
+def _foresee(plan: Plan, outcome: Outcome) -> None:
+    """Note what a plan will do."""
+    outcome.reboot += [reason for reason in plan.reboot if reason not in outcome.reboot]
+    for change in plan.changes:
+        outcome.changes.append(change)
+        if change.interrupts:
+            outcome.drain.append(f"{change.device}: {change.interrupts}")
+        for states, value in ((outcome.before, change.before), (outcome.after, change.after)):
+            states.setdefault(change.resource, {}).setdefault(change.device, {})[change.setting] = value
 
 
 def _lacks(node: Node, resource: Resource) -> str:

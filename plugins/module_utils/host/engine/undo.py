@@ -11,8 +11,10 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..access.system import Difference, HostError
-from .node import Node, Unfit
-from .resource import NODE, Change, Resource, Unread, shown
+from .change import NODE, Change, Unread, shown
+from .node import Node
+from .resource import Resource
+from .rules import Unfit
 
 
 @dataclass

@@ -18,9 +18,11 @@ import time
 import typing as t
 
 from ..access.system import HostError, System
+from ..engine.change import Change
 from ..engine.converge import LOCK, alone, converge
-from ..engine.node import Node, Rule, Unfit, selector
-from ..engine.resource import Change, Resource
+from ..engine.node import Node
+from ..engine.resource import Resource
+from ..engine.rules import Rule, Unfit, selector
 from ..engine.undo import told
 from ..resources.catalogue import named, resources
 from . import guard

@@ -17,8 +17,8 @@ import typing as t
 
 from ...topology.stored import Forms
 from ..access.system import HostError, System, refused
+from ..engine.change import Change
 from ..engine.node import Node
-from ..engine.resource import Change
 from .program import archive
 
 _FOLDER = "/run/lanewise"

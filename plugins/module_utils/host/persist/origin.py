@@ -12,11 +12,9 @@ import typing as t
 
 from ...topology.stored import Conversion, Forms, NewerForm
 from ..access.system import HostError, System
-from ..engine.resource import NODE, Change, State
+from ..engine.change import NODE, Change, State
+from ..engine.node import Node
 from ..resources.catalogue import named
-
-if t.TYPE_CHECKING:
-    from ..engine.node import Node
 
 PATH = "/var/lib/lanewise/fabric-origin.json"
 #: The settings by resource, device and name, which is all that the first form has.

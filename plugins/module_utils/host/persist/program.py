@@ -21,10 +21,9 @@ import zipfile
 
 from ...topology.stored import Forms, NewerForm
 from ..access.system import HostError, System
-from ..engine.resource import NODE, Change, Resource, State
-
-if t.TYPE_CHECKING:
-    from ..engine.node import Node
+from ..engine.change import NODE, Change, State
+from ..engine.node import Node
+from ..engine.resource import Resource
 
 PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
@@ -91,10 +90,11 @@ WantedBy=multi-user.target
 
 
 def archive() -> bytes:
-    """The program, from the sources of the packages as they were imported: a folder or AnsiballZ's zip file."""
-    from . import boot  # so that AnsiballZ takes it along
+    """The program, from the sources of the packages as they were imported: a folder or AnsiballZ's zip file.
 
-    base = boot.__name__.rsplit(".", 3)[0]
+    What it starts with, `boot`, must be in that zip file: a module that stores the program imports it.
+    """
+    base = __name__.rsplit(".", 3)[0]
     sources = {f"{_NAME}/__init__.py": "", "__main__.py": f"from {_NAME}.host.persist.boot import main\n\nmain()\n"}
     for package in _PACKAGES:
         sources.update(_sources(f"{base}.{package}", f"{_NAME}/{package}"))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _CPU = "/sys/devices/system/cpu"
 _POLICIES = f"{_CPU}/cpufreq"

@@ -11,8 +11,9 @@ import errno
 import typing as t
 
 from ..access.system import HostError, System
+from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State
+from ..engine.resource import Resource
 from .ethtool import Ethtool
 
 _IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27

@@ -12,8 +12,9 @@ import typing as t
 from ..access import devlink
 from ..access.system import HostError
 from ..access.usage import users
+from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State
+from ..engine.resource import Resource
 from .vf_driver import beside, put_back
 from .vfs import VFS_AFTER_MODE, address, made_anew, number_of_vfs
 

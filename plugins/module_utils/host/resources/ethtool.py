@@ -11,8 +11,9 @@ import errno
 import typing as t
 
 from ..access.system import HostError
+from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 #: By group: numbers and switches. In this order they are made.
 _NUMBERS = {

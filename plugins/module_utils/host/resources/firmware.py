@@ -11,8 +11,9 @@ import re
 import typing as t
 
 from ..access.system import System
+from ..engine.change import NODE, Change, Plan, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Plan, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _PROGRAM = "mstconfig"
 _NVIDIA = "15b3"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 from ..access.system import HostError
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 LOAD = "/etc/modules-load.d/lanewise-gpudirect.conf"
 _TEXT = "# Written by the Ansible collection lanewise.dra, which owns this file.\nnvidia-peermem\n"

@@ -12,8 +12,9 @@ import re
 import typing as t
 
 from ..access.system import HostError
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 from .kubelet import Kubelet
 
 _NODES = "/sys/devices/system/node"

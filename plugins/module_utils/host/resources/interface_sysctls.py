@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ..engine.change import Change, Plan, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Plan, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _FAMILIES = ("ipv4", "ipv6")
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)

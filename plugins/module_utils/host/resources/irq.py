@@ -13,8 +13,9 @@ import typing as t
 
 from ...topology import cpuset
 from ..access.system import HostError, System
+from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _DEVICES = "/sys/bus/pci/devices"
 LOCAL, SPREAD = "local", "spread"

@@ -13,8 +13,9 @@ import typing as t
 from ..access.boot_loader import BootLoader, find_boot_loader, why_none
 from ..access.command_line import Arguments, equal, hit, key, split
 from ..access.system import HostError, System
+from ..engine.change import NODE, Change, Plan, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Plan, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
 #: What a boot loader's configuration can carry without ambiguity, whichever loader it is.

@@ -14,8 +14,9 @@ import typing as t
 
 from ..access import units
 from ..access.system import HostError
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 FILE = "90-lanewise.conf"
 _FIELDS = {

@@ -11,8 +11,9 @@ import resource
 import typing as t
 
 from ..access.system import HostError
+from ..engine.change import NODE, Change, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Resource, State
+from ..engine.resource import Resource
 
 #: Containers inherit the limits of the runtime, and static pods' those of what starts it.
 UNITS = (

@@ -10,8 +10,9 @@ from __future__ import annotations
 import typing as t
 
 from ..access.links import mtu_limits
+from ..engine.change import Change, Plan, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Plan, Refusal, Resource, State
+from ..engine.resource import Resource
 from . import owner
 
 

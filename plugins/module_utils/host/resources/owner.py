@@ -19,7 +19,7 @@ import uuid
 from dataclasses import dataclass
 
 from ..access.system import HostError, System
-from ..engine.resource import Refusal
+from ..engine.change import Refusal
 
 NETWORKD, UDEV, NETWORK_MANAGER = "systemd-networkd", "udev", "NetworkManager"
 

@@ -16,8 +16,9 @@ from ...topology.config_space import ACS_NAMES, find_capability
 from ...topology.model import as_dict
 from ...topology.probe import probe
 from ..access.system import HostError, System
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _DEVICES = "/sys/bus/pci/devices"
 _CAP_EXPRESS = 0x10

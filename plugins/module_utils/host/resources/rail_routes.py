@@ -12,8 +12,9 @@ import socket
 import typing as t
 
 from ..access.links import index
+from ..engine.change import Change, Plan, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Plan, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _TEMPORARY_OR_TENTATIVE = 0x01 | 0x40
 _STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE, _NOT = 4, 1, 1, 253, 0, 2

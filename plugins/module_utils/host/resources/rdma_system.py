@@ -11,8 +11,9 @@ import errno
 import os
 
 from ..access.system import HostError
+from ..engine.change import NODE, Change, Plan, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Plan, Resource, State
+from ..engine.resource import Resource
 from .kernel_modules import rebuild_initramfs
 
 #: A bool of which the kernel's own variable is behind: Y is shared.

@@ -11,8 +11,9 @@ import re
 import typing as t
 
 from ..access.system import HostError, System
+from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 _CONFIGFS = "/sys/kernel/config/rdma_cm"
 _CLASS = "/sys/class/infiniband"

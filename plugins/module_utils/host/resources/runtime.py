@@ -12,8 +12,9 @@ import typing as t
 
 from ..access import units
 from ..access.system import HostError, System
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 CONTAINERD_DROP_IN = "/etc/containerd/conf.d/90-lanewise.toml"

@@ -12,8 +12,9 @@ import typing as t
 
 from ..access.system import HostError
 from ..access.usage import users
+from ..engine.change import Change, Plan, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Plan, Refusal, Resource, State
+from ..engine.resource import Resource
 from . import owner
 from .vf_driver import beside, put_back
 

@@ -11,8 +11,9 @@ import re
 import typing as t
 
 from ..access.system import HostError
+from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import NODE, Change, Refusal, Resource, State
+from ..engine.resource import Resource
 
 PATH = "/etc/sysctl.d/90-lanewise.conf"
 #: Where systemd-sysctl looks; a name in an earlier folder hides the same name in a later one.

@@ -13,8 +13,9 @@ import typing as t
 from ..access import links
 from ..access.system import HostError, System
 from ..access.usage import users
+from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State
+from ..engine.resource import Resource
 from .vfs import address, made_anew, number_of_vfs, per_vf, split
 
 _DEVICES = "/sys/bus/pci/devices"

@@ -11,8 +11,9 @@ import typing as t
 
 from ..access.system import HostError, System
 from ..access.usage import users
+from ..engine.change import Change, Refusal, State, Unread
 from ..engine.node import Node
-from ..engine.resource import Change, Refusal, Resource, State, Unread
+from ..engine.resource import Resource
 from .vf import SETTINGS, Vf
 from .vf import read as settings_of_vfs
 from .vfs import address, made_anew, number_of_vfs, per_vf, split

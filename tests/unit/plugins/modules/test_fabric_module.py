@@ -14,8 +14,8 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils import fabric_module
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import nulls, without_nulls
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed, Remaining
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Fabric, fault
 

@@ -12,8 +12,10 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Plan, Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Plan
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Resource
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 

@@ -11,8 +11,9 @@ import errno
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import devlink
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System, refused
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.eswitch import Eswitch
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 

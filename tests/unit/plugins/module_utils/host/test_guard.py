@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard, program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 

@@ -9,7 +9,8 @@ import errno
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System, refused
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node, Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.irq import Irq, _banned
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine

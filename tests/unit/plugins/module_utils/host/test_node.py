@@ -11,14 +11,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import (
-    Device,
-    Node,
-    Rule,
-    Unfit,
-    merged,
-    selector,
-)
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.device import Device
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, Unfit, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot
 from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode

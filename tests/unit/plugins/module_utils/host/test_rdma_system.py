@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.resource import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rdma_system import PARAMETER, PATH, RdmaSystem
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 

@@ -1,0 +1,74 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Values that resources, a run and an undo exchange: a state, a change, a refusal, a plan. It imports nothing."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field, replace
+
+#: The device of settings that are the node's and no NIC's.
+NODE = "node"
+
+#: State of a resource: device -> setting -> value as in JSON. None is "not there" or "not known".
+State = dict[str, dict[str, t.Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting of one device that differs from what is wanted.
+
+    C(device) is a PCI address, an interface without one, C(ADDRESS vf NUMBER) or L(NODE,). C(interrupts) names what
+    stops working for a moment while the change is made, or is empty.
+    """
+
+    resource: str
+    device: str
+    setting: str
+    before: t.Any
+    after: t.Any
+    interrupts: str = ""
+
+    def reversed(self) -> Change:
+        return replace(self, before=self.after, after=self.before)
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.setting} {shown(self.before)} -> {shown(self.after)}"
+
+
+class Unread(str):
+    """In place of a value: why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something wanted that will not be done, with the way out. One refusal, and nothing at all is changed.
+
+    With C(drain) it is a pod or guest that is in the way, and there is none once the node is drained.
+    """
+
+    device: str
+    setting: str
+    message: str
+    fix: str = ""
+    drain: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.setting}: {self.message}" + (f" ({self.fix})" if self.fix else "")
+
+
+@dataclass
+class Plan:
+    """What is to be done. C(reboot) are the reasons why the wanted state is only reached after a reboot."""
+
+    changes: list[Change] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    reboot: list[str] = field(default_factory=list)
+
+
+def shown(value: t.Any) -> str:
+    """A value for a message."""
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,138 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Rules: which NICs a site means, and the settings that it wants of them."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ...topology.selector import NEAR, NUMBERS, TEXTS, Selector
+from .device import Device
+from .settings import Settings, merged
+
+#: What a selector compares of a device, by field (see `topology.selector.values_of`).
+Values = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings for the NICs that a selector chooses. C(count) is how many it must find, C(at_least) the fewest.
+
+    C(fast) are PFs, by address, that are known to have the selector's rate, and their VFs with them: at a boot no link
+    is up yet, and the kernel tells no rate (speed_show in net/core/net-sysfs.c).
+    """
+
+    name: str
+    select: Selector
+    settings: Settings = field(default_factory=dict)
+    count: int | None = None
+    at_least: int | None = None
+    fast: tuple[str, ...] = ()
+
+
+class Unfit(ValueError):
+    """What the site wants does not fit the node; C(problems) are all the reasons."""
+
+    def __init__(self, problems: t.Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def selector(values: t.Mapping[str, t.Any]) -> Selector:
+    """A selector from a mapping of its fields, each a value or a list. Raises Unfit."""
+    found: dict[str, t.Any] = {}
+    for key, value in values.items():
+        if value is None:
+            continue
+        if key in TEXTS or key in NUMBERS:
+            found[key] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        elif key in ("min_speed_mbps", "near_gpu"):
+            if key == "near_gpu" and value not in NEAR:
+                raise Unfit([f"near_gpu must be one of {', '.join(NEAR)}, not {value!r}"])
+            found[key] = value
+        else:
+            raise Unfit([f"{key} is not known in a selector"])
+    return Selector(**found)
+
+
+class Candidate(t.NamedTuple):
+    """A device that a rule may choose, with what selectors compare of it.
+
+    Of one that is not `seen`, because a pod has it, the interface, link layer and rate are not known.
+    """
+
+    device: Device
+    values: Values
+    seen: bool = True
+
+
+def choose(
+    rules: t.Iterable[Rule], candidates: t.Mapping[str, Candidate]
+) -> tuple[dict[str, Settings], dict[str, str]]:
+    """Apply the rules in order to the devices, by key.
+
+    Returns the merged settings of each device that is chosen, and the rules that choose nothing, each with what may
+    be meant instead. Raises Unfit.
+    """
+    chosen: dict[str, Settings] = {}
+    idle: dict[str, str] = {}
+    problems = []
+    values = [one.values for one in candidates.values()]
+    for rule in rules:
+        found = [key for key, one in candidates.items() if _chooses(_known(rule, one), one.values)]
+        wrong = rule.count is not None and len(found) != rule.count
+        if wrong or len(found) < (rule.at_least or 0):
+            wanted = rule.count if wrong else f"at least {rule.at_least}"
+            which = ": " + ", ".join(str(candidates[key].device) for key in found) if found else ""
+            problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{which}")
+        if not found:
+            part = _part_of_a_name(rule.select, values)
+            if part:
+                problems.append(f"{rule.name}: chooses no NIC of this node: {part}")
+            elif not wrong:
+                idle[rule.name] = _of_another_type(rule.select, values)
+        for key in found:
+            chosen[key] = merged(chosen.get(key, {}), rule.settings)
+    if problems:
+        raise Unfit(problems)
+    return chosen, idle
+
+
+def _known(rule: Rule, one: Candidate) -> Selector:
+    """A rule's selector without what is not known of a device, or is known to hold."""
+    if not one.seen:
+        return replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
+    fast = {one.device.key, one.device.physfn}.intersection(rule.fast)
+    return replace(rule.select, min_speed_mbps=None) if fast else rule.select
+
+
+def _chooses(select: Selector, values: Values) -> bool:
+    """VFs and interfaces without a PCI function are meant only where the selector names their type."""
+    return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
+
+
+def _part_of_a_name(select: Selector, values: t.Iterable[Values]) -> str:
+    """Which part of a name was given for the whole, where a selector chooses nothing because of that."""
+    wider: dict[str, t.Any] = {}
+    parts = []
+    for name in ("model", "driver"):
+        given = getattr(select, name)
+        plain = [one for one in given if not set("*?[") & set(one)]
+        if plain:
+            wider[name] = tuple(f"*{one}*" if one in plain else one for one in given)
+            parts += [f"{name} {one!r} is compared with the whole name: write '*{one}*'" for one in plain]
+    if not parts or not any(_chooses(replace(select, **wider), one) for one in values):
+        return ""
+    return " and ".join(parts)
+
+
+def _of_another_type(select: Selector, values: t.Iterable[Values]) -> str:
+    """What a selector would choose if it named a type, as the end of a sentence; empty for nothing."""
+    if select.type or select.address:
+        return ""
+    kinds = sorted({str(one["type"]) for one in values if select.matches(one)})
+    return f"without type it chooses PFs only, and it fits others: say type: [{', '.join(kinds)}]" if kinds else ""
