@@ -127,7 +127,8 @@ def _status(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
     reasons = _ready(settings)
     records, broken = _records(paths)
     if asked.json:
-        _print({"ready": not reasons, "reasons": reasons, "claims": [dataclasses.asdict(one) for one in records]})
+        claims = [dataclasses.asdict(one) for one in records]
+        _print({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
         return int(bool(reasons or broken))
     print("ready" if not reasons else "not ready:")
     for reason in [*reasons, *broken]:

@@ -285,10 +285,10 @@ def main() -> None:
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")
         try:
             told = json.loads(output)
-        except ValueError:
+            result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in told["devices"]]
+            result["withheld"] = told["withheld"]
+        except (ValueError, LookupError, TypeError):
             module.fail_json(msg=f"the driver cannot tell its devices: {(errors or output).strip()}", **result)
-        result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in told["devices"]]
-        result["withheld"] = told["withheld"]
     module.exit_json(changed=False, **result)
 
 

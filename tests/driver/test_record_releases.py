@@ -18,9 +18,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.releases import old_driver, records_1_0_0
+from lanewise_driver import cli
+from lanewise_driver.base.settings import load
 from lanewise_driver.claims import records
 from lanewise_driver.claims.record_forms import FORMS
 from lanewise_driver.claims.records import Record, Store
+from lanewise_driver.dra.kube.problems import Problems
 from lanewise_driver.publish.inventory import Device
 from lanewise_driver.topology.stored import Conversion, NewerForm
 
@@ -148,3 +151,36 @@ def test_the_next_form_is_written_a_release_later(next_form: None, monkeypatch: 
     monkeypatch.undo()
     with pytest.raises(NewerForm, match="schema is 2, and this release knows up to 1"):
         records.decode(written)
+
+
+def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The role shows these reasons where a rollback waits in vain for a driver that is ready."""
+    (tmp_path / "driver.yml").write_text('metrics_address: ""')
+    store = Store(tmp_path / "state")
+    store.save(records.decode(SAMPLES[0].read_bytes()))
+    asked = [f"--settings={tmp_path}/driver.yml", f"--plugin-dir={tmp_path}", "status", "--json"]
+    assert cli.main(asked) == 0 and json.loads(capsys.readouterr().out)["reasons"] == []
+    (path,) = store.folder.iterdir()
+    content = json.dumps({**json.loads(path.read_text()), "schema": FORMS.newest + 1})
+    path.write_text(content)
+    assert cli.main(asked) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["claims"] == [] and len(answer["reasons"]) == 1
+    assert "its schema is 2" in answer["reasons"][0] and "run the release again that wrote it" in answer["reasons"][0]
+    assert path.read_text() == content
+
+
+def test_1_0_0_refuses_a_setting_that_it_does_not_know(tmp_path: Path) -> None:
+    """So the role, which lets the release check the settings before it is started, changes nothing on a rollback."""
+    known = "node_name: a\nkubeconfig: /etc/lanewise/kubeconfig\ntoken_file: /etc/lanewise/token\n"
+    (tmp_path / "driver.yml").write_text(known)
+    assert old_driver.check(tmp_path / "driver.yml") == ""
+    assert load(tmp_path / "driver.yml").node == "a"
+    (tmp_path / "driver.yml").write_text(f"{known}reset: never\n")
+    assert "reset" in old_driver.check(tmp_path / "driver.yml")
+
+
+def test_settings_of_a_later_release_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "driver.yml").write_text("node_name: a\nshaping: true\n")
+    with pytest.raises(Problems, match="shaping"):
+        load(tmp_path / "driver.yml")

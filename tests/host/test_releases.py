@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
@@ -249,3 +250,19 @@ def test_the_forms_have_what_makes_each_of_the_one_before() -> None:
         assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
         assert forms.newest - 1 <= forms.written <= forms.newest
         assert all(isinstance(one, Conversion) for one in forms.conversions.values())
+
+
+@pytest.mark.parametrize("indent", [1, None], ids=["1.0.0", "now"])
+def test_records_of_the_driver_say_which_devices_pods_have(tmp_path: Path, indent: int | None) -> None:
+    folder = tmp_path / usage._CLAIMS.lstrip("/")
+    folder.mkdir(parents=True)
+    record = json.loads((Path(__file__).parents[1] / "driver/releases/1.0.0-attached.json").read_text())
+    (folder / f"{record['uid']}.json").write_text(json.dumps(record, indent=indent, sort_keys=True))
+    system = System(str(tmp_path))
+    assert usage.users(system, "0000:8a:00.0") == f"a pod has it by the resource claim with UID {record['uid']}"
+    published = {"interface": ["eth1"], "speed_mbps": 400000}
+    assert usage.as_published(system, "0000:8a:00.0") == published
+    # of a later form it is at least known that a pod has it
+    (folder / f"{record['uid']}.json").write_text('{"schema": 9, "functions": ["0000:8a:00.0"]}')
+    assert "a pod has it" in usage.users(system, "0000:8a:00.0")
+    assert usage.as_published(system, "0000:8a:00.0") == {}

@@ -71,17 +71,37 @@ print(json.dumps(answer))
 """
 
 
-def read(folders: t.Sequence[Path]) -> list[tuple[list[Object], list[str]]]:
-    """What 1.0.0 finds in folders of records: those in each, and what it says of those that it cannot read."""
+def _ask(program: str, *arguments: object) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", _READ, *map(str, folders)],
+        [sys.executable, "-c", program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": f"{ARCHIVE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         text=True,
         capture_output=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [(found, unreadable) for found, unreadable in json.loads(done.stdout)]
+    return done.stdout
+
+
+def read(folders: t.Sequence[Path]) -> list[tuple[list[Object], list[str]]]:
+    """What 1.0.0 finds in folders of records: those in each, and what it says of those that it cannot read."""
+    return [(found, unreadable) for found, unreadable in json.loads(_ask(_READ, *folders))]
+
+
+_CHECK = """\
+import sys
+from pathlib import Path
+from lanewise_driver.settings import Problems, load
+try:
+    load(Path(sys.argv[1]))
+except Problems as problems:
+    print(problems)
+"""
+
+
+def check(settings: Path) -> str:
+    """What 1.0.0 says is wrong with a file of settings, as its C(check) does; empty for nothing."""
+    return _ask(_CHECK, settings)
 
 
 def _serve(job: Job) -> None:
