@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import typing as t
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import F
 
 from .conftest import Report
 from .releases import report_1_0_0
+from .test_report_action import COLLECTIONS, PROGRAM
+from .test_report_action import pytestmark as ansible_playbook
 
 OLD = Path(__file__).parent / "releases" / "1.0.0"
 HOSTS = {"cpu-rdma-1", "vmd-1"}
@@ -124,3 +128,35 @@ def test_the_forms_have_what_makes_each_of_the_one_before() -> None:
     for forms in (FORMS, REPLACED):
         assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
         assert forms.newest - 1 <= forms.written <= forms.newest
+
+
+@ansible_playbook
+def test_the_modules_say_so(old: Report, tmp_path: Path) -> None:
+    """Under a real ansible-playbook: both reports in folders of this release, then one of a newer release."""
+    summary = dict.fromkeys(("claims", "kept", "broken", "unknown", "none", "pending", "unproven"), 0)
+    checked = {"claims": [], "summary": summary, "comparisons": [], "notes": []}
+    tasks = [
+        {"lanewise.dra.site_report": {"dest": str(old.folder), "nodes": {}}},
+        {"lanewise.dra.alignment_report": {"dest": str(tmp_path / "alignment"), "checked": checked}},
+    ]
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+
+    def play() -> tuple[int, str]:
+        done = subprocess.run(
+            [str(PROGRAM), "-i", ",".join([*HOSTS, "lost-1", ""]), str(tmp_path / "play.yml")],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(tmp_path / "home")},
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, output = play()
+    assert code == 0, output
+    written = json.loads((tmp_path / "alignment" / "alignment.json").read_text())
+    assert written == {**checked, "format": 1}
+    newer(old, "site.json")
+    code, output = play()
+    assert code == 2 and "a newer release of lanewise.dra wrote this report" in output
+    assert "Traceback" not in output
