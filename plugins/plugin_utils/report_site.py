@@ -12,10 +12,8 @@ other file is made from the store, byte for byte the same for the same facts.
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import hashlib
-import io
 import json
 import math
 import os
@@ -25,6 +23,7 @@ import typing as t
 from collections import Counter
 from dataclasses import dataclass, field
 
+from . import report_tables as tables
 from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
@@ -343,7 +342,7 @@ class Site:
                     "; ".join(finding.evidence),
                 ]
             )
-        rows["devices"].extend(_device_rows(node.shown, view))
+        rows["devices"].extend(tables.device_rows(node.shown, view))
         node.findings.sort(key=lambda finding: (SEVERITIES.index(finding[0]), finding[1]))
         return node
 
@@ -400,47 +399,27 @@ class Site:
         return pages
 
     def _write_tables(self, nodes: list[Node], rows: dict[str, list[list[t.Any]]]) -> None:
-        self._write(
-            "nodes.csv",
-            _csv(
-                [
-                    "node",
-                    "status",
-                    "product",
-                    "gpu_model",
-                    "gpus",
-                    "nics",
-                    "nvme",
-                    "groups",
-                    *SEVERITIES,
-                    "outlier",
-                    "fingerprint",
-                    "facts_changed",
-                ],
-                [
-                    [
-                        n.shown,
-                        n.status,
-                        n.product,
-                        n.gpu_model,
-                        n.gpus,
-                        n.nics,
-                        n.nvme,
-                        n.levels,
-                        *(n.severities[severity] for severity in SEVERITIES),
-                        "yes" if n.differences else "no",
-                        n.shape,
-                        n.changed,
-                    ]
-                    for n in nodes
-                ],
-            ),
-        )
-        self._write("devices.csv", _csv(_DEVICE_COLUMNS, rows["devices"]))
-        self._write(
-            "findings.csv",
-            _csv(["node", "severity", "id", "summary", "action", "devices", "evidence"], rows["findings"]),
-        )
+        self._write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [self._cells(node) for node in nodes]))
+        self._write("devices.csv", tables.csv_of(tables.DEVICE_COLUMNS, rows["devices"]))
+        self._write("findings.csv", tables.csv_of(tables.FINDING_COLUMNS, rows["findings"]))
+
+    @staticmethod
+    def _cells(n: Node) -> list[t.Any]:
+        """A row of nodes.csv."""
+        return [
+            n.shown,
+            n.status,
+            n.product,
+            n.gpu_model,
+            n.gpus,
+            n.nics,
+            n.nvme,
+            n.levels,
+            *(n.severities[severity] for severity in SEVERITIES),
+            "yes" if n.differences else "no",
+            n.shape,
+            n.changed,
+        ]
 
     def _shapes(self, nodes: list[Node]) -> list[dict[str, t.Any]]:
         """Return each distinct topology with its hosts, the most frequent first, the first ones drawn."""
@@ -559,68 +538,6 @@ def _by_finding(nodes: list[Node]) -> list[dict[str, t.Any]]:
             )
             group["nodes"].setdefault(node.host, [node, 0])[1] += 1
     return sorted(groups.values(), key=lambda g: (SEVERITIES.index(g["severity"]), -len(g["nodes"]), g["id"]))
-
-
-_DEVICE_COLUMNS = [
-    "node",
-    "address",
-    "kind",
-    "label",
-    "model",
-    "driver",
-    "numa_node",
-    "root_complex",
-    "switch",
-    "rail",
-    "link",
-    "link_degraded",
-    "vfs",
-    "interfaces",
-    "rdma_devices",
-    "nearest_level",
-    "nearest",
-]
-
-
-def _device_rows(shown: str, view: View) -> t.Iterator[list[t.Any]]:
-    nics = {nic.address: nic for nic in view.topology.nics}
-    gpus = {gpu.address: gpu for gpu in view.topology.gpus}
-    for device in view.devices:
-        nic, gpu = nics.get(device.address), gpus.get(device.address)
-        near = nic.nearest_gpus if nic else gpu.nearest_nics if gpu else None
-        yield [
-            shown,
-            device.address,
-            device.kind,
-            device.label,
-            device.model,
-            device.driver,
-            device.numa,
-            device.root,
-            device.switch,
-            device.rail,
-            device.link,
-            device.degraded,
-            device.vfs,
-            " ".join(nic.interfaces) if nic else "",
-            " ".join(nic.rdma_devices) if nic else "",
-            near.level if near else "",
-            " ".join(near.devices) if near else "",
-        ]
-
-
-def _cell(value: t.Any) -> str:
-    text = "" if value is None else str(value)
-    # A spreadsheet takes such text for a formula, and hosts are not trusted to write those.
-    return "'" + text if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text
-
-
-def _csv(columns: list[str], rows: list[list[t.Any]]) -> bytes:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return stream.getvalue().encode("utf-8", "replace")
 
 
 def _sources(site: dict[str, t.Any]) -> dict[str, str]:
