@@ -15,10 +15,10 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
 NODE = "h100-01"
 SITE: dict[str, t.Any] = {
     "dra_claims_drivers": {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}},

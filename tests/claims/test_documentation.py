@@ -38,17 +38,17 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import FEATURES
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge, Filter
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-REFERENCE = ROOT / "docs/claims-reference.md"
+REFERENCE = COLLECTION / "docs/claims-reference.md"
 PAGES = [
-    ROOT / "docs/claims-guide.md",
+    COLLECTION / "docs/claims-guide.md",
     REFERENCE,
-    ROOT / "docs/claims-migration.md",
-    ROOT / "roles/dra_claims/README.md",
+    COLLECTION / "docs/claims-migration.md",
+    COLLECTION / "roles/dra_claims/README.md",
 ]
-CODE = ROOT / "plugins/module_utils/dra"
+CODE = COLLECTION / "plugins/module_utils/dra"
 #: Hosts of the pages, and the example machine that each is.
 HOSTS = {
     "h100-01": "hgx-h100",
@@ -332,7 +332,7 @@ def test_the_reference_has_every_sysctl_that_is_allowed():
 
 
 def test_the_reference_has_every_variable_of_the_role_with_type_and_default():
-    options = yaml.safe_load((ROOT / "roles/dra_claims/meta/argument_specs.yml").read_text(encoding="utf-8"))
+    options = yaml.safe_load((COLLECTION / "roles/dra_claims/meta/argument_specs.yml").read_text(encoding="utf-8"))
     options = options["argument_specs"]["main"]["options"]
     language = known(MAPPINGS["Variables"])
     written = {**rows("Variables"), **rows("Variables of the role")}
@@ -361,7 +361,7 @@ def test_the_reference_names_real_feature_gates():
 
 
 def test_the_reference_has_every_key_of_the_workload_templates():
-    folder = ROOT / "roles/dra_claims/templates/workloads"
+    folder = COLLECTION / "roles/dra_claims/templates/workloads"
     texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.j2")}
     used = set(re.findall(r"workload\.(\w+)", "".join(texts.values())))
     assert set(rows("Workloads")) == used | {"template"}
@@ -382,7 +382,7 @@ def _rules(path: pathlib.Path) -> set[str]:
 def test_the_reference_has_every_rule_of_the_language():
     paths = [CODE / "kube/reader.py", CODE / "kube/versions.py", CODE / "config/interface_config.py"]
     paths += [path for room in ("claims", "vendors") for path in sorted((CODE / room).glob("*.py"))]
-    paths.append(ROOT / "plugins/plugin_utils/workloads.py")
+    paths.append(COLLECTION / "plugins/plugin_utils/workloads.py")
     used = set().union(*(_rules(path) for path in paths))
     written = set(rows("Rules"))
     assert used <= written, used - written

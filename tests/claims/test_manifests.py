@@ -14,10 +14,10 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 PROGRAM = Path(sys.executable).with_name("ansible")
-COLLECTIONS = Path(__file__).absolute().parents[5]
 API = "resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 Object = dict[str, t.Any]

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import yaml
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver import ipv6
 
 NAME = "lanewise.dev"
 NAMESPACE = "lanewise-system"
 ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/lanewise-driver"
-MANIFESTS = Path(__file__).resolve().parents[2] / "driver" / "manifests"
+MANIFESTS = COLLECTION / "driver" / "manifests"
 API = "/apis/resource.k8s.io/v1"
 FOLDER = Path("/etc/lanewise")
 STATE = Path("/var/lib/kubelet/plugins") / NAME

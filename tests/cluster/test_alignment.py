@@ -26,6 +26,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
 
@@ -37,8 +38,7 @@ from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node
 from ansible_collections.lanewise.dra.tests.cluster.test_driver_cluster import DRIVER, Installed, install
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
-EXAMPLE = Path(__file__).resolve().parents[2] / "inventories/example/group_vars/all/claims.yml"
+EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 RESOURCE = "/apis/resource.k8s.io/v1"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 MACHINE, NODE, SPACE, GPU = "hgx-h100", "aligned-1", "aligned", "gpu.nvidia.com"

@@ -14,12 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import RESOURCE_VERSIONS, ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tools.cluster import given, minors, module, programs
 from environment import Missing
 
@@ -282,10 +282,7 @@ def test_nothing_outlives_its_owner(bare: None, victim: str, number: signal.Sign
         if victim == "owner":
             owner.wait(timeout=30)
         waited = [pid for name, pid in found["pids"].items() if victim == "owner" or name != "supervisor"]
-        deadline = time.monotonic() + 30
-        while any(alive(pid) for pid in waited) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(alive(pid) for pid in waited)
+        until(lambda: not any(alive(pid) for pid in waited), 30)
         assert not any(listening(port) for port in found["ports"])
         if victim == "supervisor":  # then the folder is the owner's to remove
             owner.send_signal(signal.SIGINT)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import Owner, _started, this_run
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
 MARK = "fabric.lanewise.dev/cordoned"
 NODE = "/api/v1/nodes/worker"
 

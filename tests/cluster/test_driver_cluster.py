@@ -26,6 +26,8 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.modules import dra_driver_access
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 driver = pytest.importorskip("lanewise_driver.api.cluster", reason="the driver's package is not installed")
@@ -46,7 +48,7 @@ DRIVER = "lanewise.dev"
 SYSTEM = "lanewise-system"
 ACCOUNT = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/lanewise-driver"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-MANIFESTS = Path(__file__).resolve().parents[2] / "driver" / "manifests"
+MANIFESTS = COLLECTION / "driver" / "manifests"
 PLACES = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
@@ -662,17 +664,11 @@ def attribute(devices: dict[str, Object], name: str, key: str) -> t.Any:
     return next(iter(found.values())) if found else None
 
 
-def until(true: t.Callable[[], t.Any], limit: float = 20) -> None:
-    """Far less than the publisher's own round (M(RESYNC_SECONDS)), so that it is an event that made it true."""
-    began = time.monotonic()
-    while not true():
-        if time.monotonic() - began > limit:
-            raise AssertionError(f"nothing after {limit} s")
-        time.sleep(0.01)
-
-
 def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:  # noqa: PLR0915
-    """Links, settings, others' hands on the slices, and an API server that goes away and comes back."""
+    """Links, settings, others' hands on the slices, and an API server that goes away and comes back.
+
+    The waits are far shorter than the publisher's own round (``RESYNC_SECONDS``): it is an event that ends them.
+    """
     plane, name = installed.plane, "follows"
     node = running(name, SETTINGS)
     until(lambda: installed.slices(name))

@@ -19,6 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
 
@@ -27,7 +28,7 @@ pytest.importorskip("lanewise_driver", reason="the driver's package is not insta
 from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node
 from ansible_collections.lanewise.dra.tests.cluster.test_driver_cluster import DRIVER, Installed, install
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "inventories/example/group_vars/all/claims.yml"
+EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 RESOURCE = "/apis/resource.k8s.io/v1"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 

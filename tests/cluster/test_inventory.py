@@ -21,10 +21,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices im
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, VERSION_ANNOTATION
 from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 PROGRAM = Path(sys.executable).with_name("ansible-inventory")
-COLLECTIONS = Path(__file__).absolute().parents[5]
 RESOURCE = "/apis/resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 

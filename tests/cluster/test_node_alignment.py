@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
@@ -24,7 +25,6 @@ pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes"
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
 
 Object = dict[str, t.Any]
 

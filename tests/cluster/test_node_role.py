@@ -25,14 +25,13 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, NAME, add_rail
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.site.test_hostile_node import hostile
 from environment import CACHE  # tools/cluster.py has put its folder on the path
 
 Object = dict[str, t.Any]
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
-REPOSITORY = Path(__file__).absolute().parents[2]
 #: Made by the playbook driver_wheelhouse before: there is no network in the sandbox.
 WHEELHOUSE = Path(os.environ.get("LANEWISE_WHEELHOUSE") or CACHE / "driver-wheelhouse")
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -495,8 +494,8 @@ def test_a_rollout_in_which_the_api_server_goes_away_and_the_next_one_goes_on(si
 
 def test_the_wheel_is_the_same_each_time(site: Site) -> None:
     (wheel,) = (site.folder / "cache").glob("*/*.whl")
-    lock = REPOSITORY / "requirements/driver.txt"
-    options = {"source": str(REPOSITORY), "lock": str(lock), "wheelhouse": str(WHEELHOUSE)}
+    lock = COLLECTION / "requirements/driver.txt"
+    options = {"source": str(COLLECTION), "lock": str(lock), "wheelhouse": str(WHEELHOUSE)}
     before = os.umask(0o077)
     try:
         made = site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)

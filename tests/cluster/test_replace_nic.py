@@ -25,10 +25,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
 from ansible_collections.lanewise.dra.tests.cluster import sandbox
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
 NAME, NODE = "gpu-01", "/api/v1/nodes/gpu-01"
 MARK = "fabric.lanewise.dev/replace-nic"
 RESOURCE = "/apis/resource.k8s.io/v1"

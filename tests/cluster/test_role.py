@@ -19,11 +19,10 @@ import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import convert
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(__file__).absolute().parents[5]
-REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLE = REPOSITORY / "inventories/example/group_vars/all/claims.yml"
+EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")

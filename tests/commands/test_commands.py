@@ -14,12 +14,15 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.tests.commands.blocks import ELSEWHERE, Block, blocks, missing
 from ansible_collections.lanewise.dra.tests.commands.person import Person, interpreter
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 
-ROOT = Path(model.__file__).absolute().parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "roles").glob("*/README.md"))]
+PAGES = [
+    COLLECTION / "README.md",
+    *sorted((COLLECTION / "docs").glob("*.md")),
+    *sorted((COLLECTION / "roles").glob("*/README.md")),
+]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 #: Those of the main page and the tutorial begin with 'make try' and 'make setup', on which all others stand.
 BLOCKS.sort(key=lambda block: ("tutorial.md" != block.page.name, PAGES.index(block.page)))
@@ -45,7 +48,7 @@ def _person() -> t.Iterator[Person]:
     folder = Path(tempfile.mkdtemp(prefix="lanewise-person-", dir="/var/tmp"))
     folder.chmod(0o755)
     try:
-        person = Person(ROOT, folder, python)
+        person = Person(COLLECTION, folder, python)
         nodes = person.checkout / "my-inventory"
         machine = {"topology_root": str(person.checkout / ".cache/machines/hgx-h100")}
         here = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
@@ -91,11 +94,11 @@ def check_words(text: str, person: Person) -> None:
 
 
 def test_every_path_that_contributing_names_is_there() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (COLLECTION / "CONTRIBUTING.md").read_text()
     named = set(
         re.findall(r"`((?:changelogs|docs|driver|playbooks|plugins|requirements|tests|tools)/[a-z0-9_./-]+)`", text)
     )
     assert len(named) > 10
-    assert not {path for path in named if not (ROOT / path).exists()}
-    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("*.py"))}
+    assert not {path for path in named if not (COLLECTION / path).exists()}
+    folders = {path.name for path in (COLLECTION / "tests").iterdir() if any(path.glob("*.py"))}
     assert set(re.findall(r"(?m)^\| `([a-z]+)` \|", text)) == folders

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
@@ -108,10 +109,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
         return {"annotations": noted, "linux": {"namespaces": spaces}}
 
     def wait(true: t.Callable[[], bool]) -> None:
-        end = time.monotonic() + world_module.PATIENCE
-        while not true():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(true, world_module.PATIENCE)
 
     measured = Metrics()
     early = Early(service, measured, tmp_path)

@@ -19,6 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, without_dad
 from lanewise_driver.base.errors import Busy, KernelError
 from lanewise_driver.dhcp import client as dhcp
@@ -62,9 +63,7 @@ def server(lease: str = "2m", *more: str) -> t.Iterator[subprocess.Popen[bytes]]
             stderr=log,
         )
         try:
-            end = time.monotonic() + 5
-            while "DHCP" not in open("/run/dnsmasq.log").read() and time.monotonic() < end:
-                time.sleep(0.01)
+            until(lambda: "DHCP" in Path("/run/dnsmasq.log").read_text(), 5)
             yield process
         finally:
             process.terminate()
@@ -149,7 +148,7 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
             (lease,) = attached(host, config, pod.pin).leases
             due = older(lease, lease["renew"])
             renewer.start("claim/one", pod.pin, due, config)  # as after a restart of the driver
-            _wait(lambda: changes)
+            until(lambda: changes)
             assert changes[-1]["address"] == lease["address"]
             assert dhcp.age(changes[-1]) < 30
             renewer.stop("claim/one", give_back=False)
@@ -158,11 +157,11 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
         OTHER = "--dhcp-range=10.1.0.70,10.1.0.80,255.255.255.0,2m"
         with server("2m", OTHER, "--dhcp-ignore=nothing", "--dhcp-host=02:00:00:00:00:03,10.1.0.77"):
             renewer.start("claim/one", pod.pin, older(lease, 130), config)
-            _wait(lambda: changes[-1]["address"] == "10.1.0.77/24")
+            until(lambda: changes[-1]["address"] == "10.1.0.77/24")
             now = pod.run("ip -4 addr show net1")
             assert "10.1.0.77/24" in now and lease["address"] not in now
             renewer.stop("claim/one")
-            _wait(lambda: "DHCPRELEASE" in said())
+            until(lambda: "DHCPRELEASE" in said())
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
@@ -183,7 +182,7 @@ def test_a_renewal_is_told_until_it_is_heard() -> None:
     with Pod() as pod, server():
         (lease,) = attached(host, config, pod.pin).leases
         renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
-        _wait(lambda: len(told) == 3)
+        until(lambda: len(told) == 3)
         time.sleep(1.5)
         assert len(told) == 3 and told[0] is told[2]  # renewed once
         renewer.close()
@@ -206,7 +205,7 @@ def test_a_clock_that_is_set_ends_no_lease_and_keeps_none(monkeypatch: pytest.Mo
         renewer.stop("claim/one", give_back=False)
         monkeypatch.setattr(time, "time", lambda: real() - 7200)  # back: it is renewed in time, and for its whole life
         renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
-        _wait(lambda: changes)
+        until(lambda: changes)
         left = int(pod.run("ip -o -4 addr show net1").split("valid_lft ")[1].split("sec")[0])
         assert 100 < left <= 120
         renewer.close()
@@ -230,12 +229,12 @@ def test_a_lost_lease_is_told_and_asked_for_until_there_is_a_new_one() -> None:
             (lease,) = attached(host, config, pod.pin).leases
         # nobody answers when its time is up, for longer than one attempt
         renewer.start("claim/one", pod.pin, older(lease, 130), config)
-        _wait(lambda: changes)
+        until(lambda: changes)
         assert changes[-1]["lost"] and lease["address"] not in pod.run("ip -4 addr show net1")
         time.sleep(6)  # the first attempt has ended
         assert len(changes) == 1
         with server():
-            _wait(lambda: len(changes) > 1, 30)
+            until(lambda: len(changes) > 1, 30)
             assert not changes[-1].get("lost") and changes[-1]["address"] in pod.run("ip -4 addr show net1")
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
@@ -255,7 +254,7 @@ def test_a_server_that_is_silent_holds_up_no_other_lease() -> None:
             renewer.start(f"silent {number}", pod.pin, silent, config)
         time.sleep(0.2)
         renewer.start("right", pod.pin, older(lease, lease["renew"]), config)
-        _wait(lambda: "right" in changes)
+        until(lambda: "right" in changes)
         assert set(changes) == {"right"}, "the silent ones are still waited for"
         assert time.monotonic() - start < 5
         renewer.close()
@@ -373,7 +372,7 @@ def test_a_server_that_lies_is_survived() -> None:
         due = older({**lease, "lifetime": 120, "renew": 60, "rebind": 96}, 60)
         renewer.start("wrong", pod.pin, {**due, "family": "ipv6", "serverDuid": "no hexadecimal"}, config)
         renewer.start("right", pod.pin, due, config)
-        _wait(lambda: changes)
+        until(lambda: changes)
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
@@ -392,10 +391,3 @@ def test_a_server_that_lies_is_survived() -> None:
 def test_times_of_a_lease(lifetime: int, renew: int, rebind: int, expected: tuple[int, int]) -> None:
     times = dhcp._times(lifetime, renew, rebind, 4 / 5)
     assert (times["renew"], times["rebind"]) == expected and times["lifetime"] == lifetime
-
-
-def _wait(true: t.Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
     Pod,
     on_a_node,
@@ -143,9 +142,7 @@ def test_what_is_wrong_with_it() -> None:
     interfaces.attach(two, host, child, pod.pin)
     assert interfaces.ailment(two, host, child, pod.pin) == ""
     run("ip link set two-far down")
-    end = time.monotonic() + 20
-    while not interfaces.ailment(two, host, child, pod.pin) and time.monotonic() < end:
-        time.sleep(0.05)  # the kernel tells it a moment later
+    until(lambda: interfaces.ailment(two, host, child, pod.pin))  # the kernel tells it a moment later
     assert interfaces.ailment(two, host, child, pod.pin) == "the link of mac0 is down"
     pod.run("ip link del mac0")
     assert interfaces.ailment(two, host, child, pod.pin) == "its interface is gone"

@@ -19,6 +19,7 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
     Pod,
     on_a_node,
@@ -326,9 +327,7 @@ def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
     pod = Pod()
     interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
     pod.end()
-    end = time.monotonic() + 20
-    while run("ip link show one-far", check=False) and time.monotonic() < end:  # its peer goes with it
-        time.sleep(0.01)
+    until(lambda: not run("ip link show one-far", check=False))  # its peer goes with it
     assert interfaces.where(ONE, pod.pin) == interfaces.Place("missing")
     (note,) = interfaces.detach(ONE, host, pod.pin, {"name": "net1"})
     assert "gone" in note
@@ -414,10 +413,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
         # the kernel asks more than once, and another node is there when it asks again
         attach(sysctls={"net.ipv6.conf.IFNAME.dad_transmits": 30})
         run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
-        end = time.monotonic() + 60
-        while interfaces.ailment(ONE, host, config, pod.pin) != "another node has fd00::2/64 of net1":
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: interfaces.ailment(ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1", 60)
         assert interfaces.detach(ONE, host, pod.pin, config) == []
         # a claim that switches the kernel's help off waits
         run("ip addr del fd00::2/64 dev one-far")
@@ -619,9 +615,7 @@ def test_a_link_that_comes_up_late_gets_all_back() -> None:
         notes = interfaces.detach(ONE, host, pod.pin, {"name": "net1"})
         assert notes == [], notes
     run("ip link set one-far up")
-    end = time.monotonic() + 20
-    while interfaces.snapshot(ONE) != host and time.monotonic() < end:  # the kernel sees the link a moment later
-        time.sleep(0.05)
+    until(lambda: interfaces.snapshot(ONE) == host)  # the kernel sees the link a moment later
     wait_for_ipv6()
     assert interfaces.snapshot(ONE) == host
     assert shown("one") == before

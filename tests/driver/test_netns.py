@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
 from lanewise_driver.base.errors import Busy, KernelError
 from lanewise_driver.kernel import links, netlink, netns, routes
@@ -25,9 +26,7 @@ from lanewise_driver.kernel.netlink import Netlink
 def process() -> subprocess.Popen[bytes]:
     """A process in a network namespace of its own."""
     started = subprocess.Popen(["unshare", "--net", "sleep", "1000"])
-    end = time.monotonic() + 5
-    while netns.same(f"/proc/{started.pid}/ns/net", netns.HOST) and time.monotonic() < end:
-        time.sleep(0.005)
+    until(lambda: not netns.same(f"/proc/{started.pid}/ns/net", netns.HOST))
     return started
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Kubelet, Shelf
 from ansible_collections.lanewise.dra.tests.driver.test_protocol import compiled, sources
@@ -74,13 +75,6 @@ def pool(request: pytest.FixtureRequest, tmp_path: Path) -> t.Any:
 
 def claims(*names: str) -> list[dict[str, str]]:
     return [{"namespace": "training", "name": name, "uid": UID.format(i)} for i, name in enumerate(names)]
-
-
-def wait_for(what: t.Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_registration(plugin: Plugin, pool: t.Any) -> None:
@@ -222,7 +216,7 @@ def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
         # a kubelet that dies says no goodbye
         for client in clients:
             client.close()
-        wait_for(lambda: plugin._streams._value == plugin_module.STREAMS)
+        until(lambda: plugin._streams._value == plugin_module.STREAMS)
 
 
 def test_sockets_are_for_root_and_go_away(paths: Paths, shelf: Shelf) -> None:
@@ -245,7 +239,7 @@ def test_running_calls_end_before_it_stops(paths: Paths, shelf: Shelf) -> None:
         stream = kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources")
         next(stream)
         call = threads.submit(kubelet.call, protocol.DRA["v1"], "NodePrepareResources", claims=claims("exclusive"))
-        wait_for((shelf.folder / "running").exists)
+        until((shelf.folder / "running").exists)
         start = time.monotonic()
         plugin.stop(20)
         assert time.monotonic() - start < 10
@@ -300,7 +294,7 @@ def test_lost_sockets_come_back(paths: Paths, shelf: Shelf, monkeypatch: pytest.
     def back() -> bool:
         return all(path.exists() for path in sockets) and before != [path.stat().st_ino for path in sockets]
 
-    wait_for(back)
+    until(back)
     gc.collect()
     with Kubelet(plugin.registration_socket, protocol.pool) as kubelet:
         endpoint = kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint
@@ -456,5 +450,5 @@ def test_nothing_is_left_behind(paths: Paths, shelf: Shelf) -> None:
         plugin.start()
         plugin.stop(1)
     gc.collect()
-    wait_for(lambda: threading.active_count() <= before + 1)
+    until(lambda: threading.active_count() <= before + 1)
     assert len(os.listdir("/proc/self/fd")) < descriptors + 10

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from lanewise_driver.api.cluster import Access, AccessError, Cluster, Unreachable, in_cluster
 from lanewise_driver.api.token import Renewal
@@ -42,10 +43,8 @@ def test_without_an_api_server_it_goes_on(tmp_path: Path) -> None:
     inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
     publisher = Publisher(Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 0), inventory, settings)
     publisher.start()
-    deadline = time.monotonic() + 30
-    while publisher.failures < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert publisher.failures >= 3 and "does not answer" in publisher.mistake
+    until(lambda: publisher.failures >= 3, 30)
+    assert "does not answer" in publisher.mistake
     assert publisher.last_published is None
     assert {thread.name for thread in threading.enumerate()} >= {"publisher", "slices", "settings", "monitor"}
     began = time.monotonic()

@@ -18,9 +18,9 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
     Hidden,
@@ -295,9 +295,7 @@ def test_an_interface_in_a_hidden_namespace_is_not_told_to_be_gone() -> None:
         with pytest.raises(KernelError, match="its other end is still there"):
             take_back.take_back(ONE, host, None, {})
         hidden.end()  # the kernel ends the veth with its namespace, some time later
-        end = time.monotonic() + 60
-        while "one-far" in run("ip -o link") and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: "one-far" not in run("ip -o link"), 60)
         outcome = take_back.take_back(ONE, host, None, {})
         assert outcome.reasons == [] and "is gone" in outcome.notes[0]
 

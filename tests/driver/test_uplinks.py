@@ -14,12 +14,11 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.management import management_interfaces
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     CASES,
@@ -111,13 +110,6 @@ def test_who_has_not_logged_in_decides_nothing() -> None:
 
 def titles() -> str:
     return run("ps -eo args | grep '^sshd'", check=False)
-
-
-def until(true: t.Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 @on_a_node

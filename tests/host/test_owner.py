@@ -27,6 +27,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import owner
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
+from ansible_collections.lanewise.dra.tests.common import waiting
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
 from ansible_collections.lanewise.dra.tests.host.node import node
@@ -157,11 +158,9 @@ def _start(running: contextlib.ExitStack, *command: str) -> subprocess.Popen[byt
     return process
 
 
-def until(condition: t.Callable[[], object], seconds: float = 15) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, Path("/run/programs.log").read_text(errors="replace")[-4000:]
-        time.sleep(0.02)
+until = functools.partial(
+    waiting.until, seconds=15, why=lambda: Path("/run/programs.log").read_text(errors="replace")[-4000:]
+)
 
 
 def generated_by_netplan(renderer: str) -> Path:

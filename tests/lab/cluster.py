@@ -25,10 +25,10 @@ import typing as t
 from pathlib import Path
 
 import jinja2
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.tests.cluster import driver as installed
 from ansible_collections.lanewise.dra.tests.cluster import node as sandboxed
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver import ipv6
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Shape
 from ansible_collections.lanewise.dra.tests.lab.node import Node as Machine
@@ -36,7 +36,6 @@ from ansible_collections.lanewise.dra.tools import lab as made
 from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 #: Kubelet, containerd and the driver do not fit into what a node has otherwise.
 SHAPE = Shape(memory=2048)
 ADDRESS = "10.0.2.15"  # of mgmt0, see image.sh

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import typing as t
-from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.lab.node import Device, Lab, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 SYS = "/sys/bus/pci/devices"
 BEGIN = """
 import json

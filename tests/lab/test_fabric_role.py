@@ -17,9 +17,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.lab.node import Lab
 
-COLLECTION = Path(__file__).absolute().parents[2]
 SITE = {
     "fabric_nics": [
         {
@@ -69,7 +69,7 @@ Object = dict[str, t.Any]
 
 def ansible(program: str, *arguments: str, fails: bool = False) -> str:
     """Run a program of Ansible that has to succeed, or to fail; all that it prints."""
-    paths = filter(None, [str(COLLECTION.parents[2]), os.environ.get("ANSIBLE_COLLECTIONS_PATH")])
+    paths = filter(None, [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH")])
     done = subprocess.run(
         [str(Path(sys.executable).with_name(program)), *arguments],
         cwd=COLLECTION,

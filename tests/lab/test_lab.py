@@ -17,10 +17,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.lab.node import GPU_IDS, NIC_IDS, SOCKETS, Device, Failed, Lab, Node
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 SYS = "/sys/bus/pci/devices"
 
 
@@ -274,7 +273,7 @@ def probe(inventory: Path, name: str, folder: Path) -> dict[str, t.Any]:
     done = subprocess.run(
         [str(playbook), "-i", str(inventory), "playbooks/probe.yml", "-e", f"site_report_dest={folder / 'report'}"],
         cwd=COLLECTION,
-        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_NOCOLOR": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -16,9 +16,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
 
-COLLECTION = Path(__file__).absolute().parents[2]
 #: The kernel takes no receive buffer as small as that, which nobody knows before it is tried.
 IMPOSSIBLE = {"fabric_node": {"sysctl": {"net.core.rmem_max": 1}}}
 SITE: dict[str, t.Any] = {
@@ -66,7 +66,7 @@ class Site:
 
 ENVIRONMENT = {
     **os.environ,
-    "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+    "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
     "ANSIBLE_NOCOLOR": "1",
     "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
 }

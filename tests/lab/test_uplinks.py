@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import typing as t
-from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import CASES
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 #: Modules that Debian's kernel loads by themselves, but for these.
 MODULES = "bonding 8021q vrf veth macvlan tun vxlan ip_gre ipip wireguard bridge tcp_diag"
 PROGRAM = """

@@ -15,10 +15,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.plugin_utils import report_site
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-COLLECTIONS = Path(report_site.__file__).absolute().parents[5]
 
 pytestmark = pytest.mark.skipif(
     not PROGRAM.exists() or COLLECTIONS.joinpath("ansible_collections").resolve() == COLLECTIONS,

@@ -13,9 +13,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
-
-COLLECTION = Path(model.__file__).absolute().parents[3]
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 
 
 def played(
@@ -35,7 +33,7 @@ def played(
     inventory = folder / "inventory.json"
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
     own = {
-        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # every task and host
         **environment,

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 DEFINITION = "execution-environment.yml"
 BUILDER = Path(sys.executable).with_name("ansible-builder")
 

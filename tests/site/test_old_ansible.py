@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import OLDEST
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION
 from ansible_collections.lanewise.dra.tools.environment import ensure
 
@@ -38,7 +39,7 @@ def test_an_old_version_is_refused_by_name(playbook: str, tmp_path: Path) -> Non
         cwd=tmp_path,
         env={
             **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+            "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
             "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
         },
         capture_output=True,

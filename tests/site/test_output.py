@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
 
@@ -124,7 +125,7 @@ def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
     (hidden / "urllib3.py").write_text("raise ModuleNotFoundError(\"No module named 'urllib3'\")\n", encoding="utf-8")
     source = tmp_path / "slices.yml"
     source.write_text("plugin: lanewise.dra.slices\n", encoding="utf-8")
-    path = f"{hidden}:{COLLECTION.parents[2]}"
+    path = f"{hidden}:{COLLECTIONS}"
     said = played(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
     told = " ".join(said.split())
     assert (

@@ -19,9 +19,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 
-COLLECTION = Path(model.__file__).absolute().parents[3]
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
 
 pytestmark = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (Debian package openssh-server)")
@@ -98,7 +97,7 @@ class Site:
         done = subprocess.run(
             [str(playbook), "-i", str(self.folder / "inventory.json"), "playbooks/site.yml", *arguments],
             cwd=COLLECTION,
-            env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]), "ANSIBLE_NOCOLOR": "1"},
+            env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_NOCOLOR": "1"},
             capture_output=True,
             text=True,
             check=False,

@@ -1,0 +1,16 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where the files of the repository are, in a checkout as well as in the staged copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+
+#: The collection as Ansible finds it, which is the repository: in a checkout by way of a link.
+COLLECTION = Path(model.__file__).absolute().parents[3]
+#: The folder to be named in ANSIBLE_COLLECTIONS_PATH.
+COLLECTIONS = COLLECTION.parents[2]
