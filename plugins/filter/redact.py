@@ -91,7 +91,7 @@ _OBJECT = re.compile(r"(?m)^[ \t]*(?:- +)?kind:[ \t]*\\*[\"']?Secret(?:List)?\\*
 _DOCUMENT = re.compile(r"(?m)^---.*$")
 _DATA = re.compile(r"(?m)^([ \t]*(?:- +)?)(?:data|stringData):[ \t]*(?:[#\0][^\n]*)?\n")
 #: The escaped end of a line, which is made a real one for a while.
-_ESCAPED = re.compile(r"\\+n")
+_ESCAPED = re.compile(r"(?<!\\)\\+n")
 _MADE_REAL = re.compile(r"\0(\\+n)\n")
 _NAME = re.compile(_SECRET + r"([\w-]{0,64})")
 _KEY = re.compile(_SECRET + r"([\w.-]{0,64})\Z")

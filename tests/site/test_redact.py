@@ -290,7 +290,7 @@ def test_json_stays_json(value, indent, ascii_alone):
 def test_no_text_takes_long(nasty):
     start = time.process_time()
     redact(f"token: {nasty * (10**5 // len(nasty))}!", "salt")
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 2
 
 
 macs = st.binary(min_size=6, max_size=6)
