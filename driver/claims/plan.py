@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from ..base.calls import Pod
 from ..base.errors import Busy, Refused, bounded
 from ..dra.config import interface_config
+from ..dra.config.field_checks import MISTAKES
 from ..dra.kube import limits
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
@@ -161,7 +162,7 @@ def lost_devices(claim: t.Any, record: Record) -> str:
 
 def refusal(problems: t.Sequence[Problem]) -> Refused:
     """The problems in one message, the first MISTAKES of them."""
-    said = [str(problem) for problem in problems[: interface_config.MISTAKES]]
+    said = [str(problem) for problem in problems[:MISTAKES]]
     if len(problems) > len(said):
         said.append(f"and there are more mistakes than these {len(said)}")
     return Refused("; ".join(said))
@@ -341,7 +342,7 @@ def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
             if size > CONFIG_BYTES:
                 raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
             problems += _mistakes(config)
-        if len(problems) > interface_config.MISTAKES:
+        if len(problems) > MISTAKES:
             break
     if problems:
         raise refusal(problems)

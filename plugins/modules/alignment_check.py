@@ -312,9 +312,10 @@ import pathlib
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.dra.alignment.check import Check, cgroup_cpusets, failures, lines
+from ..module_utils.dra.alignment.check import Check, cgroup_cpusets
 from ..module_utils.dra.alignment.measure import Unreadable, pairs, read
 from ..module_utils.dra.alignment.plan import comparison_claims, of_claims, placements, predict
+from ..module_utils.dra.alignment.words import failures, lines
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
 

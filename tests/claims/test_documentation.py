@@ -32,6 +32,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import inventory
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_checks import allowed_key
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.fields import Field
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
@@ -282,7 +284,7 @@ def test_the_reference_says_what_carries_each_alignment_level():
 # configuration of interfaces
 
 
-def fields_of(form: interface_config.Field, path: str = "") -> t.Iterator[tuple[str, list[str]]]:
+def fields_of(form: Field, path: str = "") -> t.Iterator[tuple[str, list[str]]]:
     for name, inner in form.fields.items():
         place = f"{path}.{name}" if path else name
         says = inner.says.replace("|", "\\|")
@@ -292,7 +294,7 @@ def fields_of(form: interface_config.Field, path: str = "") -> t.Iterator[tuple[
             yield from fields_of(inner.item, f"{place}[]")
 
 
-def rules_of(form: interface_config.Field, path: str) -> t.Iterator[str]:
+def rules_of(form: Field, path: str) -> t.Iterator[str]:
     for rule in form.rules:
         yield f"{path}: {rule.says}"
     for name, inner in form.fields.items():
@@ -325,7 +327,7 @@ def test_the_reference_has_every_sysctl_that_is_allowed():
     assert written == set(lists) | {name for names in lists.values() for name in names}
     form = interface_config.FIELDS["sysctls"]
     for prefix, names in lists.items():
-        assert all(interface_config.allowed_key(form, prefix + name) for name in names)
+        assert all(allowed_key(form, prefix + name) for name in names)
 
 
 # the role, limits, gates, rules
@@ -380,8 +382,8 @@ def _rules(path: pathlib.Path) -> set[str]:
 
 
 def test_the_reference_has_every_rule_of_the_language():
-    paths = [CODE / "kube/reader.py", CODE / "kube/versions.py", CODE / "config/interface_config.py"]
-    paths += [path for room in ("claims", "vendors") for path in sorted((CODE / room).glob("*.py"))]
+    paths = [CODE / "kube/reader.py", CODE / "kube/versions.py"]
+    paths += [path for room in ("config", "claims", "vendors") for path in sorted((CODE / room).glob("*.py"))]
     paths.append(COLLECTION / "plugins/plugin_utils/workloads.py")
     used = set().union(*(_rules(path) for path in paths))
     written = set(rows("Rules"))

@@ -20,7 +20,8 @@ from lanewise_driver.claims.metadata import POD_CLAIM_NAME
 from lanewise_driver.claims.plan import consumer, plan
 from lanewise_driver.claims.records import Object, Pod, Record, decode, encode
 from lanewise_driver.dra.config import interface_config
-from lanewise_driver.dra.config.interface_config import FIELDS, Field
+from lanewise_driver.dra.config.fields import Field
+from lanewise_driver.dra.config.interface_config import FIELDS
 from lanewise_driver.publish.inventory import Device
 
 #: How many claims and configurations are tried by the tests that draw them.

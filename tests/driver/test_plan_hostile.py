@@ -23,7 +23,8 @@ from lanewise_driver.claims import claim_status
 from lanewise_driver.claims.metadata import POD_CLAIM_NAME
 from lanewise_driver.claims.plan import plan
 from lanewise_driver.claims.records import decode, encode
-from lanewise_driver.dra.config.interface_config import API_VERSION, CONFIG, KIND, Field
+from lanewise_driver.dra.config.fields import Field
+from lanewise_driver.dra.config.interface_config import API_VERSION, CONFIG, KIND
 from lanewise_driver.dra.kube import limits
 from lanewise_driver.dra.kube.bounded_json import JsonError, loads_cut
 

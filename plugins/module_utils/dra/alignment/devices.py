@@ -20,14 +20,14 @@ from ...topology import cpuset
 from ...topology.affinity import RANK, Proximity
 from ...topology.model import Link, Nic, NumaNode, PciFunction, Topology
 from ..kube import quantity
+from ..kube.objects import Object, ObjectView
 from ..kube.versions import convert
 from ..scheduler.search_devices import DeviceId, attribute, consumption
 from ..vendors.drivers import DRIVERS
 from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
 from ..vendors.offer import Offer
 
-Object = dict[str, t.Any]
-Facts = t.Mapping[str, t.Any]
+Facts = ObjectView
 Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
 
 API_VERSION = "resource.k8s.io/v1"
@@ -52,12 +52,12 @@ _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 _NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
 
 
-def value_of(typed: t.Mapping[str, t.Any] | None) -> t.Any:
+def value_of(typed: ObjectView | None) -> t.Any:
     """The value of an attribute: a scalar, or a list; None where there is none."""
     return next((value for value in (typed or {}).values() if value is not None), None)
 
 
-def address_of(driver: str, device: t.Mapping[str, t.Any]) -> str | None:
+def address_of(driver: str, device: ObjectView) -> str | None:
     """The PCI address of a published device, by an attribute or by its name; None for what is no PCI function."""
     names = [PCI_BUS_ID]
     known = DRIVERS.get(driver)
@@ -130,7 +130,7 @@ class Pools:
     Raises ValueError for an object that is no ResourceSlice.
     """
 
-    def __init__(self, slices: t.Iterable[t.Mapping[str, t.Any]]) -> None:
+    def __init__(self, slices: t.Iterable[ObjectView]) -> None:
         specs: dict[tuple[str, str], list[Object]] = {}
         for one in slices:
             spec = v1(one, "ResourceSlice")["spec"]
@@ -190,7 +190,7 @@ class Pools:
         return found
 
 
-def v1(obj: t.Mapping[str, t.Any], kind: str) -> Object:
+def v1(obj: ObjectView, kind: str) -> Object:
     """An object of any served version as v1. Raises ValueError where it is none of C(kind)."""
     if not isinstance(obj, dict) or obj.get("kind") != kind:
         raise ValueError(f"this is no {kind}: {str(obj)[:80]}")

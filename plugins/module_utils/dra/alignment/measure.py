@@ -18,10 +18,9 @@ import re
 import typing as t
 
 from ...topology.affinity import RANK
+from ..kube.objects import Object, ObjectView
 from ..scheduler.search_devices import attribute
 from .devices import NIC, Pools, value_of
-
-Object = dict[str, t.Any]
 
 _PORT = 18515
 _STOPPED = (124, 143)  # statuses by which timeout tells that it ended a program, that of GNU and of BusyBox
@@ -42,8 +41,8 @@ class Unreadable(ValueError):
 
 def pairs(
     reports: t.Sequence[Object],
-    claims: t.Iterable[t.Mapping[str, t.Any]],
-    pods: t.Iterable[t.Mapping[str, t.Any]],
+    claims: t.Iterable[ObjectView],
+    pods: t.Iterable[ObjectView],
     pools: Pools,
     seconds: int,
 ) -> list[Object]:
@@ -109,7 +108,7 @@ def _ends(
     }
 
 
-def _container(pod: t.Mapping[str, t.Any], claim: str, request: str) -> str | None:
+def _container(pod: ObjectView, claim: str, request: str) -> str | None:
     """The first container that has the devices of a request; None where the pod tells of none."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     told = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
@@ -156,7 +155,7 @@ def _ended(text: str) -> Unreadable:
     return Unreadable(lines[-1][:300] if lines else "it printed nothing")
 
 
-def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: t.Any) -> Object:
+def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
     for value in (rate, latency):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise Unreadable(f"{tool} tells {value}, which is no measurement")

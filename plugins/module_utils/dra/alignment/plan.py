@@ -20,9 +20,10 @@ from ...topology.config_space import payload_rate
 from ...topology.model import PciFunction
 from ...topology.pci import sort_key
 from ..claims.compiler import compile_site
+from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problems
 from ..scheduler.search_devices import DeviceId
-from .devices import GPU, NIC, Machine, Object, Published, has_rdma, kind_of, nearer
+from .devices import GPU, NIC, Machine, Published, has_rdma, kind_of, nearer
 
 #: What a NIC carries of its rate in large messages.
 NIC_SHARE = 0.93
@@ -136,7 +137,7 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
     from the NIC's rate and at least one link is None: then nothing is predicted.
     """
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
-    uses: dict[t.Any, int] = {}
+    uses: dict[t.Hashable, int] = {}
     for pair in known:
         for key in [*_path(machine, *pair), _between(machine, *pair), ("nic", _port(machine, pair[1]))]:
             uses[key] = uses.get(key, 0) + 1
@@ -176,7 +177,7 @@ def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) ->
     return found
 
 
-def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Any, int]) -> Object:
+def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashable, int]) -> Object:
     gpu, nic = pair
     level = machine.level(gpu, nic)[0]
     answer: Object = {"prediction": True, "gpu_address": gpu, "nic_address": nic, "level": level, "gb_per_s": None}
@@ -267,7 +268,7 @@ def _named(one: Published) -> Object:
 
 
 def comparison_claims(
-    plan: Object, machine: Machine, namespace: str, drivers: t.Mapping[str, t.Any], kubernetes: str = "1.37"
+    plan: Object, machine: Machine, namespace: str, drivers: ObjectView, kubernetes: str = "1.37"
 ) -> tuple[list[Object], str]:
     """The DeviceClasses and the claims C(compare-near-BDF) and C(compare-far-BDF) for a plan of L(placements,).
 

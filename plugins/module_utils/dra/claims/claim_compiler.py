@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 
 from ..config import interface_config
 from ..kube import limits
+from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT, DriverKnowledge
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
 
-Object = dict[str, t.Any]
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ..config.interface_config import CONFIG, DRIVER, KIND, Field
+from ..config.fields import Field
+from ..config.interface_config import CONFIG, DRIVER, KIND
+from ..kube.objects import Object
 from .selectors import literal
 
 NAME = "lanewise-dra-interface-config"
@@ -27,7 +29,7 @@ _PLACES = {
 }
 
 
-def objects(labels: t.Mapping[str, str]) -> list[dict[str, t.Any]]:
+def objects(labels: t.Mapping[str, str]) -> list[Object]:
     """The policy and its binding, which denies."""
     rule = {
         "apiGroups": ["resource.k8s.io"],

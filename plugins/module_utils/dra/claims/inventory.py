@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-import typing as t
 from dataclasses import dataclass, field
+
+from ..kube.objects import Object
 
 PREFIX = "dra_claims_"
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
@@ -64,14 +65,14 @@ class Device:
     driver: str = ""
     count: int = 1
     all: bool = False
-    where: dict[str, t.Any] = field(default_factory=dict)
+    where: Object = field(default_factory=dict)
     cel: list[str] = field(default_factory=list)
     alternatives: list[Device] = field(default_factory=list)
     admin: bool = False
     capacity: dict[str, str] = field(default_factory=dict)
     bandwidth: str = ""
-    tolerations: list[dict[str, t.Any]] = field(default_factory=list)
-    configs: list[dict[str, t.Any]] = field(default_factory=list)
+    tolerations: list[Object] = field(default_factory=list)
+    configs: list[Object] = field(default_factory=list)
 
     def choices(self) -> list[Device]:
         """The alternatives, or the device itself where there are none."""
@@ -123,9 +124,9 @@ class Class:
     name: str
     kind: str
     driver: str
-    where: dict[str, t.Any]
+    where: Object
     cel: list[str]
-    configs: list[dict[str, t.Any]]
+    configs: list[Object]
     extended_resource: str
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -156,14 +157,14 @@ class Inventory:
     """All that the C(dra_claims_*) variables of a site say."""
 
     site: str
-    drivers: dict[str, dict[str, t.Any]]
+    drivers: dict[str, Object]
     classes: list[Class]
     claims: list[Claim]
     quotas: list[Quota]
     admin_namespaces: list[str]
     taints: list[Taint]
     policy: bool
-    raw: list[tuple[str, dict[str, t.Any]]]
+    raw: list[tuple[str, Object]]
     allow_unreachable: bool
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import typing as t
 
 from ..kube import limits
+from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
 from .inventory import KINDS, PREFIX, Class, Inventory, Quota, Taint
 from .language_claims import ClaimParser, Parts
@@ -55,10 +56,10 @@ _VARIABLES = (
 )
 
 
-def parse(variables: t.Mapping[str, t.Any], reader: Reader) -> Inventory:
+def parse(variables: ObjectView, reader: Reader) -> Inventory:
     """Read the variables of a site; mistakes go to C(reader). Never raises for what a site wrote."""
     known = [PREFIX + name for name in _VARIABLES]
-    given: dict[str, t.Any] = {}
+    given: Object = {}
     for key, value in variables.items():
         name = str(key)
         if name in known:
@@ -72,7 +73,7 @@ def parse(variables: t.Mapping[str, t.Any], reader: Reader) -> Inventory:
 
 
 class _Parser(Parts):
-    def __init__(self, reader: Reader, given: dict[str, t.Any]) -> None:
+    def __init__(self, reader: Reader, given: Object) -> None:
         super().__init__(reader)
         self.given = given
 
@@ -141,8 +142,8 @@ class _Parser(Parts):
             elif not name.endswith("/") and name:
                 first[name] = path
 
-    def _drivers(self, value: t.Any) -> dict[str, dict[str, t.Any]]:
-        found: dict[str, dict[str, t.Any]] = {}
+    def _drivers(self, value: object) -> dict[str, Object]:
+        found: dict[str, Object] = {}
         if value is None:
             return found
         path = PREFIX + "drivers"
@@ -156,7 +157,7 @@ class _Parser(Parts):
             found[name] = options
         return found
 
-    def _class(self, value: t.Any, path: str) -> Class | None:
+    def _class(self, value: object, path: str) -> Class | None:
         before = len(self.reader.problems)
         known = (
             "name",
@@ -205,7 +206,7 @@ class _Parser(Parts):
         found.broken = len(self.reader.problems) > before
         return found
 
-    def _quota(self, value: t.Any, path: str) -> Quota | None:
+    def _quota(self, value: object, path: str) -> Quota | None:
         before = len(self.reader.problems)
         reader = self.reader
         item = reader.mapping(value, path, ("name", "namespace", "devices", "claims"), "a quota")
@@ -228,7 +229,7 @@ class _Parser(Parts):
         found.broken = len(reader.problems) > before
         return found
 
-    def _taint(self, value: t.Any, path: str) -> Taint | None:
+    def _taint(self, value: object, path: str) -> Taint | None:
         before = len(self.reader.problems)
         reader = self.reader
         known = ("name", "driver", "pool", "device", "key", "value", "effect")
@@ -262,11 +263,11 @@ class _Parser(Parts):
         found.broken = len(reader.problems) > before
         return found
 
-    def _raw(self, value: t.Any, path: str) -> bool:
+    def _raw(self, value: object, path: str) -> bool:
         """Whether an object has what it is told apart by; all else is for its own API to judge."""
         before = len(self.reader.problems)
         item = self.reader.free_mapping(value, path)
-        parts: dict[str, t.Callable[[t.Any, str], t.Any]] = {
+        parts: dict[str, t.Callable[[object, str], object]] = {
             "apiVersion": self.reader.string,
             "kind": lambda v, p: self.reader.name(v, p, _kind_name),
             "metadata": self._raw_metadata,
@@ -278,7 +279,7 @@ class _Parser(Parts):
                 self.reader.problem(child(path, key), "is missing", "missing")
         return len(self.reader.problems) == before
 
-    def _raw_metadata(self, value: t.Any, path: str) -> None:
+    def _raw_metadata(self, value: object, path: str) -> None:
         item = self.reader.free_mapping(value, path)
         if isinstance(value, dict):
             self.name(item, path, lambda _name: "")

@@ -11,6 +11,7 @@ import typing as t
 
 from ..config import interface_config
 from ..kube import limits
+from ..kube.objects import Object
 from ..kube.reader import Reader, child, nearest
 from .inventory import (
     ANY,
@@ -56,16 +57,16 @@ class Parts:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def option(self, item: dict[str, t.Any], key: str, path: str, read: t.Callable[[t.Any, str], t.Any]) -> t.Any:
+    def option(self, item: Object, key: str, path: str, read: t.Callable[[t.Any, str], t.Any]) -> t.Any:
         return read(item[key], child(path, key)) if key in item else None
 
-    def name(self, item: dict[str, t.Any], path: str, check: t.Callable[[str], str]) -> str:
+    def name(self, item: Object, path: str, check: t.Callable[[str], str]) -> str:
         if "name" not in item:
             self.reader.problem(child(path, "name"), "is missing", "missing")
             return ""
         return self.reader.name(item["name"], child(path, "name"), check) or ""
 
-    def labels(self, item: dict[str, t.Any], path: str, key: str) -> dict[str, str]:
+    def labels(self, item: Object, path: str, key: str) -> dict[str, str]:
         found: dict[str, str] = {}
         if key not in item:
             return found
@@ -85,10 +86,10 @@ class Parts:
                 found[name] = value
         return found
 
-    def cel(self, item: dict[str, t.Any], path: str) -> list[str]:
+    def cel(self, item: Object, path: str) -> list[str]:
         return self.option(item, "cel", path, self.reader.strings) or []
 
-    def where(self, item: dict[str, t.Any], path: str, kind: str) -> dict[str, t.Any]:
+    def where(self, item: Object, path: str, kind: str) -> Object:
         if "where" not in item:
             return {}
         place = child(path, "where")
@@ -99,7 +100,7 @@ class Parts:
             else self.reader.free_mapping(item["where"], place)
         )
 
-    def configs(self, item: dict[str, t.Any], path: str) -> list[dict[str, t.Any]]:
+    def configs(self, item: Object, path: str) -> list[Object]:
         """Opaque configurations C({driver, parameters}); our own, from C(interface), comes first."""
         found = []
         if "interface" in item:
@@ -137,7 +138,7 @@ class Parts:
 class ClaimParser(Parts):
     """Reads templates, claims and all below them."""
 
-    def claim(self, value: t.Any, path: str, template: bool) -> Claim | None:
+    def claim(self, value: object, path: str, template: bool) -> Claim | None:
         before = len(self.reader.problems)
         reader = self.reader
         item = reader.mapping(value, path, _CLAIM_KEYS, "a template" if template else "a claim")
@@ -181,7 +182,7 @@ class ClaimParser(Parts):
         found.broken = len(reader.problems) > before
         return found
 
-    def _namespaces(self, item: dict[str, t.Any], path: str) -> list[str]:
+    def _namespaces(self, item: Object, path: str) -> list[str]:
         reader = self.reader
         if "namespace" in item and "namespaces" in item:
             reader.problem(path, "has both namespace and namespaces", "contradiction")
@@ -204,7 +205,7 @@ class ClaimParser(Parts):
             reader.problem(place, "names no namespace", "missing")
         return found
 
-    def _levels(self, value: t.Any, path: str) -> list[str]:
+    def _levels(self, value: object, path: str) -> list[str]:
         """One level or a preference list of them, the nearest first."""
         reader = self.reader
         found: list[str] = []
@@ -231,7 +232,7 @@ class ClaimParser(Parts):
             reader.problem(path, f"has more than {limits.FIRST_AVAILABLE} levels", "too-many")
         return found
 
-    def _group(self, value: t.Any, path: str) -> Group | None:
+    def _group(self, value: object, path: str) -> Group | None:
         item = self.reader.mapping(value, path, _GROUP_KEYS, "a group")
         if item is None:
             return None
@@ -242,7 +243,7 @@ class ClaimParser(Parts):
         align = self.option(item, "align", path, self._levels) or ()
         return Group(path, name, count or 1, tuple(align), self._devices(item, path), child(path, "align"))
 
-    def _devices(self, item: dict[str, t.Any], path: str) -> list[Device]:
+    def _devices(self, item: Object, path: str) -> list[Device]:
         if "devices" not in item:
             return []
         place = child(path, "devices")
@@ -251,7 +252,7 @@ class ClaimParser(Parts):
             self.reader.problem(place, "is empty", "missing")
         return [device for device in (self._device(value, entry) for value, entry in entries) if device]
 
-    def _device(self, value: t.Any, path: str, alternative: bool = False) -> Device | None:
+    def _device(self, value: object, path: str, alternative: bool = False) -> Device | None:
         reader = self.reader
         known = [key for key in _DEVICE_KEYS if not (alternative and key in ("first_of", "admin"))]
         item = reader.mapping(value, path, known, "an alternative" if alternative else "a device")
@@ -271,7 +272,7 @@ class ClaimParser(Parts):
             )
         return found
 
-    def _alternatives(self, device: Device, item: dict[str, t.Any]) -> None:
+    def _alternatives(self, device: Device, item: Object) -> None:
         reader, place = self.reader, child(device.path, "first_of")
         for key in item:
             if key not in _WITH_FIRST_OF:
@@ -303,7 +304,7 @@ class ClaimParser(Parts):
             names.add(found.name)
             device.alternatives.append(found)
 
-    def _exact(self, device: Device, item: dict[str, t.Any]) -> None:
+    def _exact(self, device: Device, item: Object) -> None:
         reader, path = self.reader, device.path
         device.kind = self.option(item, "kind", path, lambda v, p: reader.choice(v, p, KINDS)) or ""
         device.class_name = self.option(item, "class", path, lambda v, p: reader.name(v, p, limits.dns_subdomain)) or ""
@@ -341,10 +342,10 @@ class ClaimParser(Parts):
                 )
             device.tolerations = [self._toleration(value, place) for value, place in entries]
 
-    def _toleration(self, value: t.Any, path: str) -> dict[str, t.Any]:
+    def _toleration(self, value: object, path: str) -> Object:
         reader = self.reader
         item = reader.mapping(value, path, ("key", "operator", "value", "effect", "toleration_seconds"), "a toleration")
-        found: dict[str, t.Any] = {}
+        found: Object = {}
         if item is None:
             return found
         found["key"] = self.option(item, "key", path, lambda v, p: reader.name(v, p, limits.label_key))
@@ -367,7 +368,7 @@ class ClaimParser(Parts):
             reader.problem(child(path, "toleration_seconds"), "needs effect NoExecute", "contradiction")
         return {key: item for key, item in found.items() if item is not None}
 
-    def _distinct(self, item: dict[str, t.Any], path: str) -> list[Distinct]:
+    def _distinct(self, item: Object, path: str) -> list[Distinct]:
         found = []
         place = child(path, "distinct")
         for value, entry in self.reader.items(item["distinct"], place) if "distinct" in item else []:
@@ -450,10 +451,10 @@ class ClaimParser(Parts):
                     )
 
 
-def read_where(reader: Reader, value: t.Any, path: str, kind: str) -> dict[str, t.Any]:
+def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
     """The filters of a kind, those that are well-formed; mistakes go to C(reader)."""
     known = FILTERS[kind]
-    found: dict[str, t.Any] = {}
+    found: Object = {}
     for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
         read = _filter(reader, known[name], item, child(path, name), name)
         if read is not None:
@@ -461,7 +462,7 @@ def read_where(reader: Reader, value: t.Any, path: str, kind: str) -> dict[str, 
     return found
 
 
-def _filter(reader: Reader, form: str, value: t.Any, path: str, name: str) -> t.Any:
+def _filter(reader: Reader, form: str, value: object, path: str, name: str) -> t.Any:
     if form == "integer":
         return reader.integer(value, path, 1 if name.startswith("min_") else 0, limits.INT64_MAX)
     if form == "boolean":

@@ -12,29 +12,28 @@ tried once, and so are claims that ask for the same.
 from __future__ import annotations
 
 import json
-import re
 import typing as t
 from dataclasses import dataclass, field, replace
 
 from ..cel.engine import Engine
 from ..cel.errors import EvaluationError, Uncheckable
-from ..cel.subject import Subject
 from ..kube import schema, versions
+from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import child
 from ..scheduler import allocator
 from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.drivers import knowledge
-from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
 from ..vendors.offer import Offer
-from ..vendors.offers import blind, offers
+from ..vendors.offers import blind
 from ..vendors.server import Server
 from .claim_compiler import Compiled
-from .inventory import PREFIX, Claim
+from .inventory import Claim
+from .selector_memory import SelectorMemory, Texts
+from .shapes import shapes
+from .unreachable import by_reason, constraint_of, shown, unreachable
 
-Object = dict[str, t.Any]
 _V1 = "resource.k8s.io/v1"
-_MACRO = re.compile(r"\.(?:exists|exists_one|all|map|filter|transform\w+)\s*\(")
 
 
 @dataclass
@@ -60,82 +59,11 @@ class Reach:
         return found
 
 
-def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Reasons with the nodes that they hold for, the most nodes first."""
-    found: dict[str, list[str]] = {}
-    for node, reason in reasons.items():
-        found.setdefault(reason, []).append(node)
-    return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-
-
-def shown(names: t.Sequence[str]) -> str:
-    """Up to three names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-_Texts = tuple[str, ...]
-
-
-class _Memory:
-    """Evaluates a selector on a device of a shape once, whatever the number of claims."""
-
-    # devices live as long as the shapes do, so that an id stands for one device
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.subjects: dict[int, Subject] = {}
-        self.known: dict[tuple[str, int], bool | Exception] = {}
-        self.guessed: dict[int, set[str]] = {}
-        self.words: dict[_Texts, set[str]] = {}
-        self.fits: dict[tuple[_Texts, int], tuple[int, ...]] = {}
-
-    def matches(self, expression: str, device: t.Mapping[str, t.Any], driver: str) -> bool:
-        key = (expression, id(device))
-        answer = self.known.get(key)
-        if answer is None:
-            subject = self.subjects.get(id(device))
-            if subject is None:
-                subject = self.subjects[id(device)] = Subject(device, driver)
-            try:
-                answer = self.engine.selects(expression, subject)
-            except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
-                answer = error  # what was raised is raised again for the next claim
-            self.known[key] = answer
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def unsure(self, offered: t.Sequence[Offer]) -> set[str]:
-        """The names of what a probe cannot tell of the devices, or only guess."""
-        if id(offered) not in self.guessed:
-            names = {name for offer in offered for name in offer.unknown | offer.assumed}
-            self.guessed[id(offered)] = {name.rpartition("/")[2] for name in names}
-        return self.guessed[id(offered)]
-
-    def mentioned(self, texts: _Texts) -> set[str]:
-        """The words of selectors, attributes' names among them."""
-        if texts not in self.words:
-            self.words[texts] = set(re.findall(r"\w+", " ".join(texts)))
-        return self.words[texts]
-
-    def fitting(self, texts: _Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
-        """The positions of the devices that all the selectors match. Raises what M(matches) raises.
-
-        Those of the class come first, and what they leave is known after the first claim.
-        """
-        if not texts:
-            return tuple(range(len(offered)))
-        key = (texts, id(offered))
-        if key not in self.fits:
-            text, left = texts[-1], self.fitting(texts[:-1], offered)
-            self.fits[key] = tuple(i for i in left if self.matches(text, offered[i].device, offered[i].driver))
-        return self.fits[key]
-
-
 def reach(
-    drivers: t.Mapping[str, t.Any],
+    drivers: ObjectView,
     claims: t.Sequence[tuple[Claim, Compiled]],
     classes: t.Mapping[str, Object],
-    nodes: t.Mapping[str, t.Any],
+    nodes: ObjectView,
     engine: Engine,
     allow_unreachable: bool = False,
     server: Server | None = None,
@@ -145,12 +73,12 @@ def reach(
     A claim that some node may satisfy, for all the probe can tell, is no problem; nor is any where the site says
     C(dra_claims_allow_unreachable). C(drivers) is C(dra_claims_drivers), C(server) what they publish to.
     """
-    shapes, problems = _shapes(drivers, claims, classes, nodes, server)
-    memory = _Memory(engine)
+    node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
+    memory = SelectorMemory(engine)
     unseen = blind(drivers)
     kinds = (server or Server()).constraints
     answers: dict[str, list[allocator.Allocation | allocator.Refusal]] = {}
-    alike: dict[tuple[t.Any, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
+    alike: dict[tuple[t.Hashable, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
     found = []
     for claim, compiled in claims:
         asked: Object = {key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices}
@@ -161,7 +89,7 @@ def reach(
             different = list(dict.fromkeys(bodies))
             frame = _frame(asked, [different.index(body) for body in bodies])
             texts = {text for _name, own in different for text in own}
-            for number, (offered, _names) in enumerate(shapes):
+            for number, (offered, _names) in enumerate(node_shapes):
                 try:
                     same = (number, frame, *(_fits(name, own, classes, offered, memory) for name, own in different))
                 except (EvaluationError, Uncheckable):
@@ -175,12 +103,12 @@ def reach(
                 answers[key].append(answer)
         result = Reach(f"{','.join(claim.namespaces)}/{claim.name}", [])
         refusals: list[tuple[allocator.Refusal, list[str]]] = []
-        spoken = _spoken(claim, compiled)
-        for answer, (_offered, names) in zip(answers[key], shapes):
+        spoken = inventory_words(claim, compiled)
+        for answer, (_offered, names) in zip(answers[key], node_shapes):
             if isinstance(answer, allocator.Allocation):
                 result.nodes += names
                 continue
-            told = replace(answer, reason=_speak(answer.reason, spoken))
+            told = replace(answer, reason=in_inventory_words(answer.reason, spoken))
             if told.unknown:
                 result.unknown.update(dict.fromkeys(names, told.reason))
             else:
@@ -189,7 +117,7 @@ def reach(
         result.nodes.sort()
         found.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
-            problems.append(_unreachable(claim, compiled, asked, refusals, shapes, classes, memory))
+            problems.append(unreachable(claim, compiled, asked, refusals, node_shapes, classes, memory))
     return found, problems
 
 
@@ -213,8 +141,8 @@ def _frame(asked: Object, places: list[int]) -> str:
 
 
 def _fits(
-    name: str, texts: _Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], memory: _Memory
-) -> tuple[t.Any, ...]:
+    name: str, texts: Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], memory: SelectorMemory
+) -> tuple[t.Hashable, ...]:
     """The devices that fit the selectors of a request, those of its class C(name) among them.
 
     Claims of the same frame for which these are the same get the same devices, or none for the same reason. Selectors
@@ -227,8 +155,8 @@ def _fits(
 
 def reach_of(
     objects: t.Sequence[Object],
-    nodes: t.Mapping[str, t.Any],
-    drivers: t.Mapping[str, t.Any],
+    nodes: ObjectView,
+    drivers: ObjectView,
     engine: Engine,
     kubernetes: str = f"1.{schema.NEWEST}",
     gates: versions.Gates = None,
@@ -262,7 +190,7 @@ def reach_of(
     return found
 
 
-def _spoken(claim: Claim, compiled: Compiled) -> dict[str, str]:
+def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
     """The CEL expressions of a claim in the words of its inventory: C(min_speed 400G)."""
     devices = [choice for group in claim.groups for device in group.devices for choice in device.choices()]
     values = {
@@ -281,7 +209,7 @@ def _spoken(claim: Claim, compiled: Compiled) -> dict[str, str]:
     return spoken
 
 
-def _speak(reason: str, spoken: t.Mapping[str, str]) -> str:
+def in_inventory_words(reason: str, spoken: t.Mapping[str, str]) -> str:
     for expression in sorted(spoken, key=len, reverse=True):
         reason = reason.replace(expression, spoken[expression])
     return reason
@@ -301,196 +229,8 @@ def _try(
             return allocator.Refusal(f"class {name!r} is not of this site", "", "unknown")
     answer = allocator.allocate([{"devices": asked}], classes, offered, engine, blind=unseen, constraints=kinds)
     if isinstance(answer, allocator.Refusal) and answer.kind == "constraint":
-        names = _constraint_of(asked, answer.path).get("requests") or ()
+        names = constraint_of(asked, answer.path).get("requests") or ()
         if len({"/" in name for name in names}) == 2:
             reason = f"{answer.reason} (the first device of a preference list must have the attribute of every level)"
             return replace(answer, reason=reason)
     return answer
-
-
-def _shapes(
-    drivers: t.Mapping[str, t.Any],
-    claims: t.Sequence[tuple[Claim, Compiled]],
-    classes: t.Mapping[str, Object],
-    nodes: t.Mapping[str, t.Any],
-    server: Server | None,
-) -> tuple[list[tuple[list[Offer], list[str]]], list[Problem]]:
-    """The different sets of devices among the nodes, each with its nodes.
-
-    Attributes that no selector and no constraint names make no difference: serial numbers, MAC addresses. Of those that
-    only constraints name, it counts which devices have the same value, not the value.
-    """
-    problems = []
-    texts = {text for body in _bodies(claims, classes) for text in expressions(body.get("selectors") or ())}
-    matched = {
-        str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
-        for _claim, compiled in claims
-        for constraint in compiled.devices.get("constraints", ())
-    }
-    everything = "\n".join(texts)
-    sight = _Sight(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
-    known = {name: knowledge(name, options) for name, options in drivers.items()}
-    found: dict[str, tuple[list[Offer], list[str]]] = {}
-    for node in sorted(nodes):
-        try:
-            offered = offers(node, nodes[node], drivers, known, server)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            message = f"these are not facts of topology_info: {type(error).__name__} {error}"
-            problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
-            continue
-        found.setdefault(sight.of(offered), (offered, []))[1].append(node)
-    return list(found.values()), problems
-
-
-def _bodies(claims: t.Sequence[tuple[Claim, Compiled]], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:
-    for item in classes.values():
-        yield item["spec"]
-    for _claim, compiled in claims:
-        for request in compiled.devices["requests"]:
-            yield from request.get("firstAvailable") or [request["exactly"]]
-
-
-class _Sight:
-    """What the claims of a site can see of devices: C(words) in selectors, attributes C(matched) by constraints."""
-
-    def __init__(self, words: set[str], matched: set[str], whole: bool) -> None:
-        self.words = words
-        self.matched = matched
-        self.whole = whole
-        self.attributes: dict[str, set[str]] = {}  # those met so far, by driver
-        self.visible: dict[str, dict[str, bool]] = {}  # those that claims look at, and whether at the value itself
-        self.sorts: dict[tuple[t.Any, ...], int] = {}
-
-    def of(self, offered: t.Sequence[Offer]) -> str:
-        """The same for nodes that no claim can tell apart."""
-        if self.whole:
-            look = [
-                [one.driver, one.device, sorted(one.unknown), sorted(one.assumed), one.possible, list(one.counter_sets)]
-                for one in offered
-            ]
-        else:
-            look = self._look(offered)
-        return json.dumps(look, sort_keys=True)
-
-    def _look(self, offered: t.Sequence[Offer]) -> list[list[t.Any]]:
-        numbers: dict[t.Any, int] = {}
-        look = []
-        for offer in offered:
-            attributes = offer.device.get("attributes") or {}
-            seen: Object = {}
-            for name, by_value in self._visible(offer.driver, attributes).items():
-                value = attributes.get(name)
-                if value is not None:
-                    seen[name] = value if by_value else numbers.setdefault((name, repr(value)), len(numbers))
-            rest = {k: v for k, v in offer.device.items() if k not in ("name", "attributes", "consumesCounters")}
-            counters = [
-                [numbers.setdefault(("", entry["counterSet"]), len(numbers)), entry["counters"]]
-                for entry in offer.device.get("consumesCounters") or ()
-            ]
-            sets = [
-                [numbers.setdefault(("", entry["name"]), len(numbers)), entry["counters"]]
-                for entry in offer.counter_sets
-            ]
-            sort = (offer.driver, offer.unknown, offer.assumed, offer.possible)
-            look.append([self.sorts.setdefault(sort, len(self.sorts)), seen, rest, counters, sets])
-        return look
-
-    def _visible(self, driver: str, attributes: t.Mapping[str, t.Any]) -> dict[str, bool]:
-        """The attributes of a driver that claims look at. Few are new after the first nodes."""
-        known = self.attributes.setdefault(driver, set())
-        visible = self.visible.setdefault(driver, {})
-        if not known.issuperset(attributes):
-            for name in attributes:
-                if name.rpartition("/")[2] in self.words:
-                    visible[name] = True
-                elif (name if "/" in name else f"{driver}/{name}") in self.matched:
-                    visible[name] = False
-            known.update(attributes)
-        return visible
-
-
-def _unreachable(
-    claim: Claim,
-    compiled: Compiled,
-    asked: Object,
-    refusals: list[tuple[allocator.Refusal, list[str]]],
-    shapes: t.Sequence[tuple[list[Offer], list[str]]],
-    classes: t.Mapping[str, Object],
-    engine: allocator.Engine,
-) -> Problem:
-    # nodes that have the devices but not their alignment tell more than nodes without a GPU
-    order = {"absent": 2, "selector": 1}
-    refusals = sorted(refusals, key=lambda item: (order.get(item[0].kind, 0), -len(item[1])))
-    first = refusals[0][0]
-    told = "; ".join(f"{shown(names)}: {refusal.reason}" for refusal, names in refusals[:3])
-    more = f"; and {len(refusals) - 3} more reasons" if len(refusals) > 3 else ""
-    path = _origin(compiled, first.path) or claim.path
-    where = f"set {PREFIX}allow_unreachable to render it all the same"
-    constraint = _constraint_of(asked, first.path)
-    roots: dict[str, set[str]] = {}
-    rule = "unreachable"
-    fix = where
-    if first.kind == "constraint" and constraint.get("matchAttribute") == PCIE_ROOT:
-        offered = next(devices for devices, names in shapes if names == refusals[0][1])
-        roots = _roots(offered, asked, constraint, classes, engine)
-        if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
-            rule = "disjoint-roots"
-            who = " and ".join(roots)
-            told = f"PCIe roots are disjoint on this board: {who} never share one. {told}"
-        works = [names for devices, names in shapes if _with_numa(asked, classes, devices, engine)]
-        if works:
-            numbers = sum(map(len, works))
-            # a preference list needs the attribute of every level, if not its value in common
-            other = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
-            fix = f"align on numa_node{other}: {numbers} node(s) can satisfy that; or {where}"
-    total = sum(len(names) for _refusal, names in refusals)
-    return Problem(path, f"none of {total} node(s) can satisfy this: {told}{more}", rule, fix)
-
-
-def _origin(compiled: Compiled, path: str) -> str:
-    place = path.partition(".spec.devices.")[2]
-    while place and place not in compiled.origins:
-        place = place[: max(place.rfind("."), place.rfind("["), 0)]
-    return compiled.origins.get(place, "")
-
-
-def _constraint_of(asked: Object, path: str) -> Object:
-    match = re.search(r"constraints\[(\d+)\]$", path)
-    entries: list[Object] = asked.get("constraints") or []
-    return entries[int(match.group(1))] if match and int(match.group(1)) < len(entries) else {}
-
-
-def _roots(
-    offered: t.Sequence[Offer],
-    asked: Object,
-    constraint: Object,
-    classes: t.Mapping[str, Object],
-    engine: allocator.Engine,
-) -> dict[str, set[str]]:
-    """The PCIe roots of the devices that fit each request of a constraint."""
-    found: dict[str, set[str]] = {}
-    for request in asked["requests"]:
-        names = constraint.get("requests") or [request["name"]]
-        if not any(name.partition("/")[0] == request["name"] for name in names):
-            continue
-        roots = found.setdefault(request["name"], set())
-        for body in request.get("firstAvailable") or [request["exactly"]]:
-            for offer in offered:
-                alone = {"requests": [{"name": "one", "exactly": {**body, "allocationMode": "ExactCount", "count": 1}}]}
-                fits = allocator.allocate([{"devices": alone}], classes, [offer], engine)
-                value = allocator.attribute(offer, PCIE_ROOT)
-                if isinstance(fits, allocator.Allocation) and value:
-                    roots.add(str(next(iter(value.values()))))
-    return found
-
-
-def _with_numa(
-    asked: Object, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], engine: allocator.Engine
-) -> bool:
-    """Whether the claim could be satisfied with the NUMA node in place of the PCIe root."""
-    constraints = [
-        {**entry, "matchAttribute": NUMA_NODE} if entry.get("matchAttribute") == PCIE_ROOT else entry
-        for entry in asked["constraints"]
-    ]
-    instead = {**asked, "constraints": constraints}
-    return isinstance(allocator.allocate([{"devices": instead}], classes, offered, engine), allocator.Allocation)

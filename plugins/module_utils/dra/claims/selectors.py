@@ -21,6 +21,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ..kube import limits
+from ..kube.objects import Object
 
 Value = t.Union[bool, int, str]
 
@@ -210,7 +211,7 @@ def raw(expression: str) -> Selector:
     return Selector(f"({expression}\n)" if "//" in expression else f"({expression})")
 
 
-def device_selectors(parts: t.Sequence[Selector]) -> list[dict[str, t.Any]]:
+def device_selectors(parts: t.Sequence[Selector]) -> list[Object]:
     """The C(selectors) field of a DeviceClass or request, whose entries must all hold: one for each part, and as few
     joined as the limit on their number asks for.
 

@@ -103,7 +103,7 @@ def _value(text: bytes, errors: str) -> t.Any:
     return _encodable(value) if b"\\ud" in text or b"\\uD" in text else value
 
 
-def _encodable(value: t.Any) -> t.Any:
+def _encodable(value: object) -> t.Any:
     """Halves of surrogate pairs, which no UTF-8 can hold, as U+FFFD."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)

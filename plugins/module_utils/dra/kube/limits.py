@@ -189,7 +189,7 @@ def extended_resource_name(name: str) -> str:
     return label_key(f"requests.{name}")
 
 
-def opaque_size(parameters: t.Any) -> int:
+def opaque_size(parameters: object) -> int:
     """Bytes of opaque parameters as compact UTF-8 JSON.
 
     The server counts the bytes it was sent, so a client that writes blanks or escapes has less room.

@@ -12,6 +12,7 @@ import re
 import typing as t
 
 from . import quantity
+from .objects import Object
 from .problems import Problem
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -19,7 +20,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN = 64
 
 
-def child(path: str, key: t.Any) -> str:
+def child(path: str, key: object) -> str:
     """The path of an element of a list (C(key) is an int) or of a mapping, as one would write it in Jinja."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"{path}[{key}]"
@@ -30,13 +31,13 @@ def child(path: str, key: t.Any) -> str:
     return f"{path}[{key!r}]"
 
 
-def nearest(name: t.Any, known: t.Iterable[str]) -> str:
+def nearest(name: object, known: t.Iterable[str]) -> str:
     """C(did you mean 'x'?) for the known name that is nearest to C(name), or an empty string."""
     found = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _SHOWN else []
     return f"did you mean {found[0]!r}?" if found else ""
 
 
-def _shown(value: t.Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, str):
         return f"the string {value!r}" if len(value) <= _SHOWN else "a string"
     if isinstance(value, bool):
@@ -57,16 +58,16 @@ class Reader:
     def problem(self, path: str, message: str, rule: str, fix: str = "") -> None:
         self.problems.append(Problem(path, message, rule, fix))
 
-    def wrong_type(self, value: t.Any, path: str, wanted: str, fix: str = "") -> None:
+    def wrong_type(self, value: object, path: str, wanted: str, fix: str = "") -> None:
         self.problem(path, f"must be {wanted}, not {_shown(value)}", "wrong-type", fix)
 
-    def mapping(self, value: t.Any, path: str, known: t.Iterable[str], what: str) -> dict[str, t.Any] | None:
+    def mapping(self, value: object, path: str, known: t.Iterable[str], what: str) -> Object | None:
         """A mapping with known keys. Unknown keys are problems; keys with nothing in them are left out."""
         if not isinstance(value, dict):
             self.wrong_type(value, path, "a mapping")
             return None
         known = list(known)
-        found: dict[str, t.Any] = {}
+        found: Object = {}
         for key, item in value.items():
             if key not in known:
                 fix = nearest(key, known) or f"known are {', '.join(known)}"
@@ -75,7 +76,7 @@ class Reader:
                 found[key] = item
         return found
 
-    def free_mapping(self, value: t.Any, path: str) -> dict[str, t.Any]:
+    def free_mapping(self, value: object, path: str) -> Object:
         """A mapping whose keys are any strings."""
         if not isinstance(value, dict):
             self.wrong_type(value, path, "a mapping")
@@ -88,14 +89,14 @@ class Reader:
                 self.problem(child(path, key), "the key must be a string", "wrong-type", "quote it")
         return found
 
-    def items(self, value: t.Any, path: str) -> list[tuple[t.Any, str]]:
+    def items(self, value: object, path: str) -> list[tuple[object, str]]:
         """The elements of a list, each with its path."""
         if not isinstance(value, (list, tuple)):
             self.wrong_type(value, path, "a list")
             return []
         return [(item, child(path, index)) for index, item in enumerate(value)]
 
-    def string(self, value: t.Any, path: str) -> str | None:
+    def string(self, value: object, path: str) -> str | None:
         if isinstance(value, str) and value:
             return value
         if value == "":
@@ -105,14 +106,14 @@ class Reader:
             self.wrong_type(value, path, "a string", "put it in quotes" if quotable else "")
         return None
 
-    def strings(self, value: t.Any, path: str) -> list[str]:
+    def strings(self, value: object, path: str) -> list[str]:
         """A list of strings; one string stands for a list of one."""
         if isinstance(value, str):
             value = [value]
         found = [self.string(item, place) for item, place in self.items(value, path)]
         return [item for item in found if item is not None]
 
-    def name(self, value: t.Any, path: str, check: t.Callable[[str], str]) -> str | None:
+    def name(self, value: object, path: str, check: t.Callable[[str], str]) -> str | None:
         """A string that C(check) of M(limits) finds nothing wrong with."""
         text = self.string(value, path)
         wrong = check(text) if text is not None else ""
@@ -121,7 +122,7 @@ class Reader:
             return None
         return text
 
-    def boolean(self, value: t.Any, path: str) -> bool | None:
+    def boolean(self, value: object, path: str) -> bool | None:
         if isinstance(value, bool):
             return value
         words = ("true", "false", "yes", "no", "on", "off")
@@ -129,7 +130,7 @@ class Reader:
         self.wrong_type(value, path, "true or false", "write it without quotes" if quoted else "")
         return None
 
-    def integer(self, value: t.Any, path: str, least: int, most: int | None = None) -> int | None:
+    def integer(self, value: object, path: str, least: int, most: int | None = None) -> int | None:
         if isinstance(value, bool) or not isinstance(value, int):
             quoted = isinstance(value, str) and value.strip().lstrip("-").isdigit()
             self.wrong_type(value, path, "a whole number", "write it without quotes" if quoted else "")
@@ -140,7 +141,7 @@ class Reader:
             return None
         return value
 
-    def choice(self, value: t.Any, path: str, known: t.Sequence[str]) -> str | None:
+    def choice(self, value: object, path: str, known: t.Sequence[str]) -> str | None:
         text = self.string(value, path)
         if text is not None and text not in known:
             fix = nearest(text, known)
@@ -148,7 +149,7 @@ class Reader:
             return None
         return text
 
-    def amount(self, value: t.Any, path: str) -> str | None:
+    def amount(self, value: object, path: str) -> str | None:
         """A Kubernetes quantity above zero, as text."""
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             self.wrong_type(value, path, "a quantity such as 100G or 80Gi")

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from . import limits, quantity
+from .objects import Object
 from .problems import Problem
 
 GROUP = "resource.k8s.io"
@@ -408,7 +409,7 @@ def is_time(text: str) -> bool:
     return True
 
 
-def _zero(item: str) -> t.Any:
+def _zero(item: str) -> object:
     return {"string": "", "bool": False, "int64": 0, "quantity": 0, "time": None, "raw": None}.get(item, {})
 
 
@@ -422,15 +423,15 @@ class Decoder:
     def __init__(self, version: str, minor: int) -> None:
         self._version, self._minor = version, minor
         self.types: list[Problem] = []
-        self.unknown: list[tuple[Problem, t.Any]] = []
+        self.unknown: list[tuple[Problem, object]] = []
 
-    def struct(self, value: t.Any, name: str, path: str) -> dict[str, t.Any]:
+    def struct(self, value: object, name: str, path: str) -> Object:
         """C(value) without unset (null) and unknown fields; lists and maps hold no null either."""
         if not isinstance(value, dict):
             self._wrong(path, "an object", value)
             return {}
         known = _types(name, self._version, self._minor)
-        read: dict[str, t.Any] = {}
+        read: Object = {}
         for key, item in value.items():
             kind = known.get(key) if isinstance(key, str) else None
             if kind is None:
@@ -440,7 +441,7 @@ class Decoder:
                 read[key] = self._value(item, kind, f"{path}.{key}" if path else key)
         return read
 
-    def _value(self, value: t.Any, kind: _Type, path: str) -> t.Any:
+    def _value(self, value: object, kind: _Type, path: str) -> object:
         if kind.shape == "[":
             if not isinstance(value, list):
                 self._wrong(path, "a list", value)
@@ -458,7 +459,7 @@ class Decoder:
             return {key: self._item(item, kind.item, f"{path}[{key}]") for key, item in value.items()}
         return self._item(value, kind.item, path)
 
-    def _item(self, value: t.Any, kind: str, path: str) -> t.Any:  # noqa: C901
+    def _item(self, value: object, kind: str, path: str) -> object:  # noqa: C901
         if value is None:
             return _zero(kind)
         if kind == "string":
@@ -490,7 +491,7 @@ class Decoder:
             return self.struct(value, kind, path)
         return value
 
-    def _wrong(self, path: str, wanted: str, value: t.Any) -> None:
+    def _wrong(self, path: str, wanted: str, value: object) -> None:
         names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
         self.types.append(
             Problem(path, f"must be {wanted}, not {names.get(type(value), type(value).__name__)}", "type")

@@ -15,10 +15,10 @@ C(resource.kubernetes.io/admin-access).
 
 from __future__ import annotations
 
-import typing as t
 from dataclasses import replace
 
 from . import schema, versions
+from .objects import ObjectView
 from .problems import Problem
 from .validate_claims import ClaimRules
 from .validate_metadata import MetadataRules
@@ -28,7 +28,7 @@ from .validate_taints import TaintRules
 
 
 def validate(
-    obj: t.Mapping[str, t.Any],
+    obj: ObjectView,
     kubernetes: str = f"1.{schema.NEWEST}",
     gates: versions.Gates = None,
     cel: CelEngine | None = None,

@@ -41,7 +41,7 @@ class CapacityRules(Report):
             else:
                 self._valid_range(quantity.parse(policy["default"]), value, span, f"{path}.validRange")
 
-    def _valid_values(self, default: Fraction, capacity: Fraction, texts: list[t.Any], path: str) -> None:
+    def _valid_values(self, default: Fraction, capacity: Fraction, texts: list[quantity.Quantity], path: str) -> None:
         values = [quantity.parse(text) for text in texts]
         for index, (value, following) in enumerate(zip(values, values[1:])):
             if value > following:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from . import limits, quantity, schema
+from .objects import Object, ObjectView
 from .problems import Problem
 from .reader import nearest
 
-Object = dict[str, t.Any]
 Gates = t.Optional[t.Mapping[str, bool]]
 
 PREFERENCE = (schema.V1, schema.V1BETA2, schema.V1BETA1, schema.V1ALPHA3)
@@ -202,7 +202,7 @@ def enabled(gate: str, minor: int, gates: Gates = None) -> bool:
     return feature.on(minor, gates) and all(enabled(need, minor, gates) for need in feature.needs)
 
 
-def is_dra(obj: t.Mapping[str, t.Any]) -> bool:
+def is_dra(obj: ObjectView) -> bool:
     """Whether an object is of the API group of dynamic resource allocation."""
     return str(obj.get("apiVersion")).partition("/")[0] == schema.GROUP
 
@@ -223,7 +223,7 @@ def choose(served: t.Iterable[str], kind: str = "ResourceClaim", kubernetes: str
     )
 
 
-def convert(obj: t.Mapping[str, t.Any], api_version: str) -> Object:
+def convert(obj: ObjectView, api_version: str) -> Object:
     """C(obj), a DRA object in any version, in C(api_version) (C(resource.k8s.io/v1beta1)).
 
     v1beta1 has no C(exactly) in requests, wraps what describes a device in C(basic), and knows no unset C(nodeName) and
@@ -245,7 +245,7 @@ def convert(obj: t.Mapping[str, t.Any], api_version: str) -> Object:
         "ResourceSlice": ("spec",),
     }.get(kind)
     if path:
-        change: t.Callable[[t.Any], t.Any]
+        change: t.Callable[[object], object]
         if kind == "ResourceSlice":
             change = _wrap_slice if is_flat else _unwrap_slice
         else:
@@ -254,7 +254,7 @@ def convert(obj: t.Mapping[str, t.Any], api_version: str) -> Object:
     return converted
 
 
-def _change(obj: Object, path: tuple[str, ...], change: t.Callable[[t.Any], t.Any]) -> None:
+def _change(obj: Object, path: tuple[str, ...], change: t.Callable[[object], object]) -> None:
     """Replaces what stands at C(path) by what C(change) makes of it, copying the objects on the way."""
     for name in path[:-1]:
         inner = obj.get(name)
@@ -266,13 +266,13 @@ def _change(obj: Object, path: tuple[str, ...], change: t.Callable[[t.Any], t.An
         obj[path[-1]] = change(obj[path[-1]])
 
 
-def _each(items: t.Any, change: t.Callable[[Object], Object]) -> t.Any:
+def _each(items: object, change: t.Callable[[Object], Object]) -> object:
     if not isinstance(items, list):
         return items
     return [change(item) if isinstance(item, dict) else item for item in items]
 
 
-def _nested_requests(requests: t.Any) -> t.Any:
+def _nested_requests(requests: object) -> object:
     return _each(requests, _nest)
 
 
@@ -285,7 +285,7 @@ def _nest(request: Object) -> Object:
     return nested
 
 
-def _flat_requests(requests: t.Any) -> t.Any:
+def _flat_requests(requests: object) -> object:
     return _each(requests, _flatten)
 
 
@@ -295,7 +295,7 @@ def _flatten(request: Object) -> Object:
     return {**flat, **exactly} if isinstance(exactly, dict) else flat
 
 
-def _unwrap_slice(spec: t.Any) -> t.Any:
+def _unwrap_slice(spec: object) -> object:
     if not isinstance(spec, dict):
         return spec
     unwrapped = {name: value for name, value in spec.items() if value or name not in ("nodeName", "allNodes")}
@@ -310,7 +310,7 @@ def _unwrap_device(device: Object) -> Object:
     return {**outer, **basic} if isinstance(basic, dict) else outer
 
 
-def _wrap_slice(spec: t.Any) -> t.Any:
+def _wrap_slice(spec: object) -> object:
     if not isinstance(spec, dict):
         return spec
     return {**spec, "devices": _each(spec["devices"], _wrap_device)} if "devices" in spec else spec
@@ -326,7 +326,7 @@ def _steps(path: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\[\]|\{\}|[^.\[\]{}]+", path))
 
 
-def _holders(value: t.Any, steps: tuple[str, ...], path: str) -> t.Iterator[tuple[Object, str, str]]:
+def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tuple[Object, str, str]]:
     """Every object that has the last of C(steps) as a field, with that field's name and path."""
     step = steps[0]
     if step == "[]":
@@ -376,7 +376,7 @@ def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
                         del holder[name]
 
 
-def carries(value: t.Any) -> bool:
+def carries(value: object) -> bool:
     """Whether a value says anything: null, zero, false, "" and what holds only those are the same as nothing."""
     if isinstance(value, dict):
         return any(carries(item) for item in value.values())
@@ -394,7 +394,7 @@ def own_path(path: str, kind: str, version: str) -> str:
     return path.replace(".exactly.", ".", 1)
 
 
-def unsupported(obj: t.Mapping[str, t.Any], kubernetes: str, gates: Gates = None) -> list[Problem]:  # noqa: C901
+def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:  # noqa: C901
     """What a server of release C(kubernetes) (C("1.34")) would not keep, or not act on, of an object that it creates.
 
     C(gates) are the feature gates that the site set. Rules of the problems: C(unserved) (the release has no such kind
@@ -449,7 +449,7 @@ def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
     return Problem(path, f"{what[rule]} while the feature gate {gate} is off", rule)
 
 
-def dropped(sent: t.Any, returned: t.Any) -> list[str]:
+def dropped(sent: object, returned: object) -> list[str]:
     """Paths of the fields of C(sent) that the server did not keep in C(returned), both of the same version.
 
     Fields that say nothing (null, false, zero, empty), the server's own metadata and how quantities and times are
@@ -460,7 +460,7 @@ def dropped(sent: t.Any, returned: t.Any) -> list[str]:
     return lost
 
 
-def _compare(sent: t.Any, returned: t.Any, path: str, lost: list[str]) -> None:
+def _compare(sent: object, returned: object, path: str, lost: list[str]) -> None:
     if isinstance(sent, dict) and isinstance(returned, dict):
         for name, value in sent.items():
             if path == "metadata" and name in SERVER_METADATA:
@@ -490,7 +490,7 @@ def _is_map(path: str) -> bool:
     return bool(_MAPS.search(path))
 
 
-def _same(sent: t.Any, returned: t.Any) -> bool:
+def _same(sent: object, returned: object) -> bool:
     """Whether two scalars are one quantity or one time in different words."""
     if isinstance(sent, bool) or isinstance(returned, bool):
         return False

@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ...topology import cpuset
+from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import nearest
 from . import amd, cpu, dranet, gaudi, intel, lanewise, nvidia, sriov
@@ -42,7 +43,7 @@ class _Option:
     """An option that only the offers read."""
 
     says: str
-    holds: t.Callable[[t.Any], bool]
+    holds: t.Callable[[object], bool]
 
 
 _GROUPS = ("numa_node", "socket", "machine")
@@ -60,7 +61,7 @@ _OTHER_OPTIONS = {
 _OTHERS = ", ".join(_OTHER_OPTIONS)
 
 
-def knowledge(name: str, options: t.Mapping[str, t.Any] | None = None) -> DriverKnowledge:
+def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
     """What claims can ask of driver C(name) in the version that the site runs.
 
     C(options) is the driver's entry in dra_claims_drivers: C(version), and C(knowledge), a dictionary that adds to the
@@ -117,7 +118,7 @@ def knowledge(name: str, options: t.Mapping[str, t.Any] | None = None) -> Driver
     return _resolve(driver)
 
 
-def _check_version(driver: DriverKnowledge, built_in: bool, version: t.Any, path: str, problems: list[Problem]) -> str:
+def _check_version(driver: DriverKnowledge, built_in: bool, version: object, path: str, problems: list[Problem]) -> str:
     if version is None:
         if built_in and driver.name != OWN:
             problems.append(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as t
 
 from ...topology.publish import Facts
+from ..kube.objects import ObjectView
 from .drivers import VENDORS, knowledge
 from .knowledge import DriverKnowledge
 from .offer import Offer, Options
@@ -21,7 +22,7 @@ _OFFERS = {vendor.knowledge.name: vendor.offers for vendor in VENDORS}
 def offers(
     node: str,
     facts: Facts,
-    drivers: t.Mapping[str, t.Mapping[str, t.Any]],
+    drivers: t.Mapping[str, ObjectView],
     known: t.Mapping[str, DriverKnowledge] | None = None,
     server: Server | None = None,
 ) -> list[Offer]:
@@ -42,7 +43,7 @@ def offers(
     return [server.keeps(offer) for offer in result] if server.lost or server.rules else result
 
 
-def _options(given: t.Mapping[str, t.Any], server: Server) -> Options:
+def _options(given: ObjectView, server: Server) -> Options:
     return {
         "group_by": given.get("group_by"),
         "reserved_cpus": given.get("reserved_cpus"),

@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import replace
 
 from ..kube import schema, versions
+from ..kube.objects import Object, ObjectView
 from .offer import Offer
 
 
@@ -27,7 +28,7 @@ class Server:
         self,
         kubernetes: str = f"1.{schema.NEWEST}",
         gates: versions.Gates = None,
-        rules: t.Sequence[t.Mapping[str, t.Any]] = (),
+        rules: t.Sequence[ObjectView] = (),
     ) -> None:
         minor = versions.minor_of(kubernetes)
         self.minor, self.gates = minor, gates
@@ -35,11 +36,11 @@ class Server:
         self.counts = "consumesCounters" not in self.lost
         self.rules = [rule["spec"] for rule in rules]
 
-    def claim(self, obj: dict[str, t.Any]) -> dict[str, t.Any]:
+    def claim(self, obj: Object) -> Object:
         """A v1 object without the fields that the server drops."""
         kept = json.loads(json.dumps(obj))
         versions.drop_disabled(kept, self.minor, self.gates)
-        return t.cast("dict[str, t.Any]", kept)
+        return t.cast("Object", kept)
 
     @property
     def constraints(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import re
 import typing as t
 from dataclasses import replace
 
+from ..kube.objects import Object
 from ..kube.problems import Problem
 from ..kube.reader import nearest
 from .knowledge import ALIGNMENTS, COMPARISONS, KINDS, TYPES, UNITS, DriverKnowledge, Filter, Kind, Published, Term
@@ -28,7 +29,7 @@ class SiteKnowledge:
     def _wrong(self, path: str, message: str, fix: str = "") -> None:
         self.problems.append(Problem(path, message, "knowledge", fix))
 
-    def _mapping(self, value: t.Any, path: str, keys: t.Sequence[str] = ()) -> dict[str, t.Any]:
+    def _mapping(self, value: object, path: str, keys: t.Sequence[str] = ()) -> Object:
         if not isinstance(value, dict):
             self._wrong(path, "must be a dictionary")
             return {}
@@ -37,25 +38,25 @@ class SiteKnowledge:
                 self._wrong(f"{path}.{key}", "unknown key", nearest(key, keys) or f"known are {', '.join(keys)}")
         return {str(key): item for key, item in value.items() if not keys or key in keys}
 
-    def _list(self, value: t.Any, path: str) -> list[t.Any]:
+    def _list(self, value: object, path: str) -> list[object]:
         if isinstance(value, list):
             return value
         self._wrong(path, "must be a list")
         return []
 
-    def _name(self, value: t.Any, path: str) -> str:
+    def _name(self, value: object, path: str) -> str:
         if isinstance(value, str) and _ATTRIBUTE_NAME.match(value):
             return value
         self._wrong(path, f"{value!r} is no attribute name", "write id or domain/id")
         return "unknown"
 
-    def _one_of(self, value: t.Any, choices: t.Sequence[str], path: str) -> str:
+    def _one_of(self, value: object, choices: t.Sequence[str], path: str) -> str:
         if value in choices:
             return str(value)
         self._wrong(path, f"must be one of {', '.join(c for c in choices if c)}", nearest(value, choices))
         return choices[0]
 
-    def merge(self, driver: DriverKnowledge, given: t.Any) -> DriverKnowledge:
+    def merge(self, driver: DriverKnowledge, given: object) -> DriverKnowledge:
         known = ("title", "kinds", "align", "vendors", "kubernetes")
         data = self._mapping(given, self.path, known)
         kinds = dict(driver.kinds)
@@ -82,7 +83,7 @@ class SiteKnowledge:
             kubernetes=str(data.get("kubernetes", driver.kubernetes)),
         )
 
-    def _kind(self, kind: Kind, given: t.Any, path: str) -> Kind:
+    def _kind(self, kind: Kind, given: object, path: str) -> Kind:
         data = self._mapping(given, path, ("terms", "filters", "instead", "capacities"))
         filters = dict(kind.filters)
         for name, value in self._mapping(data.get("filters", {}), f"{path}.filters").items():
@@ -96,7 +97,7 @@ class SiteKnowledge:
             capacities[name] = self._name(key, f"{path}.capacities.{name}")
         return Kind(terms=terms, filters=filters, instead=instead, capacities=capacities)
 
-    def _terms(self, given: t.Any, path: str) -> tuple[Term, ...]:
+    def _terms(self, given: object, path: str) -> tuple[Term, ...]:
         terms = []
         for index, item in enumerate(self._list(given, path)):
             where = f"{path}[{index}]"
@@ -109,7 +110,7 @@ class SiteKnowledge:
             terms.append(Term(self._name(data.get("name"), f"{where}.name"), value, compare))
         return tuple(terms)
 
-    def _filter(self, given: t.Any, path: str) -> Filter:
+    def _filter(self, given: object, path: str) -> Filter:
         if isinstance(given, str):
             return Filter(self._name(given, path))
         data = self._mapping(given, path, ("name", "type", "compare", "source", "unit", "values"))

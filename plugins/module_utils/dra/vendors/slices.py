@@ -10,12 +10,13 @@ from __future__ import annotations
 import typing as t
 
 from ..kube import limits
+from ..kube.objects import Object
 from .offer import Offer
 
 API_VERSION = "resource.k8s.io/v1"
 
 
-def slices(given: t.Iterable[Offer], generation: int = 1) -> list[dict[str, t.Any]]:
+def slices(given: t.Iterable[Offer], generation: int = 1) -> list[Object]:
     """v1 ResourceSlices that publish the offers, inside the limits of every server from 1.34 on.
 
     A pool (driver, pool name and node) has pages of 128 devices, or of 64 where a device has taints or consumes
@@ -33,7 +34,7 @@ def slices(given: t.Iterable[Offer], generation: int = 1) -> list[dict[str, t.An
         advanced = any(d.get("taints") or d.get("consumesCounters") for d in devices)
         page = limits.at(limits.DEVICES_ADVANCED, 37) if advanced else limits.DEVICES
         shared = limits.at(limits.COUNTER_SETS, 37) or len(sets)
-        bodies: list[dict[str, t.Any]] = []
+        bodies: list[Object] = []
         bodies += [{"devices": devices[at : at + page]} for at in range(0, len(devices), page)]
         entries = list(sets.values())
         bodies += [{"sharedCounters": entries[at : at + shared]} for at in range(0, len(entries), shared)]

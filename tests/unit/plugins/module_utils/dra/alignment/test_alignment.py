@@ -14,18 +14,14 @@ import json
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import (
-    Check,
-    cgroup_cpusets,
-    failures,
-    worst,
-)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import Check, cgroup_cpusets
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import (
     LOCALITY,
     Machine,
     Pools,
     address_of,
 )
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.words import failures, worst
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site

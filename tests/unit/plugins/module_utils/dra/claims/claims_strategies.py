@@ -12,6 +12,8 @@ import typing as t
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import compiler
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import FILTERS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_checks import allowed_key, validate_scalar
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.fields import Field
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import knowledge
@@ -311,7 +313,7 @@ _KEYS = [
 
 
 @st.composite
-def _value(draw: st.DrawFn, form: interface_config.Field, bad: int) -> t.Any:
+def _value(draw: st.DrawFn, form: Field, bad: int) -> t.Any:
     if bad and draw(st.integers(0, 99)) < bad:
         return draw(st.sampled_from(_WRONG))
     if form.type in _RIGHT:
@@ -322,19 +324,19 @@ def _value(draw: st.DrawFn, form: interface_config.Field, bad: int) -> t.Any:
     if form.words:
         return draw(st.sampled_from(form.words))
     if form.type in ("string", "setting"):
-        good = [text for text in _TEXTS[form.pattern] if interface_config.validate_scalar(form, text)]
+        good = [text for text in _TEXTS[form.pattern] if validate_scalar(form, text)]
         return draw(st.sampled_from(_TEXTS[form.pattern] if bad else good))
     if form.type == "list" and form.item:
         return draw(st.lists(_value(form.item, bad), max_size=3))
     if form.type == "map" and form.item:
-        keys = [key for key in _KEYS if interface_config.allowed_key(form, key)]
+        keys = [key for key in _KEYS if allowed_key(form, key)]
         chosen = draw(st.lists(st.sampled_from(_KEYS if bad and draw(st.integers(0, 3)) == 0 else keys), max_size=3))
         return {key: draw(_value(form.item, bad)) for key in chosen}
     return draw(_object(form, bad))
 
 
 @st.composite
-def _object(draw: st.DrawFn, form: interface_config.Field, bad: int, most: int = 5) -> Values:
+def _object(draw: st.DrawFn, form: Field, bad: int, most: int = 5) -> Values:
     optional = sorted(name for name, inner in form.fields.items() if not inner.required)
     chosen = draw(st.lists(st.sampled_from(optional), unique=True, max_size=most)) if optional else []
     required = [name for name, inner in form.fields.items() if inner.required]

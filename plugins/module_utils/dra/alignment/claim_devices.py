@@ -1,0 +1,137 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The devices that an allocated claim has, where they are, and the pods that use them."""
+
+from __future__ import annotations
+
+from ..kube.objects import Object
+from .cluster import Cluster, allocation, results
+from .devices import Facts, address_of, kind_of
+from .words import Device, Finding, Reason
+
+PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"
+
+
+RESTART = "if it stays so, look at the driver's log on the node: it has not published the devices anew"
+
+
+class ClaimDevices:
+    """One allocated claim with its devices."""
+
+    def __init__(self, check: Cluster, claim: Object) -> None:
+        self.check = check
+        self.claim = claim
+        self.spec = claim["spec"]["devices"]
+        self.reasons: list[Reason] = []
+        self.findings: list[Finding] = []
+        self.broken: list[Reason] = []
+        self.devices = [self._device(result) for result in results(claim)]
+        self.node = self._node()
+        self.machine = check.machines.get(self.node or "")
+        for device in self.devices:
+            device.kind = kind_of(device.driver, device.address, self.machine)
+            device.numa_node = self.machine.numa_of(device.address) if self.machine else None
+            alike = [one for one in self.devices if (one.driver, one.device) == (device.driver, device.device)]
+            device.namesake = any(one.pool != device.pool for one in alike)
+
+    def _find(self, severity: str, name: str, summary: str, fix: str = "") -> None:
+        self.findings.append(Finding(severity, name, summary, fix))
+
+    def _device(self, result: Facts) -> Device:
+        driver, pool_name, name = result["driver"], result["pool"], result["device"]
+        found = Device(result["request"], driver, pool_name, name, admin=bool(result.get("adminAccess")))
+        found.address = address_of(driver, {"name": name})
+        pool = self.check.pools.pool(driver, pool_name)
+        if pool is None:
+            found.state = "no-pool"
+            return found
+        published = pool.devices.get(name)
+        if published is not None:
+            found.published, found.node, found.address = published, published.node, published.address
+            return found
+        found.node = next(iter(pool.nodes)) if len(pool.nodes) == 1 else None
+        found.state = "stale" if name in pool.older else "gone" if pool.whole else "incomplete"
+        return found
+
+    def _state(self, device: Device) -> None:
+        pool = self.check.pools.pool(device.driver, device.pool)
+        if pool is None:
+            fix = "does the driver still run on the node? If it was removed, delete the pods and the claim"
+            self.reasons.append(Reason(f"{device.driver} no longer publishes the pool {device.pool}", fix))
+        elif device.state == "stale":
+            told = (
+                f"{device.shown} is only in generation {pool.older[device.device]} of the pool {device.pool}, which is "
+            )
+            self.reasons.append(Reason(f"{told}at {pool.generation}: its slice is stale", RESTART))
+        elif device.state == "gone":
+            fix = "look for the device on the node; if it is gone for good, delete the pods and the claim"
+            self.reasons.append(Reason(f"{device.shown} is gone from its pool {device.pool}", fix))
+        elif device.state == "incomplete":
+            told = f"{device.shown}: {pool.slices} of {pool.wanted} slices of the pool {device.pool} are there"
+            self.reasons.append(Reason(told, "wait for the driver to publish the rest; " + RESTART))
+        published = device.published
+        if published is None:
+            return
+        for taint in published.device.get("taints") or ():
+            what = f"{device.shown} has the taint {taint['key']}:{taint['effect']}"
+            self._find("warning", "tainted", what, "mend the device, or delete the pod to get another one")
+        if self.machine and self.machine.lacks(published):
+            told = f"{device.shown} is published, but the probe of {self.node} has no PCI function {device.address}"
+            self.reasons.append(Reason(told, PROBE_AGAIN))
+
+    def _node(self) -> str | None:
+        """The node that the claim is allocated to, by its devices and by the allocation's own word."""
+        nodes = {device.node for device in self.devices if device.node}
+        if len(nodes) > 1:
+            told = f"its devices are on several nodes: {', '.join(sorted(nodes))}"
+            self.broken.append(Reason(told, "delete the pod and the claim, so that they are scheduled anew"))
+            return None
+        stated = set()
+        for term in (allocation(self.claim).get("nodeSelector") or {}).get("nodeSelectorTerms") or ():
+            for entry in [*(term.get("matchFields") or ()), *(term.get("matchExpressions") or ())]:
+                if entry.get("key") in ("metadata.name", "kubernetes.io/hostname") and entry.get("operator") == "In":
+                    stated |= set(entry.get("values") or ())
+        if nodes and len(stated) == 1 and nodes != stated:
+            told = f"it is allocated to node {next(iter(stated))}, and its devices are now published for "
+            self.reasons.append(Reason(told + next(iter(nodes)), RESTART))
+        if nodes:
+            return next(iter(nodes))
+        return next(iter(stated)) if len(stated) == 1 else None
+
+    def _pods(self) -> list[Object]:
+        found: list[Object] = []
+        namespace = self.claim["metadata"]["namespace"]
+        consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
+        if not consumers:
+            self._find(
+                "note", "unused", "it has devices, and no pod is reserved for it", "delete it if nobody needs it"
+            )
+        for consumer in consumers:
+            if consumer.get("resource") != "pods" or consumer.get("apiGroup"):
+                continue
+            name = consumer["name"]
+            entry: Object = {"name": name, "uid": consumer.get("uid"), "node": None, "phase": None}
+            found.append(entry)
+            if self.check.pods is None:
+                continue
+            pod = self.check.pods.get((namespace, name))
+            if pod is None or (consumer.get("uid") and pod["metadata"].get("uid") not in (None, consumer["uid"])):
+                entry["phase"] = "Gone"
+                told = f"its consumer, pod {name}, is gone" + (": another pod has its name" if pod else "")
+                fix = "the controller manager lifts the reservation in a moment; if not, look at its log"
+                self.reasons.append(Reason(told, fix))
+                continue
+            entry["node"] = (pod.get("spec") or {}).get("nodeName")
+            entry["phase"] = (pod.get("status") or {}).get("phase")
+            if entry["phase"] in ("Succeeded", "Failed"):
+                self._find("note", "ended", f"pod {name} has ended, and still has the devices", "delete the pod")
+            elif entry["node"] and self.node and entry["node"] != self.node:
+                told = f"it is allocated to node {self.node}, and its pod {name} runs on {entry['node']}"
+                fix = (
+                    "delete the pod: it cannot have these devices there (was it bound by hand or by another scheduler?)"
+                )
+                self.reasons.append(Reason(told, fix))
+        return found

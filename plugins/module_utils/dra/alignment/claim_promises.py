@@ -1,0 +1,229 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What a claim was promised of its devices, and whether it holds today."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..cel.errors import EvaluationError, Uncheckable
+from ..cel.selector_text import conjuncts, mentioned
+from ..kube.objects import Object
+from ..scheduler.search_devices import LIST, attribute, comparable
+from ..scheduler.search_requests import class_selectors, expressions
+from ..scheduler.search_selection import Engine
+from ..vendors.drivers import DRIVERS
+from .claim_devices import PROBE_AGAIN, ClaimDevices
+from .devices import KERNEL, LOCALITY, Facts, Published, hidden, value_of
+from .words import BROKEN, KEPT, UNKNOWN, Device, Promise
+
+
+class ClaimPromises(ClaimDevices):
+    """The constraints and selectors of an allocated claim."""
+
+    def _constraints(self) -> list[Promise]:
+        found = []
+        for entry in self.spec.get("constraints") or ():
+            distinct = "matchAttribute" not in entry
+            name = entry.get("distinctAttribute" if distinct else "matchAttribute")
+            if name is None:
+                continue
+            covered = [one for one in self.devices if _covers(entry.get("requests"), one.request)]
+            # a constraint on the alternative that was not taken ties nothing
+            if len(covered) > 1:
+                found.append(self._constraint(name, distinct, covered))
+        return found
+
+    def _constraint(self, name: str, distinct: bool, covered: list[Device]) -> Promise:
+        requests = list(dict.fromkeys(one.request for one in covered))
+        promise = Promise("distinct" if distinct else "match", name, requests, UNKNOWN)
+        lost = [one for one in covered if one.published is None]
+        if lost:
+            promise.reason = f"nothing tells where {' and '.join(one.shown for one in lost)} is now"
+            promise.fix = "see the findings of the claim's devices"
+            return promise
+        known = [(one, one.published) for one in covered if one.published is not None]
+        for one, published in known:
+            promise.values[one.shown] = value_of(attribute(published.offer, name))
+        missing = [shown for shown, value in promise.values.items() if value is None]
+        if missing:
+            promise.reason = f"{' and '.join(missing)} no longer has the attribute {name}"
+            promise.fix = "was the driver downgraded, or a setting changed? Look at its slices and its version"
+            return promise
+        hollow = [shown for shown, value in promise.values.items() if value in ("", -1) and not isinstance(value, bool)]
+        if hollow:
+            value = promise.values[hollow[0]]
+            promise.reason = f"{' and '.join(hollow)} says {value!r}, which means that its driver does not know"
+            promise.fix = f"align on another attribute than {name}, or mend what keeps the driver from reading it"
+            return promise
+        said = _holds([_compared(published, name) for _one, published in known], distinct)
+        promise.verdict = KEPT if said else BROKEN
+        told = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
+        if not said:
+            promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {told}"
+            promise.fix = "delete the pod and the claim, so that they are scheduled anew with what is published now"
+        nodes = {published.node for _one, published in known if published.node}
+        if name in LOCALITY and not distinct and len(nodes) > 1:
+            promise.verdict, promise.reason = BROKEN, f"equal values of {name} on several nodes are no common place"
+            return promise
+        self._ask_kernel(promise, name, distinct, known)
+        return promise
+
+    def _ask_kernel(self, promise: Promise, name: str, distinct: bool, known: list[tuple[Device, Published]]) -> None:
+        """Compare what was published with what the kernel of the node says."""
+        machine = self.machine
+        if name not in KERNEL:
+            promise.proven = name not in LOCALITY and promise.verdict == KEPT
+            return
+        if machine is None or not machine.probed:
+            return
+        readings = [
+            (one.shown, value_of(attribute(published.offer, name)), machine.kernel_value(published, name))
+            for one, published in known
+            if one.address
+        ]
+        promise.kernel = {shown: kernel for shown, _value, kernel in readings}
+        lists = any(isinstance(value, list) for _shown, value, _kernel in readings)
+        complete = len(readings) == len(known) and None not in promise.kernel.values()
+        truth = _holds([kernel for _shown, _value, kernel in readings], distinct) if complete else None
+        differ = [reading for reading in readings if _own(reading[1]) != reading[2]]
+        if not differ:
+            # the kernel confirms the first of a list: where those are equal one is shared, else it says nothing
+            promise.proven = complete and promise.verdict == KEPT and (not lists or (bool(truth) and not distinct))
+            return
+        told = "; ".join(
+            dict.fromkeys(
+                f"{shown}: the driver publishes {value}, the kernel says {'nothing' if kernel is None else kernel}"
+                for shown, value, kernel in differ
+            )
+        )
+        if truth is not None and not lists and truth == (promise.verdict == KEPT):
+            # both readings come to the same answer, by different values
+            self._find("warning", "driver-and-kernel-differ", f"{name}: {told}", PROBE_AGAIN)
+            promise.proven = truth
+            return
+        promise.verdict = UNKNOWN
+        promise.reason = f"the slices and the probed topology of {self.node} disagree on {name}: {told}"
+        promise.fix = PROBE_AGAIN
+
+    def _selectors(self) -> list[Promise]:
+        """Do the devices still match what the requests and classes ask for? What nobody can check is unknown."""
+        found: list[Promise] = []
+        bodies = dict(_bodies(self.spec))
+        for device in self.devices:
+            body = bodies.get(device.request)
+            if body is None or device.published is None:
+                continue
+            asked = []
+            name = str(body.get("deviceClassName"))
+            if self.check.classes is not None and name not in self.check.classes:
+                told = "the DeviceClass is gone, and with it what it asked for"
+                fix = "apply the class again: without it, new pods cannot have this claim either"
+                asked.append(Promise("class", name, [device.request], UNKNOWN, reason=told, fix=fix))
+            entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
+            asked += [self._selector(text, device, device.published) for text in expressions(entries)]
+            if len(expressions(entries)) < len(entries):
+                told = "a selector is of another kind than cel, and nothing here can evaluate it"
+                fix = "see for yourself whether the device still matches"
+                asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=told, fix=fix))
+            # what nobody can check is told once for all devices of a request
+            found += [one for one in asked if one.verdict != UNKNOWN or one not in found]
+        return found
+
+    def _selector(self, text: str, device: Device, published: Published) -> Promise:
+        promise = Promise("selector", text, [device.request], UNKNOWN)
+        if self.check.engine is None:
+            promise.reason, promise.fix = "nothing here can evaluate it", "install cel-expr-python on the controller"
+            return promise
+        try:
+            promise.proven = self.check.engine.matches(text, published.device, device.driver)
+            if promise.proven:
+                promise.verdict = KEPT
+                return promise
+            silent = _by_silence(self.check.engine, text, published)
+            if silent:
+                told = f"{device.driver} does not tell {', '.join(silent)} while a pod has the device"
+                hint = DRIVERS[device.driver].hint("in_use")
+                promise.reason, promise.fix = told, "look again when no pod has it" + (f"; {hint}" if hint else "")
+                return promise
+            promise.verdict, promise.reason = BROKEN, f"{device.shown} no longer matches"
+            promise.fix = "delete the pod and the claim for another device, or change what is asked for"
+        except Uncheckable as error:
+            promise.reason, promise.fix = str(error), "see for yourself whether the device still matches"
+        except EvaluationError as error:
+            promise.reason, promise.fix = f"{device.shown}: {error}", "guard the selector with has()"
+        return promise
+
+    def _preferences(self) -> list[Object]:
+        """Which alternative of each firstAvailable request was taken."""
+        found: list[Object] = []
+        taken = {one.request for one in self.devices}
+        for request in self.spec.get("requests") or ():
+            names = [sub["name"] for sub in request.get("firstAvailable") or ()]
+            chosen = next((name for name in names if f"{request['name']}/{name}" in taken), None)
+            if chosen is None:
+                continue
+            better = names[: names.index(chosen)]
+            entry = {"request": request["name"], "chosen": chosen, "rank": len(better) + 1, "of": len(names)}
+            found.append({**entry, "better": better})
+            if better:
+                told = f"request {request['name']} got {chosen}, its choice {len(better) + 1} of {len(names)}"
+                fix = f"{', '.join(better)} was not to be had when it was scheduled; a pod made anew may get it"
+                self._find("note", "fallback", told, fix)
+        return found
+
+
+def _covers(requests: t.Sequence[str] | None, request: str) -> bool:
+    """Whether a constraint covers a result; of a request with alternatives its name covers them all."""
+    return not requests or request in requests or request.partition("/")[0] in requests
+
+
+def _compared(published: Published, name: str) -> t.Hashable:
+    value = comparable(published.offer, name)
+    return frozenset(value_of(attribute(published.offer, name)) or ()) if value is LIST else value
+
+
+def _own(value: object) -> object:
+    """What a device has for itself: of a list the first, which others as good follow."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
+    """Whether values are all the same, or all different; lists (gate DRAListTypeAttributes) by what they share."""
+    if any(isinstance(value, frozenset) for value in values):
+        sets = [value if isinstance(value, frozenset) else frozenset([value[1]]) for value in values]
+        if distinct:
+            return all(not one & other for at, one in enumerate(sets) for other in sets[at + 1 :])
+        return bool(frozenset.intersection(*sets))
+    return len(set(values)) == (len(values) if distinct else 1)
+
+
+def _by_silence(engine: Engine, text: str, published: Published) -> list[str]:
+    """The attributes by which alone a selector does not match, because the driver does not tell them of a device that a
+    pod has; empty where anything that it does tell decides."""
+    silent = hidden(published)
+    found: set[str] = set()
+    for part in conjuncts(text) if mentioned(text, silent) else ():
+        try:
+            if engine.matches(part, published.device, published.driver):
+                continue
+        except (EvaluationError, Uncheckable):
+            continue  # another part decides
+        names = mentioned(part, silent)
+        if not names:
+            return []
+        found |= names
+    return sorted(found)
+
+
+def _bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:
+    """What is asked for, by the request name that results have."""
+    for request in devices.get("requests") or ():
+        if request.get("firstAvailable"):
+            for sub in request["firstAvailable"]:
+                yield f"{request['name']}/{sub['name']}", sub
+        else:
+            yield request["name"], request.get("exactly") or {}

@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""All that is found of one allocated claim."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import asdict
+
+from ..kube import quantity
+from ..kube.objects import Object
+from .claim_promises import ClaimPromises
+from .cluster import title
+from .devices import CPU, GPU, LOCALITY, NIC, Facts, Published, nearer
+from .words import BROKEN, KEPT, SEVERITIES, UNKNOWN, Device, Promise, worst
+
+_FREE = "which is free"
+
+
+class ClaimReport(ClaimPromises):
+    """What is reported of a claim: its promises, how near its devices are, and where its pods' CPUs are."""
+
+    def report(self) -> Object:
+        for device in self.devices:
+            self._state(device)
+        pods = self._pods()
+        promises = self._constraints() + self._selectors()
+        for promise in promises:
+            if promise.verdict != KEPT:
+                severity = "error" if promise.verdict == BROKEN else "warning"
+                what = f"{promise.rule} {promise.subject} of {', '.join(promise.requests)}"
+                self._find(severity, f"promise-{promise.verdict}", f"{what}: {promise.reason}", promise.fix)
+        for reason in self.broken:
+            self._find("error", "claim-broken", reason.reason, reason.fix)
+        for reason in self.reasons:
+            self._find("warning", "cannot-tell", reason.reason, reason.fix)
+        pairs = self._pairs(promises)
+        self._conditions()
+        preferences = self._preferences()
+        cpus = self._cpus(pods)
+        verdicts = [promise.verdict for promise in promises]
+        verdicts += [BROKEN] * bool(self.broken) + [UNKNOWN] * bool(self.reasons)
+        self.findings.sort(key=lambda one: SEVERITIES.index(one.severity))
+        return {
+            "claim": title(self.claim),
+            "uid": self.claim["metadata"].get("uid"),
+            "node": self.node,
+            "verdict": worst(verdicts),
+            "proven": bool(promises) and all(one.proven for one in promises) and not self.reasons,
+            "pods": pods,
+            "devices": [device.as_dict() for device in self.devices],
+            "promises": [asdict(promise) for promise in promises],
+            "preferences": preferences,
+            "pairs": pairs,
+            "cpus": cpus,
+            "findings": [asdict(one) for one in self.findings],
+        }
+
+    def _pairs(self, promises: list[Promise]) -> list[Object]:
+        """The affinity of each GPU with each NIC of the claim, and what could be nearer."""
+        # who has admin access watches devices, and sends nothing
+        own = [one for one in self.devices if one.published and not one.admin]
+        gpus = [one for one in own if one.kind == GPU]
+        nics = [one for one in own if one.kind == NIC]
+        tied = [one for one in promises if one.rule == "match" and one.verdict == KEPT and one.subject in LOCALITY]
+        found: list[Object] = []
+        for gpu in gpus:
+            best: tuple[str, Device | None, list[str]] = ("UNKNOWN", None, [])
+            for nic in nics:
+                level, via = self.machine.level(gpu.address, nic.address) if self.machine else ("UNKNOWN", None)
+                promised = [one.subject for one in tied if {gpu.request, nic.request} <= set(one.requests)]
+                entry: Object = {"gpu": gpu.shown, "gpu_address": gpu.address, "nic": nic.shown}
+                found.append({**entry, "nic_address": nic.address, "level": level, "via": via, "promised": promised})
+                if best[1] is None or nearer(level, best[0]):
+                    best = (level, nic, promised)
+            if nics and best[1]:
+                self._could_be_nearer(gpu, best[0], best[1], best[2])
+        return found
+
+    def _could_be_nearer(self, gpu: Device, level: str, nic: Device, promised: list[str]) -> None:
+        machine = self.machine
+        if machine is None or self.node is None or level == "UNKNOWN":
+            return
+        own = {one.address for one in self.devices}
+        best: tuple[str, list[Published]] = (level, [])
+        for other in self.check.pools.on(self.node):
+            # a nearer NIC of another rate is no better one, nor is one that nobody shall get
+            if other.address in own or not machine.alike(nic.address, other.address) or other.device.get("taints"):
+                continue
+            near = machine.level(gpu.address, other.address)[0]
+            if nearer(near, best[0]):
+                best = (near, [other])
+            elif near == best[0] and best[1]:
+                best[1].append(other)
+        if not best[1]:
+            return
+        states = [self._state_of(one) for one in best[1]]
+        state = _FREE if _FREE in states else states[0]
+        other = best[1][states.index(state)]
+        told = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
+        if promised:
+            told = f"aligned as promised by {' and '.join(promised)}, but could be nearer: {told}"
+            fix = "a promise on an attribute is not one of the same switch; ask for the NIC by its near GPU or its rail"
+        else:
+            told = f"could be aligned: {told}"
+            fix = "ask for it: align: [pcie_root, numa_node, any] in dra_claims_templates"
+        self._find("note", "could-be-aligned", told, fix)
+
+    def _state_of(self, other: Published) -> str:
+        """Who keeps a device from being given away, in words."""
+        holder = self.check.taken.get(other.id)
+        if holder is None:
+            return _FREE
+        direct = other.id in self.check.holders
+        shared = direct and other.device.get("allowMultipleAllocations")
+        left = _is_left(other.device, self.check.consumed[other.id]) if shared else False
+        if left is not False:
+            return _FREE if left else "which is shared"
+        return f"which {holder} has" if direct and not shared else f"of which {holder} has a part"
+
+    def _conditions(self) -> None:
+        for entry in (self.claim.get("status") or {}).get("devices") or ():
+            for condition in entry.get("conditions") or ():
+                if condition.get("status") == "False" and condition.get("reason") != "Prepared":
+                    told = f"{entry['driver']}/{entry['device']} is not {condition['type']}: {condition.get('message')}"
+                    self._find("warning", "not-ready", told, "see the events of the pod and the driver's log")
+
+    def _cpus(self, pods: list[Object]) -> list[Object]:
+        """Where each container's CPUs are, against where the claim's devices are."""
+        found: list[Object] = []
+        nodes = sorted({one.numa_node for one in self.devices if one.numa_node is not None and one.kind != CPU})
+        for pod in pods:
+            known = self.check.cpusets.get(str(pod["uid"])) or {}
+            for container, cpus in sorted(self._named(pod, known).items()):
+                lie = self.machine.nodes_of_cpus(cpus) if self.machine else None
+                verdict = "unknown"
+                if lie is not None and nodes:
+                    verdict = "near" if set(lie) <= set(nodes) else "spread" if set(lie) & set(nodes) else "far"
+                found.append(
+                    {
+                        "pod": pod["name"],
+                        "container": container,
+                        "cpus": cpus,
+                        "numa_nodes": lie,
+                        "device_numa_nodes": nodes,
+                        "verdict": verdict,
+                    }
+                )
+                if verdict in ("far", "spread"):
+                    told = f"container {container} of pod {pod['name']} may run on CPUs {cpus} of NUMA nodes "
+                    told += f"{', '.join(map(str, lie or ()))}; its devices are on {', '.join(map(str, nodes))}"
+                    fix = "claim CPUs with them (kind: cpu, align: numa_node), or let kubelet align CPUs"
+                    self._find("note", f"cpus-{verdict}", told, fix)
+        return found
+
+    def _named(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
+        """CPU sets by the name of the container; those of containers that the pod does not have are left out."""
+        pod = (self.check.pods or {}).get((self.claim["metadata"]["namespace"], entry["name"])) or {}
+        status = pod.get("status") or {}
+        names = {}
+        for one in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
+            names[str(one.get("containerID", "")).rpartition("/")[2]] = one["name"]
+            names[one["name"]] = one["name"]
+        return {names[key]: cpus for key, cpus in cpusets.items() if key in names}
+
+
+def _is_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
+    """Whether shares leave something of each capacity of a device; None where they do not tell what they have."""
+    told = True
+    for name, entry in (device.get("capacity") or {}).items():
+        used = [quantity.parse(share[name]) for share in shares if name in share]
+        if sum(used) >= quantity.parse(entry["value"]):
+            return False
+        told = told and len(used) == len(shares)
+    return True if told else None

@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What all claims of a cluster are compared with."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..scheduler.search_devices import DeviceId
+from ..scheduler.search_selection import Engine
+from .devices import Facts, Machine, Pools, v1
+
+
+class Cluster:
+    """What all claims are compared with.
+
+    C(slices), C(classes) and C(pods) are objects as the API serves them, C(machines) topology facts by node. C(pods)
+    or C(classes) None means that nobody looked for them. C(cpusets) are CPU lists by pod UID and container name or id,
+    read on the node. C(engine) evaluates selectors; without one they are unknown. Raises ValueError for objects of
+    other kinds.
+    """
+
+    def __init__(
+        self,
+        slices: t.Iterable[Facts],
+        pods: t.Iterable[Facts] | None = None,
+        classes: t.Iterable[Facts] | None = None,
+        machines: t.Mapping[str, Facts] | None = None,
+        cpusets: t.Mapping[str, t.Mapping[str, str]] | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.pools = Pools(slices)
+        self.pods: dict[tuple[str, str], Facts] | None = None
+        if pods is not None:
+            self.pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in pods}
+        self.classes: dict[str, Facts] | None = None
+        if classes is not None:
+            self.classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in classes}
+        self.machines: dict[str, Machine] = {}
+        self.unusable: dict[str, str] = {}
+        for node, facts in (machines or {}).items():
+            try:
+                self.machines[node] = Machine(facts, self.pools.on(node))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self.unusable[node] = str(error)
+        self.cpusets = cpusets or {}
+        self.engine = engine
+        self.holders: dict[DeviceId, str] = {}
+        self.consumed: dict[DeviceId, list[Facts]] = {}  # consumedCapacity of each share
+        self.taken: dict[DeviceId, str] = {}
+
+
+def title(claim: Facts) -> str:
+    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+
+
+def allocation(claim: Facts) -> Facts:
+    return (claim.get("status") or {}).get("allocation") or {}
+
+
+def results(claim: Facts) -> list[Facts]:
+    return list((allocation(claim).get("devices") or {}).get("results") or ())

@@ -1,0 +1,269 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The DeviceClasses of a site: those that it names, and those that its claims need."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ..cel.engine import Engine
+from ..cel.errors import EngineMissing
+from ..config import interface_config
+from ..kube import versions
+from ..kube.objects import Object
+from ..kube.problems import Problems
+from ..kube.reader import Reader, child, nearest
+from ..vendors.drivers import DRIVERS, knowledge
+from ..vendors.knowledge import DriverKnowledge
+from . import selectors
+from .claim_compiler import Compiled
+from .filter_selectors import filter_selector, kind_selectors, raw_selectors
+from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory
+from .language_claims import read_where
+
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+V1 = "resource.k8s.io/v1"
+
+
+@dataclass
+class Made:
+    """An object, and where its parts were written: object paths to inventory paths."""
+
+    object: Object
+    origins: dict[str, str]
+
+    def origin(self, path: str) -> tuple[str, bool]:
+        """The inventory path of an object path, and whether it is as exact as the object path is."""
+        place = path
+        while place and place not in self.origins:
+            cut = max(place.rfind("."), place.rfind("["))
+            place = place[:cut] if cut > 0 else ""
+        return self.origins[place], place == path
+
+
+class ClassCompiler:
+    """Compiles classes; what is made with them stands in C(made)."""
+
+    def __init__(self, inventory: Inventory, reader: Reader, kubernetes: str, gates: dict[str, bool]) -> None:
+        self.inventory = inventory
+        self.reader = reader
+        self.kubernetes = kubernetes
+        self.minor = versions.minor_of(kubernetes)
+        self.gates = gates
+        self.lists = versions.enabled("DRAListTypeAttributes", self.minor, gates)
+        self.made: list[Made] = []
+        self.warnings: list[str] = []
+        self.classes: dict[str, Object] = {}
+        self.claims: list[tuple[Claim, Compiled]] = []
+        self.foreign: set[str] = set()
+        self.drivers: dict[str, DriverKnowledge] = {}
+        self.engine: Engine | None = None
+        try:
+            capacity = versions.enabled("DRAConsumableCapacity", self.minor, gates)
+            self.engine = Engine(consumable_capacity=capacity, list_attributes=self.lists)
+        except EngineMissing as error:
+            self.warnings.append(f"{error}; what is written in cel was not checked, and no claim was tried on a node")
+        self._named = {item.name: item for item in inventory.classes}
+        self._extended: dict[str, str] = {}
+
+    def _labels(self) -> dict[str, str]:
+        return {"app.kubernetes.io/managed-by": "lanewise.dra", "lanewise.dev/site": self.inventory.site}
+
+    def _metadata(
+        self,
+        name: str,
+        namespace: str = "",
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> Object:
+        metadata: Object = {"name": name, "labels": {**(labels or {}), **self._labels()}}
+        if namespace:
+            metadata["namespace"] = namespace
+        if annotations:
+            metadata["annotations"] = dict(annotations)
+        return metadata
+
+    def _knowledge(self) -> None:
+        for name, options in self.inventory.drivers.items():
+            try:
+                self.drivers[name] = knowledge(name, options)
+                self.warnings += filter(None, [self.drivers[name].beyond()])
+            except Problems as error:
+                self.reader.problems += error.problems
+
+    def _driver(self, kind: str, name: str, path: str) -> DriverKnowledge | None:
+        """The driver that serves a kind: the one that is named, or the site's only one."""
+        given = self.inventory.drivers
+        serving = [driver for driver in self.drivers.values() if kind in driver.kinds]
+        where = child(path, "driver" if name else "kind")
+        if name and name not in given:
+            fix = nearest(name, given) or f"add it to {PREFIX}drivers"
+            self.reader.problem(where, f"driver {name!r} does not run on this site", "unknown-driver", fix)
+        elif name and name not in self.drivers:
+            pass  # what is wrong with it stands among the problems
+        elif name and kind not in self.drivers[name].kinds:
+            serves = ", ".join(self.drivers[name].kinds)
+            self.reader.problem(
+                where, f"driver {name} has no devices of kind {kind}", "unserved-kind", f"it has {serves}"
+            )
+        elif name:
+            return self.drivers[name]
+        elif len(serving) == 1:
+            return serving[0]
+        elif serving:
+            names = ", ".join(driver.name for driver in serving)
+            self.reader.problem(
+                where, f"several drivers of this site serve kind {kind}: {names}", "ambiguous", "name the driver"
+            )
+        elif len(given) == len(self.drivers):
+            known = ", ".join(driver.name for driver in DRIVERS.values() if kind in driver.kinds)
+            self.reader.problem(
+                where,
+                f"no driver of this site serves kind {kind}",
+                "unserved-kind",
+                f"{PREFIX}drivers can have {known}",
+            )
+        return None
+
+    def _class(self, item: Class) -> None:
+        driver = self._driver(item.kind, item.driver, item.path) if item.kind else None
+        if item.broken or (item.kind and driver is None):
+            item.broken = True
+            return
+        before = len(self.reader.problems)
+        parts: list[tuple[selectors.Selector, str]] = []
+        if driver:
+            parts += kind_selectors(driver, driver.terms(item.kind, item.where), child(item.path, "kind"))
+            parts += self._filters(driver, item.kind, item.where, item.path)
+        elif item.driver:
+            parts.append((selectors.driver_is(item.driver), child(item.path, "driver")))
+        parts += raw_selectors(item.cel, item.path)
+        of_driver = driver.name if driver else item.driver
+        for config in item.configs:
+            own = config["driver"] == interface_config.DRIVER
+            place = child(item.path, "interface" if own else "config")
+            if of_driver and config["driver"] != of_driver:
+                self.reader.problem(
+                    place,
+                    f"is for driver {config['driver']}, but the devices come from {of_driver}",
+                    "config-driver",
+                )
+            elif own and INDEX in str(config["parameters"].get("name", "")):
+                self.reader.problem(
+                    child(place, "name"),
+                    f"{INDEX} has no meaning in a class, which knows of no repetition",
+                    "contradiction",
+                    "name the interface where a claim asks for the device",
+                )
+        if len(self.reader.problems) == before:
+            self._extended[item.name] = item.extended_resource
+            self._make_class(item.name, parts, item.path, item)
+
+    def _make_class(
+        self, name: str, parts: list[tuple[selectors.Selector, str]], path: str, item: Class | None = None
+    ) -> None:
+        try:
+            spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
+        except ValueError as error:
+            self.reader.problem(path, f"cannot be written as selectors: {error}", "bad-value")
+            return
+        origins = {"": path}
+        for index, (_part, place) in enumerate(parts):
+            origins[f"spec.selectors[{index}]"] = place
+        if item and item.configs:
+            spec["config"] = [{"opaque": config} for config in item.configs]
+            origins["spec.config"] = child(path, "config")
+        if item and item.extended_resource:
+            spec["extendedResourceName"] = item.extended_resource
+            origins["spec.extendedResourceName"] = child(path, "extended_resource")
+        metadata = self._metadata(
+            name, labels=item.labels if item else None, annotations=item.annotations if item else None
+        )
+        made = {"apiVersion": V1, "kind": "DeviceClass", "metadata": metadata, "spec": spec}
+        self.classes[name] = made
+        self.made.append(Made(made, origins))
+
+    def _class_for(self, device: Device, driver: DriverKnowledge) -> str:
+        """The class of a kind: one that the site names itself and that adds nothing to it, or one made here."""
+        terms = driver.terms(device.kind, device.where)
+        special = next((name for name in device.where if name in driver.kinds[device.kind].instead), "")
+        several = sum(device.kind in other.kinds for other in self.drivers.values()) > 1
+        name = device.kind
+        if several:
+            name += f"-{short_name(driver.name, device.kind, self.drivers)}"
+        if special:
+            name += f"-{special}"
+        for item in self.inventory.classes:
+            if item.kind != device.kind or item.broken:
+                continue
+            serves = item.driver or driver.name
+            same = serves == driver.name and driver.terms(item.kind, item.where) == terms
+            if same and (item.name == name or not (item.where or item.cel or item.configs or item.extended_resource)):
+                return item.name
+        if name in self._named:
+            item = self._named[name]
+            if not item.broken:
+                self.reader.problem(
+                    child(item.path, "name"),
+                    f"{name!r} is the name of the class for kind {device.kind} of {driver.name}, "
+                    f"which {device.path} needs",
+                    "duplicate-name",
+                    "give this class another name",
+                )
+        elif name not in self.classes:
+            self._make_class(
+                name, kind_selectors(driver, terms, child(device.path, "kind")), child(device.path, "kind")
+            )
+        return name
+
+    def _settings(self, class_name: str) -> Object:
+        """The fields of an InterfaceConfig that a class of the site sets."""
+        configs = self._named[class_name].configs if class_name in self._named else ()
+        own = [config["parameters"] for config in configs if config["driver"] == interface_config.DRIVER]
+        return {name: value for parameters in own for name, value in parameters.items()}
+
+    def _checked_where(self, device: Device, kind: str) -> Object | None:
+        """The filters of a device that names a class of the site, read now that the kind is known."""
+        before = len(self.reader.problems)
+        found = read_where(self.reader, device.where, child(device.path, "where"), kind)
+        return found if len(self.reader.problems) == before else None
+
+    def _filters(
+        self, driver: DriverKnowledge, kind: str, where: Object, path: str
+    ) -> list[tuple[selectors.Selector, str]]:
+        found = []
+        for name, value in where.items():
+            place = child(child(path, "where"), name)
+            way = driver.filter(kind, name)
+            if way is None:
+                answered = ", ".join(driver.kinds[kind].filters)
+                self.reader.problem(
+                    place,
+                    f"{driver.name} {driver.version} does not publish what {name} of kind {kind} asks for",
+                    "unanswered-filter",
+                    driver.hint(name) or f"it answers {answered}",
+                )
+                continue
+            try:
+                found.append((filter_selector(way, value), place))
+            except ValueError as error:
+                self.reader.problem(place, str(error), "bad-value")
+        return found
+
+
+def short_name(driver: str, kind: str, drivers: t.Iterable[str]) -> str:
+    """The word by which people tell a driver from others of the kind: C(nvidia) of C(gpu.nvidia.com)."""
+
+    def short(name: str) -> str:
+        parts = [part for part in name.split(".")[:-1] if part != kind]
+        return "-".join(parts) if parts and parts != ["dra"] else name.replace(".", "-")
+
+    mine = short(driver)
+    alike = [name for name in drivers if short(name) == mine]
+    return mine if len(alike) == 1 else driver.replace(".", "-")

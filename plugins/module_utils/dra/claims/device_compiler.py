@@ -1,0 +1,119 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What each device of a claim asks for: its class, selectors and capacities."""
+
+from __future__ import annotations
+
+from ..kube import limits
+from ..kube.objects import Object
+from ..kube.reader import child, nearest
+from ..vendors.knowledge import DriverKnowledge
+from . import advice, selectors
+from .claim_compiler import Resolved
+from .class_compiler import ClassCompiler
+from .filter_selectors import raw_selectors
+from .inventory import PREFIX, Class, Device
+
+
+class DeviceCompiler(ClassCompiler):
+    """Compiles the devices of claims."""
+
+    def _resolve(self, device: Device) -> Resolved | None:
+        """What a device asks for, or None where something is wrong with it; the problems say what."""
+        before = len(self.reader.problems)
+        kind, class_name = device.kind, device.class_name
+        if class_name in self._named:
+            item = self._named[class_name]
+            if item.broken:
+                return None
+            kind, driver = item.kind, self._driver_of_class(device, item)
+        elif class_name:
+            driver = self._driver_of_foreign_class(device)
+        else:
+            driver = self._driver(kind, device.driver, device.path)
+            if driver is None:
+                return None
+            class_name = self._class_for(device, driver)
+        parts = self._selectors(device, driver, kind)
+        if len(parts) > limits.SELECTORS:
+            self.reader.problem(device.path, f"has more than {limits.SELECTORS} filters", "too-many")
+        capacity = self._capacity(device, driver, kind)
+        if len(self.reader.problems) > before:
+            return None
+        self.warnings += advice.of_capacity(device, driver, capacity)
+        texts = [(part.text, path) for part, path in parts]
+        return Resolved(device, class_name, kind, driver, texts, capacity, self._settings(class_name))
+
+    def _driver_of_class(self, device: Device, item: Class) -> DriverKnowledge | None:
+        """The driver of a class of the site, which a device names."""
+        if device.driver:
+            self.reader.problem(
+                child(device.path, "driver"), "the class has its driver", "contradiction", "leave it out"
+            )
+        if device.where and not item.kind:
+            self.reader.problem(
+                child(device.path, "where"),
+                f"class {item.name!r} has no kind, so its filters are not known",
+                "contradiction",
+                "give the class a kind, or use cel",
+            )
+        driver = self._driver(item.kind, item.driver, item.path) if item.kind else None
+        instead = driver.kinds[item.kind].instead if driver else {}
+        for name in device.where:
+            if name in instead and name not in item.where:
+                self.reader.problem(
+                    child(child(device.path, "where"), name),
+                    f"class {item.name!r} has no devices with a {name}",
+                    "contradiction",
+                    f"ask for kind {item.kind}, or give the class a {name}",
+                )
+        return driver
+
+    def _driver_of_foreign_class(self, device: Device) -> DriverKnowledge | None:
+        """The driver that a device names, where its class is not one of the site."""
+        self.foreign.add(device.class_name)
+        if device.where:
+            self.reader.problem(
+                child(device.path, "where"),
+                f"class {device.class_name!r} is not of this site, so its devices are not known",
+                "contradiction",
+                nearest(device.class_name, self._named) or f"use cel, or describe the class in {PREFIX}classes",
+            )
+        if device.driver and device.driver not in self.inventory.drivers:
+            fix = nearest(device.driver, self.inventory.drivers) or f"add it to {PREFIX}drivers"
+            message = f"driver {device.driver!r} does not run on this site"
+            self.reader.problem(child(device.path, "driver"), message, "unknown-driver", fix)
+        return self.drivers.get(device.driver) if device.driver else None
+
+    def _selectors(
+        self, device: Device, driver: DriverKnowledge | None, kind: str
+    ) -> list[tuple[selectors.Selector, str]]:
+        """The selectors of a device's filters and expressions, each with its path in the inventory."""
+        parts: list[tuple[selectors.Selector, str]] = []
+        if driver and device.where:
+            where: Object | None = device.where
+            if device.class_name:
+                where = self._checked_where(device, kind)
+            parts += self._filters(driver, kind, where or {}, device.path)
+        return parts + raw_selectors(device.cel, device.path)
+
+    def _capacity(self, device: Device, driver: DriverKnowledge | None, kind: str) -> dict[str, str]:
+        """The amounts that a device asks for, by the key that the driver publishes: the server wants it verbatim."""
+        keys = driver.kinds[kind].capacities if driver and kind else {}
+        capacity = {keys.get(name, name): amount for name, amount in device.capacity.items()}
+        if device.bandwidth:
+            key = keys.get("bandwidth") if driver and kind else "bandwidth"
+            if key is None and driver:
+                self.reader.problem(
+                    child(device.path, "bandwidth"),
+                    f"{driver.name} publishes no bandwidth",
+                    "no-capacity",
+                    "leave it out"
+                    + (", or let lanewise.dev serve the device" if kind in ("nic", "rdma", "vf") else ""),
+                )
+            elif key:
+                capacity[key] = device.bandwidth
+        return capacity

@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Evaluates a selector on a device of a shape once, whatever the number of claims."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..cel.engine import Engine
+from ..cel.subject import Subject
+from ..kube.objects import ObjectView
+from ..vendors.offer import Offer
+
+Texts = tuple[str, ...]
+
+
+class SelectorMemory:
+    """Evaluates a selector on a device of a shape once, whatever the number of claims."""
+
+    # devices live as long as the shapes do, so that an id stands for one device
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.subjects: dict[int, Subject] = {}
+        self.known: dict[tuple[str, int], bool | Exception] = {}
+        self.guessed: dict[int, set[str]] = {}
+        self.words: dict[Texts, set[str]] = {}
+        self.fits: dict[tuple[Texts, int], tuple[int, ...]] = {}
+
+    def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
+        key = (expression, id(device))
+        answer = self.known.get(key)
+        if answer is None:
+            subject = self.subjects.get(id(device))
+            if subject is None:
+                subject = self.subjects[id(device)] = Subject(device, driver)
+            try:
+                answer = self.engine.selects(expression, subject)
+            except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
+                answer = error  # what was raised is raised again for the next claim
+            self.known[key] = answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def unsure(self, offered: t.Sequence[Offer]) -> set[str]:
+        """The names of what a probe cannot tell of the devices, or only guess."""
+        if id(offered) not in self.guessed:
+            names = {name for offer in offered for name in offer.unknown | offer.assumed}
+            self.guessed[id(offered)] = {name.rpartition("/")[2] for name in names}
+        return self.guessed[id(offered)]
+
+    def mentioned(self, texts: Texts) -> set[str]:
+        """The words of selectors, attributes' names among them."""
+        if texts not in self.words:
+            self.words[texts] = set(re.findall(r"\w+", " ".join(texts)))
+        return self.words[texts]
+
+    def fitting(self, texts: Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
+        """The positions of the devices that all the selectors match. Raises what M(matches) raises.
+
+        Those of the class come first, and what they leave is known after the first claim.
+        """
+        if not texts:
+            return tuple(range(len(offered)))
+        key = (texts, id(offered))
+        if key not in self.fits:
+            text, left = texts[-1], self.fitting(texts[:-1], offered)
+            self.fits[key] = tuple(i for i in left if self.matches(text, offered[i].device, offered[i].driver))
+        return self.fits[key]

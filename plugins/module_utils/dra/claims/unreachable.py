@@ -1,0 +1,119 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Why no node can satisfy a claim, and what could be asked for instead."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..kube.objects import Object
+from ..kube.problems import Problem
+from ..scheduler import allocator
+from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
+from ..vendors.offer import Offer
+from .claim_compiler import Compiled
+from .inventory import PREFIX, Claim
+
+
+def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Reasons with the nodes that they hold for, the most nodes first."""
+    found: dict[str, list[str]] = {}
+    for node, reason in reasons.items():
+        found.setdefault(reason, []).append(node)
+    return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def shown(names: t.Sequence[str]) -> str:
+    """Up to three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def unreachable(
+    claim: Claim,
+    compiled: Compiled,
+    asked: Object,
+    refusals: list[tuple[allocator.Refusal, list[str]]],
+    shapes: t.Sequence[tuple[list[Offer], list[str]]],
+    classes: t.Mapping[str, Object],
+    engine: allocator.Engine,
+) -> Problem:
+    # nodes that have the devices but not their alignment tell more than nodes without a GPU
+    order = {"absent": 2, "selector": 1}
+    refusals = sorted(refusals, key=lambda item: (order.get(item[0].kind, 0), -len(item[1])))
+    first = refusals[0][0]
+    told = "; ".join(f"{shown(names)}: {refusal.reason}" for refusal, names in refusals[:3])
+    more = f"; and {len(refusals) - 3} more reasons" if len(refusals) > 3 else ""
+    path = _origin(compiled, first.path) or claim.path
+    where = f"set {PREFIX}allow_unreachable to render it all the same"
+    constraint = constraint_of(asked, first.path)
+    roots: dict[str, set[str]] = {}
+    rule = "unreachable"
+    fix = where
+    if first.kind == "constraint" and constraint.get("matchAttribute") == PCIE_ROOT:
+        offered = next(devices for devices, names in shapes if names == refusals[0][1])
+        roots = _roots(offered, asked, constraint, classes, engine)
+        if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
+            rule = "disjoint-roots"
+            who = " and ".join(roots)
+            told = f"PCIe roots are disjoint on this board: {who} never share one. {told}"
+        works = [names for devices, names in shapes if _with_numa(asked, classes, devices, engine)]
+        if works:
+            numbers = sum(map(len, works))
+            # a preference list needs the attribute of every level, if not its value in common
+            other = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
+            fix = f"align on numa_node{other}: {numbers} node(s) can satisfy that; or {where}"
+    total = sum(len(names) for _refusal, names in refusals)
+    return Problem(path, f"none of {total} node(s) can satisfy this: {told}{more}", rule, fix)
+
+
+def _origin(compiled: Compiled, path: str) -> str:
+    place = path.partition(".spec.devices.")[2]
+    while place and place not in compiled.origins:
+        place = place[: max(place.rfind("."), place.rfind("["), 0)]
+    return compiled.origins.get(place, "")
+
+
+def constraint_of(asked: Object, path: str) -> Object:
+    match = re.search(r"constraints\[(\d+)\]$", path)
+    entries: list[Object] = asked.get("constraints") or []
+    return entries[int(match.group(1))] if match and int(match.group(1)) < len(entries) else {}
+
+
+def _roots(
+    offered: t.Sequence[Offer],
+    asked: Object,
+    constraint: Object,
+    classes: t.Mapping[str, Object],
+    engine: allocator.Engine,
+) -> dict[str, set[str]]:
+    """The PCIe roots of the devices that fit each request of a constraint."""
+    found: dict[str, set[str]] = {}
+    for request in asked["requests"]:
+        names = constraint.get("requests") or [request["name"]]
+        if not any(name.partition("/")[0] == request["name"] for name in names):
+            continue
+        roots = found.setdefault(request["name"], set())
+        for body in request.get("firstAvailable") or [request["exactly"]]:
+            for offer in offered:
+                alone = {"requests": [{"name": "one", "exactly": {**body, "allocationMode": "ExactCount", "count": 1}}]}
+                fits = allocator.allocate([{"devices": alone}], classes, [offer], engine)
+                value = allocator.attribute(offer, PCIE_ROOT)
+                if isinstance(fits, allocator.Allocation) and value:
+                    roots.add(str(next(iter(value.values()))))
+    return found
+
+
+def _with_numa(
+    asked: Object, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], engine: allocator.Engine
+) -> bool:
+    """Whether the claim could be satisfied with the NUMA node in place of the PCIe root."""
+    constraints = [
+        {**entry, "matchAttribute": NUMA_NODE} if entry.get("matchAttribute") == PCIE_ROOT else entry
+        for entry in asked["constraints"]
+    ]
+    instead = {**asked, "constraints": constraints}
+    return isinstance(allocator.allocate([{"devices": instead}], classes, offered, engine), allocator.Allocation)
