@@ -63,6 +63,8 @@ CONFIGURATION: dict[str, Object] = {
 }
 #: What a driver that was killed may leave until it is that old (files.sweep).
 DRAFT_SECONDS = 120.0
+#: In which the kernel is done, and less than what a driver that has started waits until it tries something again.
+KERNEL_SECONDS = 3.0
 
 
 class Gone(Exception):
@@ -208,7 +210,16 @@ class Node:
 
     def is_as_recorded(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
         """Where each device is, and how it is, compared with what the records say; what differs. Of a sandbox that has
-        ended only the driver's pin is left, and nobody sees what is in there."""
+        ended only the driver's pin is left, and nobody sees what is in there.
+
+        The kernel makes the routes of an IPv6 address a moment after the address.
+        """
+        end = time.monotonic() + KERNEL_SECONDS
+        while (wrong := self._not_as_recorded(sandbox, ended)) and time.monotonic() < end:
+            time.sleep(0.01)
+        return wrong
+
+    def _not_as_recorded(self, sandbox: Sandbox, ended: bool) -> list[str]:
         records, wrong = self.records(), []
         inside: Object = {} if ended else pod_view(sandbox)
         now = host_state()
