@@ -133,8 +133,7 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     wanted = dict(state["sysctls"])
     held = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
     _try(notes, "sysctls", sysctls.write, name, {key: "0" if key == _ACCEPT_DAD else _GEN_NONE for key in held})
-    for key, value in wanted.items():
-        _try(notes, f"sysctl {key}", sysctls.write, name, {key: value})
+    _restore_sysctls(name, wanted, notes)
     _restore_addresses(connection, index, state, notes)
     with step(f"set {name} {'up' if state['up'] else 'down'}"):
         links.change(
@@ -291,6 +290,20 @@ def _restore_ethtool(name: str, state: Object, notes: list[str]) -> None:
         if "flowRules" in state:  # not in records of older drivers
             _try(notes, "ethtool flowRules", tool.set_flow_rules, name, state["flowRules"])
             _try(notes, "ethtool spreading", tool.set_spreading, name, state["spreading"])
+
+
+def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
+    """Writes those that differ; once more, as one may change another."""
+    said: list[str] = []
+    for _turn in range(2):
+        now = sysctls.read(name)
+        differing = {key: value for key, value in wanted.items() if now.get(key) != value}
+        said = []
+        if not differing:
+            break
+        for key, value in differing.items():
+            _try(said, f"sysctl {key}", sysctls.write, name, {key: value})
+    notes += said
 
 
 def _restore_qdiscs(connection: Netlink, index: int, state: Object, notes: list[str]) -> None:

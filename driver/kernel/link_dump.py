@@ -193,22 +193,27 @@ def files(link_name: str) -> dict[str, str]:
 def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
-        entries = list(os.scandir(f"{base}/{folder}"))
+        opened = os.open(f"{base}/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return found
-    for entry in entries:
-        if entry.name in left_out or not entry.is_file(follow_symlinks=False):
-            continue
-        try:
-            descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # write-only
-            continue
-        try:
-            found[f"{folder}{entry.name}"] = os.read(descriptor, 4096).decode(errors="replace").strip()
-        except OSError:  # the device does not have it, or not while it is down
-            continue
-        finally:
-            os.close(descriptor)
+    try:
+        for entry in list(os.scandir(opened)):
+            if entry.name in left_out or not entry.is_file(follow_symlinks=False):
+                continue
+            try:
+                descriptor = os.open(entry.name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=opened)
+            except OSError:  # write-only
+                continue
+            try:
+                found[f"{folder}{entry.name}"] = os.read(descriptor, 4096).decode(errors="replace").strip()
+            except OSError:  # the device does not have it, or not while it is down
+                continue
+            finally:
+                os.close(descriptor)
+    except OSError:  # it went away meanwhile
+        pass
+    finally:
+        os.close(opened)
     return found
 
 

@@ -26,18 +26,21 @@ def read(name: str) -> dict[str, str]:
     """All sysctls of an interface, as C(net.ipv4.conf.IFNAME.rp_filter): text; without those that have no value."""
     found = {}
     for folder in _FOLDERS:
-        base = f"{ROOT}/{folder}/{name}"
+        start = f"net.{folder.replace('/', '.')}.{IFNAME}."
         try:
-            entries = sorted(os.listdir(base))
+            opened = os.open(f"{ROOT}/{folder}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # no IPv6, or an MTU too small for it
             continue
-        for entry in entries:
-            if entry not in _LEFT_OUT:
-                try:
-                    found[f"net.{folder.replace('/', '.')}.{IFNAME}.{entry}"] = _read(f"{base}/{entry}")
-                except OSError as error:
-                    if error.errno not in (errno.EIO, errno.EACCES, errno.ENOENT):  # EIO: a secret that is not set
-                        raise
+        try:
+            for entry in sorted(os.listdir(opened)):
+                if entry not in _LEFT_OUT:
+                    try:
+                        found[start + entry] = _read(entry, opened)
+                    except OSError as error:
+                        if error.errno not in (errno.EIO, errno.EACCES, errno.ENOENT):  # EIO: a secret that is not set
+                            raise
+        finally:
+            os.close(opened)
     return found
 
 
@@ -78,8 +81,9 @@ def _path(name: str, key: str) -> str:
     return f"{ROOT}/{family}/{kind}/{name}/{entry}"
 
 
-def _read(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _read(path: str, folder: int | None = None) -> str:
+    """The file C(path), below the open C(folder) where there is one: each look-up of a whole path takes its time."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         content = aio.read(descriptor) if path.endswith(_LOCKED) else os.read(descriptor, 4096)
         return content.decode().strip()
