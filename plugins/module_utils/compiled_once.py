@@ -36,7 +36,7 @@ class Finder:
         except ZipImportError:
             return None
         place = f"{loader.archive}/{loader.prefix}{name.rpartition('.')[2]}"
-        spec = ModuleSpec(name, loader, origin=f"{place}/__init__.py" if is_package else f"{place}.py")
+        spec = ModuleSpec(name, t.cast("t.Any", loader), origin=f"{place}/__init__.py" if is_package else f"{place}.py")
         spec.has_location = True
         if is_package:
             spec.submodule_search_locations = [place]
