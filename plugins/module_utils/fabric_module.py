@@ -29,7 +29,7 @@ from .host.resources.catalogue import named, resources
 from .topology.selector import like
 
 if t.TYPE_CHECKING:  # AnsiballZ takes along what is imported anywhere, and the stored program starts with it
-    from .host.persist import boot as boot
+    from .host.persist import boot  # noqa: F401
 
 #: Options of a rule that are no settings.
 _OF_A_RULE = ("name", "select", "count", "at_least", "profile", "unset")

@@ -19,21 +19,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
   - lanewise.dra.fabric
-options:
-  kernel_args:
-    description:
-      - Kernel arguments that the next boot shall have, in their order. They replace others of the same name, but for
-        those of which each counts. What leaves the list leaves the boot loader's configuration.
-    type: list
-    elements: str
-  kernel_args_absent:
-    description: Kernel arguments that the next boot shall not have; without a value, whatever their value.
-    type: list
-    elements: str
-  iommu:
-    description: What the IOMMU does with the accesses of devices, in the arguments of the node's processor.
-    type: str
-    choices: [passthrough, translate, "off"]
+  - lanewise.dra.settings.kernel_args
 seealso:
   - module: lanewise.dra.fabric
     description: Takes all of a node's settings in one call.

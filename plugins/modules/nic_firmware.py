@@ -19,11 +19,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
   - lanewise.dra.fabric
   - lanewise.dra.fabric.select
-options:
-  firmware:
-    description:
-      - Settings of an NVIDIA NIC's firmware, by the names of C(mstconfig). They take effect when the card is reset.
-    type: dict
+  - lanewise.dra.settings.firmware
 seealso:
   - module: lanewise.dra.fabric
     description: Takes all of a node's settings in one call.

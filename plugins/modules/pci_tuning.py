@@ -20,14 +20,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
   - lanewise.dra.fabric
   - lanewise.dra.fabric.select
-options:
-  max_read_request_bytes:
-    description: The largest read that the NIC sends over PCIe.
-    type: int
-    choices: [128, 256, 512, 1024, 2048, 4096]
-  relaxed_ordering:
-    description: Whether the NIC may let its writes overtake each other.
-    type: bool
+  - lanewise.dra.settings.pci_of_nics
 seealso:
   - module: lanewise.dra.fabric
     description: Takes all of a node's settings in one call.

@@ -18,13 +18,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
   - lanewise.dra.fabric
-options:
-  rdma_netns_mode:
-    description:
-      - Whether an RDMA device belongs to one network namespace. The kernel changes it only while there is none but
-        the node's; else it waits for a reboot.
-    type: str
-    choices: [shared, exclusive]
+  - lanewise.dra.settings.rdma
 seealso:
   - module: lanewise.dra.fabric
     description: Takes all of a node's settings in one call.

@@ -1,0 +1,374 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# The settings of NICs and of the node, by the groups of module_utils/fabric_options.py. A small module documents one
+# group, fabric documents all of them. ansible-test compares the result with each module's argument spec.
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from ansible_collections.lanewise.dra.plugins.doc_fragments import fabric
+
+
+def _nested(option: str, prefix: str, groups: list[str], own: str = "") -> str:
+    """The options of `groups` as suboptions of `option`, after its own; O(NAME) in the groups becomes O(prefixNAME)."""
+    options = "".join(one.partition("options:\n")[2] for one in groups)
+    options = own.partition("options:\n")[2] + re.sub(r"O\((?=[a-z_.]+\))", f"O({prefix}", options)
+    return f"options:\n  {option}:\n    suboptions:\n{textwrap.indent(options, '    ')}"
+
+
+class ModuleDocFragment:
+    # A rule of fabric, without its settings.
+    RULE = r"""
+options:
+  name:
+    description: What messages call the rule.
+    type: str
+  count:
+    description: How many NICs the rule must choose, no more and no fewer. A NIC that is missing is an error.
+    type: int
+  at_least:
+    description: The fewest that it must choose.
+    type: int
+  profile:
+    description: A profile of O(profiles), whose settings come before the rule's own.
+    type: str
+  unset:
+    description:
+      - Settings that the rule takes away from what its profile or an earlier rule says, such as V(mtu) or
+        V(ethtool.pause).
+      - A setting that is V(null) is the same, and the usual way to write it.
+    type: list
+    elements: str
+"""
+
+    SRIOV = r"""
+options:
+  num_vfs:
+    description: Number of VFs of a PF. VFs that someone uses are never taken away.
+    type: int
+  vfs_autoprobe:
+    description: Whether the kernel binds a driver to each VF that appears.
+    type: bool
+  externally_managed:
+    description: Whether others make the VFs. Then they are counted, and too few are an error.
+    type: bool
+  eswitch_mode:
+    description: Mode of the switch between the PF and its VFs.
+    type: str
+    choices: [legacy, switchdev]
+  vf:
+    description: What each VF of the PF is set to.
+    type: dict
+    suboptions: &vf
+      driver:
+        description: V(native) for the kernel's own driver, V(vfio-pci), the name of another one, or V(none).
+        type: str
+      mac:
+        description: The address of a single VF, see O(vfs).
+        type: str
+      node_guid:
+        description: The node GUID of a single InfiniBand VF.
+        type: str
+      port_guid:
+        description: The port GUID of a single InfiniBand VF.
+        type: str
+      vlan:
+        description: VLAN that the card adds and removes. V(0) for none.
+        type: int
+      qos:
+        description: Priority in the VLAN tag.
+        type: int
+      vlan_protocol:
+        description: Protocol of the tag.
+        type: str
+        choices: [802.1Q, 802.1ad]
+      trust:
+        description: Whether the VF may change its address and listen to all traffic.
+        type: bool
+      spoof_check:
+        description: Whether the card drops what the VF sends with a false address.
+        type: bool
+      link_state:
+        description: Link that the VF sees.
+        type: str
+        choices: [auto, enable, disable]
+      min_rate:
+        description: Guaranteed rate in Mbit/s. V(0) for none.
+        type: int
+      max_rate:
+        description: Highest rate in Mbit/s. V(0) for none.
+        type: int
+  vfs:
+    description: What single VFs are set to; it replaces what O(vf) says.
+    type: list
+    elements: dict
+    suboptions:
+      <<: *vf
+      index:
+        description: Numbers of VFs, such as V(3) or V(0-3,6).
+        type: str
+        required: true
+"""
+
+    TUNING = r"""
+options:
+  mtu:
+    description:
+      - MTU of the interface.
+      - Where systemd-networkd, a C(.link) file, NetworkManager or netplan sets another one, it is set in their own
+        way; where that cannot be done the module fails with the file, and what to write there.
+    type: int
+  ethtool:
+    description: What the driver's queues and the link are set to.
+    type: dict
+    suboptions:
+      channels:
+        description: Number of queues, with C(rx), C(tx), C(other) and C(combined).
+        type: dict
+      rings:
+        description: Entries of a queue, with C(rx), C(rx_mini), C(rx_jumbo) and C(tx).
+        type: dict
+      coalesce:
+        description:
+          - When an interrupt is raised, with C(rx_usecs), C(tx_frames) and the other names of C(ethtool -c), and
+            with C(adaptive_rx) and C(adaptive_tx).
+        type: dict
+      pause:
+        description: Global pause frames, with C(autoneg), C(rx) and C(tx).
+        type: dict
+      features:
+        description: Offloads, by the names of C(ethtool -k).
+        type: dict
+      private_flags:
+        description: The driver's own flags, by the names of C(ethtool --show-priv-flags).
+        type: dict
+  irq_affinity:
+    description:
+      - CPUs that serve the NIC's interrupts. V(local) gives each interrupt all CPUs of the NIC's NUMA node,
+        V(spread) one of them in turn.
+    type: str
+    choices: [local, spread]
+  sysctls:
+    description: Sysctls of the interface.
+    type: dict
+    suboptions:
+      ipv4:
+        description: Those of C(net.ipv4.conf), by name.
+        type: dict
+      ipv6:
+        description: Those of C(net.ipv6.conf), by name.
+        type: dict
+  rail_routes:
+    description: A routing table of its own, so that what the NIC's address sends leaves by this NIC.
+    type: dict
+    suboptions:
+      table:
+        description: The table's number.
+        type: int
+        required: true
+      priority:
+        description: Priority of the rules that lead to it. V(1000) if it is not given.
+        type: int
+      gateway:
+        description: Gateways of the rail, one a family.
+        type: list
+        elements: str
+"""
+
+    PCI_OF_NICS = r"""
+options:
+  max_read_request_bytes:
+    description: The largest read that the NIC sends over PCIe.
+    type: int
+    choices: [128, 256, 512, 1024, 2048, 4096]
+  relaxed_ordering:
+    description: Whether the NIC may let its writes overtake each other.
+    type: bool
+"""
+
+    ROCE = r"""
+options:
+  roce:
+    description: What connections over RDMA have.
+    type: dict
+    suboptions:
+      mode:
+        description: Version of RoCE that the RDMA connection manager takes.
+        type: str
+        choices: [v1, v2]
+      tos:
+        description: Type of service of its connections.
+        type: int
+      traffic_class:
+        description: Traffic class forced on all connections. Only with the drivers of DOCA or MLNX_OFED.
+        type: int
+  dcb:
+    description: Lossless Ethernet of a PF.
+    type: dict
+    suboptions:
+      trust:
+        description: Whether priorities come from the DSCP of a packet or from its VLAN tag.
+        type: str
+        choices: [dscp, pcp]
+      dscp_priorities:
+        description: Priorities by DSCP, where they are not the DSCP's upper three bits.
+        type: dict
+      pfc:
+        description: Priorities that are paused by themselves.
+        type: list
+        elements: int
+      ets:
+        description: How traffic classes share the link.
+        type: dict
+      buffer:
+        description: How the receive buffers are divided.
+        type: dict
+"""
+
+    FIRMWARE = r"""
+options:
+  firmware:
+    description:
+      - Settings of an NVIDIA NIC's firmware, by the names of C(mstconfig). They take effect when the card is
+        reset.
+    type: dict
+"""
+
+    KERNEL_ARGS = r"""
+options:
+  kernel_args:
+    description:
+      - Kernel arguments that the next boot shall have, in their order. They replace others of the same name, but
+        for those of which each counts. What leaves the list leaves the boot loader's configuration.
+    type: list
+    elements: str
+  kernel_args_absent:
+    description: Kernel arguments that the next boot shall not have; without a value, whatever their value.
+    type: list
+    elements: str
+  iommu:
+    description: What the IOMMU does with the accesses of devices, in the arguments of the node's processor.
+    type: str
+    choices: [passthrough, translate, "off"]
+"""
+
+    KERNEL_MODULES = r"""
+options:
+  kernel_modules:
+    description: Kernel modules to load, now and at each boot.
+    type: list
+    elements: str
+  module_options:
+    description: Options of kernel modules, each as C(NAME=VALUE) with blanks between.
+    type: dict
+"""
+
+    SYSTEM = r"""
+options:
+  sysctl:
+    description: Sysctls of the node, now and at each boot. Those of an interface stand with its NIC.
+    type: dict
+  hugepages:
+    description: Huge pages of the NUMA nodes.
+    type: list
+    elements: dict
+    suboptions:
+      size:
+        description: Size of a page, such as V(2M).
+        type: str
+        required: true
+      count:
+        description: How many each NUMA node shall have.
+        type: int
+        required: true
+      numa_nodes:
+        description: The NUMA nodes. By default all that have processors.
+        type: list
+        elements: int
+  memlock_unlimited:
+    description: Whether container runtimes, kubelet and logins may lock all memory.
+    type: bool
+  cpu_governor:
+    description: Governor of the processors' frequency, such as V(performance).
+    type: str
+  cpu_energy_preference:
+    description: Preference between energy and speed, by name or from 0 to 255.
+    type: str
+  cpu_idle_max_latency_us:
+    description: Idle states that take longer to wake from, in microseconds, are switched off.
+    type: int
+  kubelet:
+    description: How kubelet places pods on processors and memory.
+    type: dict
+    suboptions:
+      cpu_manager_policy:
+        description: Policy of the CPU manager.
+        type: str
+        choices: [none, static]
+      cpu_manager_policy_options:
+        description: Its options.
+        type: dict
+      reserved_system_cpus:
+        description: CPUs that no pod gets, such as V(0-1).
+        type: str
+      memory_manager_policy:
+        description: Policy of the memory manager.
+        type: str
+        choices: [None, Static]
+      reserved_memory:
+        description: Memory that no pod gets, as in kubelet's configuration.
+        type: list
+        elements: dict
+      topology_manager_policy:
+        description: Policy of the topology manager.
+        type: str
+        choices: [none, best-effort, restricted, single-numa-node]
+      topology_manager_scope:
+        description: What it places together.
+        type: str
+        choices: [container, pod]
+      topology_manager_policy_options:
+        description: Its options.
+        type: dict
+  runtime_cdi:
+    description: Whether the container runtime takes devices by CDI.
+    type: bool
+  runtime_nri:
+    description: Whether the container runtime offers NRI.
+    type: bool
+"""
+
+    PCI_OF_NODE = r"""
+options:
+  gpudirect:
+    description: How NICs reach the memory of NVIDIA's GPUs. V(dma_buf) is looked for, V(peermem) is loaded.
+    type: str
+    choices: [dma_buf, peermem]
+  acs:
+    description:
+      - V(gpudirect) lets GPUs and NICs below one switch reach each other directly, port by port, as their board
+        needs it.
+    type: str
+    choices: [gpudirect]
+"""
+
+    RDMA = r"""
+options:
+  rdma_netns_mode:
+    description:
+      - Whether an RDMA device belongs to one network namespace. The kernel changes it only while there is none
+        but the node's; else it waits for a reboot.
+    type: str
+    choices: [shared, exclusive]
+"""
+
+    # with types, as ansible-test takes all other names of the class for literal YAML
+    NICS: str = _nested(
+        "nics", "nics[].", [fabric.ModuleDocFragment.SELECT, SRIOV, TUNING, PCI_OF_NICS, ROCE, FIRMWARE], own=RULE
+    )
+
+    NODE: str = _nested("node", "node.", [KERNEL_ARGS, KERNEL_MODULES, SYSTEM, PCI_OF_NODE, RDMA])
