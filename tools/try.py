@@ -52,7 +52,7 @@ def main() -> int:
     say(f"    the report:         {WORK / 'report' / 'index.html'}")
     say(f"    Kubernetes objects: {WORK / 'kubernetes' / 'manifests'}")
     say(f"    workloads:          {WORK / 'kubernetes' / 'workloads'}")
-    say("    where each claim can run stands above, under 'Show where the claims can run'")
+    say("    see 'Show which nodes can satisfy the claims' above")
     return 0
 
 

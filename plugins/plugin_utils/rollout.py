@@ -151,7 +151,7 @@ def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> 
         told = [node, *lost] if node.name in alive and not found else [node]
         if node.name in alive:
             lines = "\n".join(problem_lines(told))
-            found[node.name] = f"Nothing was changed anywhere, as this is in the way:\n{lines}{way_out}"
+            found[node.name] = f"No node was changed, because of these blockers:\n{lines}{way_out}"
     return found
 
 

@@ -211,12 +211,12 @@ def test_what_is_applied_is_told(site: Site) -> None:
     }
     assert "would be applied: DeviceClass told" in site.play("claims", given, "--check")
     assert "applied: DeviceClass told" in site.play("claims", given)
-    assert "nothing: the cluster has all of it already" in site.play("claims", given)
+    assert "nothing applied: the cluster is up to date" in site.play("claims", given)
     given["dra_claims_classes"] = [{"name": "other", "kind": "nic"}]
     output = site.play("claims", given)
     assert "applied: DeviceClass other" in output and "removed: DeviceClass told" in output
     given["dra_claims_apply"] = False
-    assert "nothing, as dra_claims_apply is false" in site.play("claims", given)
+    assert "nothing applied: dra_claims_apply is false" in site.play("claims", given)
 
 
 def test_near_and_far_are_planned_allocated_and_told(site: Site) -> None:

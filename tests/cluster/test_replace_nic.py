@@ -229,7 +229,7 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
     output = site.before()
     device = f"pci-{CARD.replace(':', '-').replace('.', '-')}"
     assert f"{DRIVER} publishes {device} ({CARD}): claim default/storage has it, for pod {pod}" in output
-    assert "takes no pods until its new card is found good" in output
+    assert "is cordoned until its new card is checked" in output
     assert site.state() == (True, True) and site.record()["state"] == "out"
     assert site.pod("") != pod  # it was evicted, and the next one waits
 
@@ -244,7 +244,7 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
     facts = machine.become({CARD: NEW, "0000:59:00.1": NEW})
     machine.setting("4096")  # as after a boot
     output = site.after("-e", "replace_nic_timeout=5", rc=2)
-    assert "The new card is not published as the old one was" in output and "a0:88:c2" in output
+    assert "The new card is not published like the old one" in output and "a0:88:c2" in output
     assert "is still there" in output and "stays without pods" in output
     assert machine.setting() == WANTED and site.state() == (True, True) and site.record() == record
 
@@ -256,7 +256,7 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
         assert site.state() == (True, True)
         site.publish(facts, 2)
         output = process.communicate()[0]
-    assert process.returncode == 0 and "gpu-01 takes pods again" in output, output
+    assert process.returncode == 0 and "gpu-01 is uncordoned and takes pods again" in output, output
     assert site.state() == (False, False) and site.record()["state"] == "done"
     site.pod(NAME)  # the one that waited, with the new card
     claim = site.plane.expect("GET", f"{RESOURCE}/namespaces/default/resourceclaims/storage")
@@ -273,7 +273,7 @@ def test_the_cordon_of_a_person_stays(site: Site, machine: Machine) -> None:
     output = site.after("-e", "fabric_node_name=elsewhere", rc=2)
     assert "There is no Node elsewhere" in output and site.record() == record
     output = site.after()
-    assert "gpu-01 stays cordoned, as it was before" in output and "takes pods again" not in output
+    assert "gpu-01 stays cordoned, as before" in output and "takes pods again" not in output
     assert site.state() == (True, False) and site.record()["state"] == "done"
 
 
@@ -288,6 +288,6 @@ def test_a_card_that_somebody_keeps_stays_in_and_the_node_is_given_back(site: Si
     machine.run("sh", "-c", f"mkdir -p {RECORDS} && echo '{content}' > {RECORDS}/7d0c.json")
     output = site.before("-e", "replace_nic_timeout=5", rc=2)
     machine.run("rm", f"{RECORDS}/7d0c.json")
-    assert "Leave the card in: the node's pods have left, and it is still in use" in output
+    assert "Do not remove the card: the node's pods have left, but the card is still in use" in output
     assert f"{CARD}: a pod has it by the resource claim with UID 7d0c" in output
     assert site.state() == (False, False) and not (site.folder / "report").exists()

@@ -88,13 +88,13 @@ def _as_before(site: Site) -> None:
 
 def told(output: str) -> list[str]:
     """The last word on where the rollout stands."""
-    shown = output[output.rindex("TASK [Tell where the rollout stands]") :]
+    shown = output[output.rindex("TASK [Check the state of the rollout]") :]
     return [line.strip(" -'") for line in shown.splitlines()]
 
 
 def test_nobody_says_yes(site: Site) -> None:
     status, output = site.play(site_confirm=True)
-    assert status == 2 and "Nothing was changed. Answer 'yes'" in output
+    assert status == 2 and "No node was changed. Type 'yes'" in output
     assert "batch 1: 1 node, the canary" in output and "batch 2: 1 node" in output
     assert site.vfs() == [NONE, NONE]
 

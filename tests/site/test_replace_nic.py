@@ -139,7 +139,7 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     assert f"enp89s0f0np0: MAC address {mac} -> {new_mac}" in output
     assert f"mlx5_4: GUID {guid} -> {new_guid}" in output
     assert "planned only, as they are recorded: 1 node" in output  # what the rules want of it
-    assert "give gpu-01 back to the scheduler yourself" in output
+    assert "uncordon gpu-01 yourself" in output
     now = site.serials(site.stored())
     assert now.pop(STORAGE) == now.pop("0000:59:00.1") == "MT2646X00001"
     assert {**now, STORAGE: old, "0000:59:00.1": old} == site.serials(first)
@@ -169,8 +169,8 @@ def test_what_is_no_card_is_refused_with_the_cards_there_are(site):
     assert "no NIC has address 0000:ff:00.0" in output and RAIL in output
     output = site.before("-e", f"replace_nic_address={RAIL}", rc=2)
     assert f"no NIC has slot {SLOT} and address {RAIL}" in output
-    assert "Say which card" in site.play(rc=2)
-    assert "choose it with --limit NODE" in site.before("all", rc=2)
+    assert "Name the card" in site.play(rc=2)
+    assert "select one with --limit NODE" in site.before("all", rc=2)
     assert "must be 'before' (the swap) or 'after'" in site.before("-e", "replace_nic_phase=during", rc=2)
     site.variables["topology_subset"] = ["functions", "devices"]
     assert "lack affinity, findings, groups" in site.before(rc=2)
@@ -197,7 +197,7 @@ def test_vfs_and_who_has_them_are_told(tmp_path):
     output = site.before(slot="address=0000:16:00.5")  # one of its VFs
     assert "its VFs: 0000:16:00.2, 0000:16:00.3," in output
     assert "in use: 0000:16:00.3: a pod has it by the resource claim with UID 7d0c" in output
-    assert "Before it is pulled, end what has it: 0000:16:00.3: a pod has it" in output
+    assert "Before you remove the card, end what uses it: 0000:16:00.3: a pod has it" in output
     assert site.record()["card"]["slots"] == ["2"]
 
 

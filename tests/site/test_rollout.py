@@ -107,7 +107,7 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
         "silent": tree,
     }
     output = play(tmp_path, hosts, rc=2)
-    problems = output[output.index("as this is in the way:") :]
+    problems = output[output.index("because of these blockers:") :]
     assert "other: rails: chooses 0 NICs of this node, not 8" in problems
     assert "two: rails: the profile 'none' is not known" in problems
     assert re.search("gone: .*reached over (ssh|SSH)", problems)
@@ -123,7 +123,7 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
 
 def test_a_site_that_asks_for_nothing_is_left_alone(machines, tmp_path):
     output = play(tmp_path, {"one": {"topology_root": str(machines / "cpu-rdma")}})
-    assert "changed=0" in output and "Show where it stands" not in output
+    assert "changed=0" in output and "Show the state of the rollout" not in output
     assert "skipping: no hosts matched" in output
 
 
@@ -220,11 +220,11 @@ def test_the_plan_has_the_batches_of_whichever_host_has_them(machines, tmp_path)
     assert play(tmp_path, hosts, "--check").count("PLAY [Roll out]") == 1
 
 
-@pytest.mark.parametrize(("tag", "verb"), [("fabric", "Configure it"), ("driver", "Install its driver")])
+@pytest.mark.parametrize(("tag", "verb"), [("fabric", "Configure the node"), ("driver", "Install the driver")])
 def test_a_tag_does_what_it_names_alone(tmp_path, tag, verb):
     output = play(tmp_path, {"a": {}}, "--tags", tag, "--list-tasks")
-    assert re.findall("Configure it|Install its driver", output) == [verb]
-    assert output.count("Note that it") == 3
+    assert re.findall("Configure the node|Install the driver", output) == [verb]
+    assert len(re.findall("Record that the (?:change|node was)", output)) == 3
 
 
 def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
@@ -323,7 +323,7 @@ def test_drift_is_told_by_the_exit_status(machines, tmp_path):
 
     hosts = {"other": drifted, "<b>untold": untold, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
     output = play(tmp_path, hosts, playbook="drift", rc=2)
-    assert "It could not be told whether all is as wanted" in output and "THE_SITE_HAS_DRIFTED" not in output
+    assert "Could not check" in output and "THE_SITE_HAS_DRIFTED" not in output
     states = {name: node["state"] for name, node in told()["nodes"].items()}
     assert states == {"other": "drifted", "<b>untold": "unknown", "gone": "unknown"}
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
@@ -342,8 +342,8 @@ def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machi
 
     driver = {"dra_driver_kubeconfig": str(tmp_path / "nowhere"), "dra_driver_wheel": str(tmp_path / "no.whl")}
     output = play(tmp_path, {name: driver for name in "abc"}, rc=2)
-    problems = output[output.index("as this is in the way:") :]
-    assert set(re.findall(r"(\w): a task for all nodes failed on another one", problems)) == {"b", "c"}
+    problems = output[output.index("because of these blockers:") :]
+    assert set(re.findall(r"(\w): a task for all nodes failed on another node", problems)) == {"b", "c"}
     assert re.search(r"\ba: .*no\.whl", problems)
     assert "lost" not in problems and "no reason was given" not in problems
 
