@@ -7,16 +7,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: quiet
 type: stdout
-short_description: Show what changes and fails, and what tasks have to say
+short_description: Show changes, failures and messages only
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Like Ansible's own output, without a line for each host that a task finds as it should be or leaves out. Warnings,
-    changes, diffs and failures are shown as there.
-  - What C(ansible.builtin.debug) says stands in plain lines below the name of its task.
-  - At the end, hosts on which nothing changed and nothing failed are only counted.
-  - With C(-v) the output is Ansible's own.
+  - Like Ansible's own output, but without a line for each host that is unchanged or skipped. Warnings, changes, diffs
+    and failures are shown as usual.
+  - Messages of C(ansible.builtin.debug) are shown as plain lines below the name of their task.
+  - The recap only counts hosts without changes and failures.
+  - With C(-v) the output is Ansible's default.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback

@@ -11,22 +11,22 @@ class ModuleDocFragment:
 options:
   allow_management:
     description:
-      - Whether NICs that carry the node's own traffic may be changed. They are those of default routes, of SSH sessions
-        and of storage that the node uses, and what these stand on.
+      - Whether NICs that carry the node's own traffic may be changed. These are the NICs of default routes, of SSH
+        sessions and of storage, and the devices below them.
       - Without it, a change of such a NIC is refused before anything is changed.
     type: bool
     default: false
   rollback_after:
     description:
-      - Where a NIC that the node is reached by is changed, systemd takes all changes of the run back after so many
-        seconds, unless they are confirmed with O(lanewise.dra.fabric#module:confirm).
-      - V(0) goes without a way back.
+      - If the run changes a NIC that the node is reached by, systemd rolls all its changes back after so many seconds,
+        unless they are confirmed with O(lanewise.dra.fabric#module:confirm).
+      - V(0) disables the rollback.
     type: int
     default: 60
 attributes:
   check_mode:
     support: full
-    description: Predicts what a run would do. Where VFs do not exist yet, what they are set to is told as planned.
+    description: Predicts what a run would do. Settings of VFs that do not exist yet are reported as planned.
   diff_mode:
     support: full
   idempotent:
@@ -36,20 +36,20 @@ attributes:
     support: full
     platforms: linux
 notes:
-  - Needs root (C(become)) and, for settings that the kernel takes by netlink, pyroute2 (C(python3-pyroute2) of Debian
-    and Ubuntu) for the Python that Ansible uses on the node.
-  - All that is wanted is compared with the node first. What cannot be done is told at once, and then nothing is
-    changed. A step that fails takes back what the run had done before it.
-  - Two runs on one node exclude each other.
+  - Needs root (C(become)) and, for settings that use netlink, pyroute2 (C(python3-pyroute2) of Debian and Ubuntu) for
+    the Python that Ansible uses on the node.
+  - All settings are compared with the node first. If some cannot be applied, all of them are listed together and
+    nothing is changed. If a step fails, the steps before it are undone.
+  - Only one run at a time can change a node.
 """
 
     SELECT = r"""
 options:
   select:
     description:
-      - Which NICs, by what they are. All that is given must hold, and of several values of one field any does. Texts
-        are shell patterns.
-      - PFs are chosen where neither O(select.type) nor O(select.address) says otherwise.
+      - Selects NICs by properties. A NIC must match all fields, and for each field one of its values. Texts are shell
+        patterns.
+      - Without O(select.type) and O(select.address), only PFs match.
     type: dict
     required: true
     suboptions:
@@ -100,10 +100,10 @@ options:
         type: list
         elements: int
       min_speed_mbps:
-        description: The least link speed, in Mbit/s.
+        description: The minimum link speed, in Mbit/s.
         type: int
       near_gpu:
-        description: A GPU is at least as near as that. A distance that the machine does not tell is never near.
+        description: A GPU is at least this near. An unknown distance never matches.
         type: str
         choices: [PIX, PXB, PHB, NODE]
 """

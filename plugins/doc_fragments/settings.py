@@ -25,22 +25,21 @@ class ModuleDocFragment:
     RULE = r"""
 options:
   name:
-    description: What messages call the rule.
+    description: The name of the rule in messages.
     type: str
   count:
-    description: How many NICs the rule must choose, no more and no fewer. A NIC that is missing is an error.
+    description: The exact number of NICs that the rule must match. A missing NIC is an error.
     type: int
   at_least:
-    description: The fewest that it must choose.
+    description: The minimum number of NICs that the rule must match.
     type: int
   profile:
     description: A profile of O(profiles), whose settings come before the rule's own.
     type: str
   unset:
     description:
-      - Settings that the rule takes away from what its profile or an earlier rule says, such as V(mtu) or
-        V(ethtool.pause).
-      - A setting that is V(null) is the same, and the usual way to write it.
+      - Settings of its profile or of an earlier rule that the rule removes, such as V(mtu) or V(ethtool.pause).
+      - Setting them to V(null) has the same effect, and is the usual way.
     type: list
     elements: str
 """
@@ -48,20 +47,20 @@ options:
     SRIOV = r"""
 options:
   num_vfs:
-    description: Number of VFs of a PF. VFs that someone uses are never taken away.
+    description: Number of VFs of a PF. VFs in use are never removed.
     type: int
   vfs_autoprobe:
     description: Whether the kernel binds a driver to each VF that appears.
     type: bool
   externally_managed:
-    description: Whether others make the VFs. Then they are counted, and too few are an error.
+    description: Whether another program manages the VFs. Then they are only counted, and too few are an error.
     type: bool
   eswitch_mode:
     description: Mode of the switch between the PF and its VFs.
     type: str
     choices: [legacy, switchdev]
   vf:
-    description: What each VF of the PF is set to.
+    description: Settings of all VFs of the PF.
     type: dict
     suboptions: &vf
       driver:
@@ -77,7 +76,7 @@ options:
         description: The port GUID of a single InfiniBand VF.
         type: str
       vlan:
-        description: VLAN that the card adds and removes. V(0) for none.
+        description: VLAN that the card adds and removes. V(0) for no VLAN.
         type: int
       qos:
         description: Priority in the VLAN tag.
@@ -90,20 +89,20 @@ options:
         description: Whether the VF may change its address and listen to all traffic.
         type: bool
       spoof_check:
-        description: Whether the card drops what the VF sends with a false address.
+        description: Whether the card drops packets of the VF with a false source address.
         type: bool
       link_state:
-        description: Link that the VF sees.
+        description: Link state that the VF sees.
         type: str
         choices: [auto, enable, disable]
       min_rate:
-        description: Guaranteed rate in Mbit/s. V(0) for none.
+        description: Guaranteed rate in Mbit/s. V(0) for no guarantee.
         type: int
       max_rate:
-        description: Highest rate in Mbit/s. V(0) for none.
+        description: Highest rate in Mbit/s. V(0) for no limit.
         type: int
   vfs:
-    description: What single VFs are set to; it replaces what O(vf) says.
+    description: Settings of single VFs, which override O(vf).
     type: list
     elements: dict
     suboptions:
@@ -119,11 +118,11 @@ options:
   mtu:
     description:
       - MTU of the interface.
-      - Where systemd-networkd, a C(.link) file, NetworkManager or netplan sets another one, it is set in their own
-        way; where that cannot be done the module fails with the file, and what to write there.
+      - If systemd-networkd, a C(.link) file, NetworkManager or netplan sets another MTU, it is changed there, too. If
+        that is not possible, the module fails and names the file and what to write there.
     type: int
   ethtool:
-    description: What the driver's queues and the link are set to.
+    description: Settings of the driver's queues and the link.
     type: dict
     suboptions:
       channels:
@@ -163,7 +162,7 @@ options:
         description: Those of C(net.ipv6.conf), by name.
         type: dict
   rail_routes:
-    description: A routing table of its own, so that what the NIC's address sends leaves by this NIC.
+    description: A separate routing table, so that packets from the NIC's addresses leave by this NIC.
     type: dict
     suboptions:
       table:
@@ -171,10 +170,10 @@ options:
         type: int
         required: true
       priority:
-        description: Priority of the rules that lead to it. V(1000) if it is not given.
+        description: Priority of the rules for the table. V(1000) by default.
         type: int
       gateway:
-        description: Gateways of the rail, one a family.
+        description: Gateways of the rail, one per address family.
         type: list
         elements: str
 """
@@ -182,7 +181,7 @@ options:
     PCI_OF_NICS = r"""
 options:
   max_read_request_bytes:
-    description: The largest read that the NIC sends over PCIe.
+    description: The largest read request that the NIC sends over PCIe.
     type: int
     choices: [128, 256, 512, 1024, 2048, 4096]
   relaxed_ordering:
@@ -193,11 +192,11 @@ options:
     ROCE = r"""
 options:
   roce:
-    description: What connections over RDMA have.
+    description: Settings of RDMA connections.
     type: dict
     suboptions:
       mode:
-        description: Version of RoCE that the RDMA connection manager takes.
+        description: Version of RoCE that the RDMA connection manager uses.
         type: str
         choices: [v1, v2]
       tos:
@@ -215,10 +214,10 @@ options:
         type: str
         choices: [dscp, pcp]
       dscp_priorities:
-        description: Priorities by DSCP, where they are not the DSCP's upper three bits.
+        description: Priorities by DSCP, if they differ from the DSCP's upper three bits.
         type: dict
       pfc:
-        description: Priorities that are paused by themselves.
+        description: Priorities with priority flow control.
         type: list
         elements: int
       ets:
@@ -242,16 +241,16 @@ options:
 options:
   kernel_args:
     description:
-      - Kernel arguments that the next boot shall have, in their order. They replace others of the same name, but
-        for those of which each counts. What leaves the list leaves the boot loader's configuration.
+      - Kernel arguments of the next boot, in this order. They replace others of the same name, except arguments that
+        may be repeated. Arguments removed from the list are removed from the boot loader's configuration.
     type: list
     elements: str
   kernel_args_absent:
-    description: Kernel arguments that the next boot shall not have; without a value, whatever their value.
+    description: Kernel arguments that the next boot must not have; without a value, any value matches.
     type: list
     elements: str
   iommu:
-    description: What the IOMMU does with the accesses of devices, in the arguments of the node's processor.
+    description: The IOMMU mode, set by the kernel arguments for the node's processor.
     type: str
     choices: [passthrough, translate, "off"]
 """
@@ -270,7 +269,7 @@ options:
     SYSTEM = r"""
 options:
   sysctl:
-    description: Sysctls of the node, now and at each boot. Those of an interface stand with its NIC.
+    description: Sysctls of the node, now and at each boot. Set those of an interface with its NIC.
     type: dict
   hugepages:
     description: Huge pages of the NUMA nodes.
@@ -282,11 +281,11 @@ options:
         type: str
         required: true
       count:
-        description: How many each NUMA node shall have.
+        description: Number of pages of each NUMA node.
         type: int
         required: true
       numa_nodes:
-        description: The NUMA nodes. By default all that have processors.
+        description: The NUMA nodes. By default those with processors.
         type: list
         elements: int
   memlock_unlimited:
@@ -328,14 +327,14 @@ options:
         type: str
         choices: [none, best-effort, restricted, single-numa-node]
       topology_manager_scope:
-        description: What it places together.
+        description: The scope of its placement.
         type: str
         choices: [container, pod]
       topology_manager_policy_options:
         description: Its options.
         type: dict
   runtime_cdi:
-    description: Whether the container runtime takes devices by CDI.
+    description: Whether the container runtime supports CDI.
     type: bool
   runtime_nri:
     description: Whether the container runtime offers NRI.
@@ -345,13 +344,14 @@ options:
     PCI_OF_NODE = r"""
 options:
   gpudirect:
-    description: How NICs reach the memory of NVIDIA's GPUs. V(dma_buf) is looked for, V(peermem) is loaded.
+    description: How NICs access the memory of NVIDIA's GPUs. V(dma_buf) checks the requirements, V(peermem) loads the
+      module.
     type: str
     choices: [dma_buf, peermem]
   acs:
     description:
-      - V(gpudirect) lets GPUs and NICs below one switch reach each other directly, port by port, as their board
-        needs it.
+      - V(gpudirect) lets GPUs and NICs below one switch reach each other directly, on the ports where their board needs
+        it.
     type: str
     choices: [gpudirect]
 """
@@ -360,8 +360,8 @@ options:
 options:
   rdma_netns_mode:
     description:
-      - Whether an RDMA device belongs to one network namespace. The kernel changes it only while there is none
-        but the node's; else it waits for a reboot.
+      - Whether an RDMA device belongs to one network namespace. The kernel can only change this while no other network
+        namespace exists; otherwise a reboot is needed.
     type: str
     choices: [shared, exclusive]
 """

@@ -12,16 +12,16 @@ import typing as t
 
 DOCUMENTATION = r"""
 name: redact
-short_description: Take secrets and addresses out of a text
+short_description: Remove secrets and addresses from a text
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Replaces private keys, tokens, passwords and the credentials of kubeconfigs and URLs by V(REDACTED).
-  - JSON is gone through as a structure and stays JSON. Every text beneath the name of a secret goes. Other texts are
-    searched for patterns.
-  - Replaces MAC addresses, also in names of interfaces, GUIDs, IP addresses, serial numbers and UUIDs of cards by names
-    that are the same for the same value and O(salt), so that it can still be told which are one. Addresses of the
+  - Replaces private keys, tokens, passwords and the credentials of kubeconfigs and URLs with V(REDACTED).
+  - "JSON is filtered by structure and stays JSON: every text below the name of a secret is removed. Other texts are
+    filtered by patterns."
+  - Replaces MAC addresses, also in names of interfaces, GUIDs, IP addresses, serial numbers and UUIDs of cards with
+    names. The same value and O(salt) always give the same name, so values can still be correlated. Addresses of the
     loopback and the like stay.
   - PCI addresses, names of hosts and models stay.
 positional: _input
@@ -31,17 +31,17 @@ options:
     type: str
     required: true
   salt:
-    description: Something secret that nobody keeps, so that nobody can try which value a name stands for.
+    description: A random secret that is not stored, so that names cannot be traced back to values.
     type: str
     required: true
 seealso:
   - plugin: lanewise.dra.dra_driver
     plugin_type: role
-    description: What the bundle of C(lanewise.dra.support_bundle) tells of.
+    description: The role whose data C(lanewise.dra.support_bundle) collects.
 """
 
 EXAMPLES = r"""
-- name: Keep a log without secrets
+- name: Write a log without secrets
   ansible.builtin.copy:
     content: "{{ log.stdout | lanewise.dra.redact(salt=lookup('ansible.builtin.password', '/dev/null')) }}"
     dest: log.txt
@@ -50,7 +50,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The text without them.
+  description: The redacted text.
   type: str
 """
 

@@ -10,24 +10,24 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import 
 
 DOCUMENTATION = r"""
 name: rollout_owner
-short_description: Tell which run keeps a node's pods off
+short_description: Tell which run has cordoned a node
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Reads the annotation C(fabric.lanewise.dev/cordoned) of a Node, by which the role P(lanewise.dra.fabric#role) notes
-    which run has taken its pods away, and tells whether that run goes on.
+  - Reads the annotation C(fabric.lanewise.dev/cordoned) of a Node, in which the role P(lanewise.dra.fabric#role)
+    records which run has drained it, and tells whether that run still continues.
 positional: _input
 options:
   _input:
-    description: The annotation; none where the Node has none.
+    description: The annotation; empty if the Node does not have it.
     type: str
 seealso:
   - module: lanewise.dra.rollout
 """
 
 EXAMPLES = r"""
-- name: Say who keeps the node's pods off
+- name: Show who has cordoned the node
   ansible.builtin.debug:
     msg: "{{ (node.metadata.annotations['fabric.lanewise.dev/cordoned'] | lanewise.dra.rollout_owner).name }}"
 """
@@ -35,8 +35,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - C(state) is one of V(nobody), V(ours) (this run), V(ended) (a run that has ended or was cut off), V(runs) (one
-      that goes on beside this one) and V(unknown) (one of another controller, which this one cannot see).
+    - C(state) is one of V(nobody), V(ours) (this run), V(ended) (a run that has ended or was interrupted), V(runs)
+      (another run that continues) and V(unknown) (a run of another controller, which this one cannot see).
     - C(name) names that run, C(text) is the annotation that this run writes.
   type: dict
 """

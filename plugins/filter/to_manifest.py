@@ -12,14 +12,14 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.go_scalars i
 
 DOCUMENTATION = r"""
 name: to_manifest
-short_description: Write a value as YAML that Kubernetes reads as it is meant
+short_description: Write a value as YAML that Kubernetes tools read correctly
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Writes an object, or a single text or number for a place in a template, as YAML.
-  - Quotes text that C(kubectl), Flux and Argo CD would read as something else, such as V(08), V(7e2), V(0o17) or
-    V(y). The filter P(ansible.builtin.to_nice_yaml#filter) does not, as Ansible itself reads these as text.
+  - Writes an object, or a single text or number in a template, as YAML.
+  - Quotes text that C(kubectl), Flux and Argo CD would read as something else, such as V(08), V(7e2), V(0o17) or V(y).
+    The filter P(ansible.builtin.to_nice_yaml#filter) does not, because Ansible itself reads these as text.
 positional: _input
 options:
   _input:
@@ -31,7 +31,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Show an object as it would stand in a file
+- name: Show an object as in a file
   ansible.builtin.debug:
     msg: "{{ {'metadata': {'labels': {'rack': '08'}}} | lanewise.dra.to_manifest }}"
 """

@@ -11,13 +11,13 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Makes a host of each node of a Kubernetes cluster, with the devices that its DRA drivers publish, who has them, and
-    what is wrong with them.
-  - Each of C(dra_devices) has its claims, as C(NAMESPACE/NAME), in C(claims), since several may share a device that
-    allows it. C(claim) is the first of them, or null.
-  - The file that configures it must end in C(slices.yml) or C(slices.yaml).
-  - Reads Nodes, ResourceSlices and ResourceClaims, and nothing else. It needs the right to list them.
-  - A cache keeps what is told of the nodes, for each kubeconfig and context on its own.
+  - Creates a host for each node of a Kubernetes cluster, with the devices that its DRA drivers publish, the claims that
+    have them, and their problems.
+  - Each of C(dra_devices) has its claims, as C(NAMESPACE/NAME), in C(claims), because some devices can be shared.
+    C(claim) is the first of them, or null.
+  - The name of its configuration file must end in C(slices.yml) or C(slices.yaml).
+  - Reads only Nodes, ResourceSlices and ResourceClaims, and needs the right to list them.
+  - The cache has separate entries for each kubeconfig and context.
 requirements:
   - the Python package C(kubernetes) on the controller
 extends_documentation_fragment:
@@ -39,13 +39,13 @@ options:
     type: str
   drivers:
     description:
-      - The drivers of which something is told. All by default.
-      - Nodes where none of these publishes anything are nodes without devices, see O(all_nodes).
+      - The drivers to include. All by default.
+      - Nodes on which none of these drivers publishes a device count as nodes without devices, see O(all_nodes).
     type: list
     elements: str
     default: []
   all_nodes:
-    description: Whether nodes that publish no device are hosts too.
+    description: Whether to include nodes that publish no device.
     type: bool
     default: false
 """

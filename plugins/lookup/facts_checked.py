@@ -6,23 +6,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: facts_checked
-short_description: Refuse facts that took the place of the site's variables
+short_description: Refuse facts that override the site's variables
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Any module may answer with facts, and with C(inject_facts_as_vars), Ansible's default, these become variables that
-    go before those of the inventory and the defaults of roles. So a node could choose the kubeconfig or the name that
-    the controller uses.
+  - Any module's result may contain facts. With C(inject_facts_as_vars), Ansible's default, these become variables that
+    override the inventory and the defaults of roles. So a node could choose the kubeconfig or the name that the
+    controller uses.
   - As a condition of a task or block, this fails for a host with such facts. The roles of this collection have it on
     every task that uses a variable of the host on the controller.
   - Variables with the prefix C(ansible_) and what Ansible's own modules return (C(packages), C(services), C(facter_*))
-    may come from facts, all others may not. Where C(inject_facts_as_vars) is off, no fact becomes a variable.
+    may come from facts, all others may not. If C(inject_facts_as_vars) is off, no fact becomes a variable.
 options:
   _terms:
     description: Takes no terms.
   hosts:
-    description: The hosts whose facts are looked at, where variables of several are used. By default the task's host.
+    description: The hosts whose facts are checked, if variables of several hosts are used. By default the task's host.
     type: list
     elements: str
 """
@@ -39,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _raw:
-  description: Always V(true). The lookup fails where a fact took the place of a variable of the site.
+  description: Always V(true). The lookup fails if a fact overrides a variable of the site.
   type: list
   elements: bool
 """

@@ -11,8 +11,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - As a condition of a task that includes tasks of another collection, this fails where the controller does not have
-    it, with the command that installs it. Ansible itself takes its modules for misspelt ones.
+  - As a condition of a task that includes tasks of another collection, this fails if the controller does not have that
+    collection, with the command to install it. Ansible itself would report its modules as misspelt.
 options:
   _terms:
     description: The collections, such as V(kubernetes.core).
@@ -22,14 +22,14 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Ask the cluster
+- name: Read the cluster
   ansible.builtin.include_tasks: cluster.yml
   when: lookup('lanewise.dra.needs', 'kubernetes.core')
 """
 
 RETURN = r"""
 _raw:
-  description: Always V(true). The lookup fails where a collection is missing.
+  description: Always V(true). The lookup fails if a collection is missing.
   type: list
   elements: bool
 """

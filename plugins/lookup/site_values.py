@@ -6,15 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: site_values
-short_description: Read a variable of several hosts as the site has set it
+short_description: Read a site variable of several hosts
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Gives the values of a variable that decides about all hosts, such as the size of a batch, of those hosts that have
+  - Returns the values of a variable that applies to all hosts, such as the size of a batch, from the hosts that have
     it.
-  - Hosts that answered with facts in the place of the site's variables are left out, see
-    P(lanewise.dra.facts_checked#lookup).
+  - Hosts whose facts override the site's variables are left out, see P(lanewise.dra.facts_checked#lookup).
 options:
   _terms:
     description: The name of the variable.
@@ -22,7 +21,7 @@ options:
     elements: str
     required: true
   hosts:
-    description: The hosts, in the order in which their values are wanted.
+    description: The hosts, in the order of the returned values.
     type: list
     elements: str
     required: true
@@ -37,7 +36,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _raw:
-  description: The values; hosts without the variable have none.
+  description: The values of the hosts that have the variable.
   type: list
 """
 

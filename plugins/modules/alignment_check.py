@@ -13,20 +13,19 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Compares what each allocated ResourceClaim was promised (the constraints of its spec, the alternative that was
-    taken, its selectors) with what the DRA drivers publish now and, with O(topologies) or O(report), with what the
-    kernel of the node says of the same PCI functions.
-  - A promise is kept, broken, or unknown. It is unknown where a device is gone from its pool or only in a stale slice,
-    where an attribute is missing or says nothing, where slices and kernel disagree, where a selector cannot be
-    evaluated or the DeviceClass is gone, and where the pod is gone or on another node. Nothing that is unknown counts
-    as kept.
-  - Tells how near each GPU is to each NIC of its claim, promised or not, and what each pair is predicted to carry.
-  - Takes Kubernetes' objects as data, and needs no Kubernetes client. Never changes anything.
+  - Compares the promises of each allocated ResourceClaim (the constraints of its spec, the chosen alternative, its
+    selectors) with what the DRA drivers publish now and, with O(topologies) or O(report), with what the node's kernel
+    reports for the same PCI functions.
+  - A promise is kept, broken, or unknown. It is unknown if a device is gone from its pool or only in a stale slice, if
+    an attribute is missing or empty, if slices and kernel disagree, if a selector cannot be evaluated or the
+    DeviceClass is gone, or if the pod is gone or on another node. An unknown promise never counts as kept.
+  - Returns how near each GPU is to each NIC of its claim, promised or not, and the predicted rate of each pair.
+  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
 requirements:
-  - cel-expr-python >= 0.1.3, to check selectors; without it they are unknown, which RV(notes) tells too
+  - cel-expr-python >= 0.1.3, to check selectors; without it they are unknown, which RV(notes) says too
 notes:
-  - Runs where its data is, most often with C(delegate_to=localhost). The role P(lanewise.dra.alignment#role) fetches
-    it.
+  - Run it where the data is, usually with C(delegate_to=localhost). The role P(lanewise.dra.alignment#role) fetches the
+    data.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -34,8 +33,8 @@ extends_documentation_fragment:
 options:
   claims:
     description:
-      - All ResourceClaims of the cluster, as M(kubernetes.core.k8s_info) returns them. Those that O(namespaces) and
-        O(labels) leave out are not reported, but tell which devices are free.
+      - All ResourceClaims of the cluster, as M(kubernetes.core.k8s_info) returns them. Claims outside O(namespaces) and
+        O(labels) are not reported, but are needed to find free devices.
     type: list
     elements: dict
     required: true
@@ -46,12 +45,11 @@ options:
     required: true
   classes:
     description:
-      - The DeviceClasses, whose selectors hold for the devices too. Without them nothing is told of what classes ask
-        for.
+      - The DeviceClasses, whose selectors apply to the devices too. Without them, selectors of classes are not checked.
     type: list
     elements: dict
   pods:
-    description: The pods. Without them nothing is told of a claim's consumers.
+    description: The pods. Without them, a claim's consumers are not checked.
     type: list
     elements: dict
   namespaces:
@@ -69,18 +67,17 @@ options:
     default: {}
   report:
     description:
-      - Folder of a site report, as M(lanewise.dra.site_report) writes it. It has the facts of nodes that O(topologies)
-        lacks.
+      - Folder of a site report, as M(lanewise.dra.site_report) writes it. Used for nodes that are not in O(topologies).
     type: path
   node_names:
-    description: The names of nodes whose hosts have another name in the inventory, by host. For O(topologies) as well.
+    description: The Kubernetes names of nodes that have another name in the inventory, by host. Also for O(topologies).
     type: dict
     default: {}
   cgroups:
     description:
-      - What C(grep -rH . --include=cpuset.cpus.effective /sys/fs/cgroup) printed on each node, by host. With it, the
-        CPUs of each container are compared with where its devices are.
-      - Of what a node says, only its own pods' containers count.
+      - The output of C(grep -rH . --include=cpuset.cpus.effective /sys/fs/cgroup) on each node, by host. With it, the
+        CPUs of each container are compared with the NUMA nodes of its devices.
+      - Only containers of the node's own pods are used.
     type: dict
     default: {}
   kubernetes_version:
@@ -88,7 +85,7 @@ options:
     type: str
     default: "1.37"
   compare:
-    description: GPUs for which to name the nearest and the farthest free NIC, with claims for both to measure by.
+    description: GPUs for which to return the nearest and the farthest free NIC, with claims for measuring both.
     type: list
     elements: dict
     default: []
@@ -110,7 +107,7 @@ options:
     type: dict
     default: {}
   measurements:
-    description: Outputs of measuring programs, to stand beside the predictions.
+    description: Outputs of measuring programs, reported beside the predictions.
     type: list
     elements: dict
     default: []
@@ -128,19 +125,19 @@ options:
         required: true
         choices: [iperf3, ib_write_bw, ib_write_lat, all_gather_perf]
       output:
-        description: What it printed; of iperf3 with C(--json).
+        description: Its output; for iperf3 with C(--json).
         type: str
         required: true
       rc:
-        description: What it ended with. Nothing that a failed run printed counts as a measurement.
+        description: Its exit status. The output of a failed run does not count as a measurement.
         type: int
         default: 0
   seconds:
-    description: How long each measurement of RV(measurable) takes.
+    description: Duration of each measurement of RV(measurable) in seconds.
     type: int
     default: 10
   require_proof:
-    description: Whether what is unknown, or rests on the drivers' word alone, fails the task as a broken promise does.
+    description: Whether unknown promises, and kept ones that are not proven, fail the task like broken ones.
     type: bool
     default: false
   fail:
@@ -189,16 +186,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ok:
-  description: Whether nothing was found that O(fail) would fail for.
+  description: Whether there is no finding that O(fail) would fail for.
   returned: always
   type: bool
 failures:
-  description: What it would fail for, a line each.
+  description: The findings that it would fail for, one per line.
   returned: always
   type: list
   elements: str
 lines:
-  description: Each claim with its verdict and findings, for a person.
+  description: Each claim with its verdict and findings, as readable lines.
   returned: always
   type: list
   elements: str
@@ -206,7 +203,7 @@ lines:
 summary:
   description:
     - How many claims are V(kept), V(broken), V(unknown), V(none) (nothing promised), C(pending), and C(unproven) (kept,
-      and not by the kernel's word).
+      but not confirmed by the kernel).
   returned: always
   type: dict
   sample: {kept: 12, broken: 0, unknown: 1, none: 2, claims: 15, pending: 1, unproven: 0}
@@ -224,13 +221,13 @@ claims:
       description: Its UID.
       type: str
     node:
-      description: The node of its devices; null where they are on several or none can be told.
+      description: The node of its devices; null if they are on several nodes or the node is unknown.
       type: str
     verdict:
-      description: V(kept), V(broken), V(unknown), or V(none) where nothing was promised.
+      description: V(kept), V(broken), V(unknown), or V(none) if nothing was promised.
       type: str
     proven:
-      description: Whether every promise is kept, and those of locality by the kernel's word too.
+      description: Whether every promise is kept, and the kernel confirms those of locality.
       type: bool
     pods:
       description: Its consumers with C(name), C(uid), C(node) and C(phase).
@@ -245,13 +242,14 @@ claims:
       elements: dict
     promises:
       description:
-        - What was promised. C(rule) is V(match), V(distinct), V(selector), or V(class) for one that is gone; C(subject)
-          is the attribute, the expression or the class.
-        - C(requests), C(verdict), C(proven), C(values) as published, C(kernel) as the kernel says, C(reason), C(fix).
+        - The promises. C(rule) is V(match), V(distinct), V(selector), or V(class) for one that is gone; C(subject) is
+          the attribute, the expression or the class.
+        - C(requests), C(verdict), C(proven), C(values) as published, C(kernel) as the kernel reports it, C(reason),
+          C(fix).
       type: list
       elements: dict
     preferences:
-      description: The alternative taken of each request that has some, with C(chosen), C(rank), C(of) and C(better).
+      description: The chosen alternative of each request that has some, with C(chosen), C(rank), C(of) and C(better).
       type: list
       elements: dict
     pairs:
@@ -267,15 +265,15 @@ claims:
       type: list
       elements: dict
     findings:
-      description: What was found, with C(severity) (V(error), V(warning), V(note)), C(id), C(summary) and C(fix).
+      description: Findings, with C(severity) (V(error), V(warning), V(note)), C(id), C(summary) and C(fix).
       type: list
       elements: dict
     predictions:
       description:
-        - What each GPU is predicted to send by its nearest NIC while all reported claims of the node send.
+        - The predicted rate of each GPU through its nearest NIC while all reported claims of the node send.
         - C(prediction) is always true, C(gb_per_s) has C(low), C(likely) and C(high) in 10^9 bytes a second or is null,
-          C(limits) names the bounds, C(unknown) what the machine does not say.
-        - C(direct) tells whether the NIC reads the GPU's memory by itself; null where it may or may not.
+          C(limits) names the bounds, C(unknown) the missing facts.
+        - C(direct) says whether the NIC reads the GPU's memory directly; null if this is unknown.
       type: list
       elements: dict
     measured:
@@ -285,23 +283,23 @@ claims:
 comparisons:
   description:
     - For each entry of O(compare), C(gpu), C(nearest) and C(farthest) with driver, device, address and level,
-      C(objects) (DeviceClasses and two ResourceClaims), C(predictions) for both, and the C(reason) where something is
+      C(objects) (DeviceClasses and two ResourceClaims), C(predictions) for both, and the C(reason) if something is
       missing.
   returned: always
   type: list
   elements: dict
 measurable:
   description:
-    - Pods that can measure, each the C(client) once, by C(claim), with C(server), the pod to measure with, which is
-      null where there is no other. Both tell C(namespace), C(pod) and the C(container) that has the NIC, which is null
-      where the pod does not tell.
+    - Pods that can measure, each the C(client) once, by C(claim), with C(server), the pod to measure with, or null if
+      there is no other pod. Both have C(namespace), C(pod) and the C(container) that has the NIC, or null if that is
+      unknown.
     - C(commands) has a C(server) and a C(client) command line for each program that fits the NICs of both, the best
-      first. Where it is empty, only a command of the site's own can measure.
+      first. If it is empty, only your own command can measure.
   returned: always
   type: list
   elements: dict
 notes:
-  description: What was not checked, and why.
+  description: What was not checked, with the reason.
   returned: always
   type: list
   elements: str

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: alignment_report
-short_description: Write what was found of the alignment of claims, as HTML and JSON
+short_description: Write the alignment of claims as HTML and JSON
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Writes C(alignment.html), one page with plots that needs no network to view, and C(alignment.json) into a folder on
-    the controller. Run it once for all hosts.
-  - Predictions and measurements stand side by side in it, and are never mixed.
+  - Writes C(alignment.html), one page with plots that works offline, and C(alignment.json) to a folder on the
+    controller. Run it once for all hosts.
+  - It shows predictions and measurements side by side, never mixed.
 attributes:
   check_mode:
     support: full
@@ -35,12 +35,12 @@ extends_documentation_fragment:
 options:
   dest:
     description:
-      - The folder, on the controller. It is made if it does not exist.
+      - The folder, on the controller. It is created if it does not exist.
       - A relative path is relative to the playbook's folder.
     type: path
     required: true
   checked:
-    description: What M(lanewise.dra.alignment_check) returned.
+    description: The result of M(lanewise.dra.alignment_check).
     type: dict
     required: true
   title:
@@ -49,8 +49,8 @@ options:
     default: Alignment of claims
   template_dir:
     description:
-      - A folder on the controller whose templates are used in place of those of the collection with the same name,
-        which are in C(roles/alignment/templates/report) and C(roles/topology/templates/report).
+      - A folder on the controller whose templates replace those of the collection with the same name, which are in
+        C(roles/alignment/templates/report) and C(roles/topology/templates/report).
       - A relative path is relative to the playbook's folder.
     type: path
 seealso:

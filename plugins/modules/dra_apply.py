@@ -8,20 +8,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_apply
-short_description: Apply a site's DRA objects to a cluster, all or nothing where the cluster allows
+short_description: Apply a site's DRA objects to a cluster, all or nothing if possible
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Lets the API server try all objects by a server-side dry run first. Where it refuses one, or would drop a field of
-    one (a feature gate that is off), nothing is applied.
-  - Then applies all of them by server-side apply, in one call of M(kubernetes.core.k8s). Kubernetes has no
-    transactions; where a part fails all the same, the message says what landed.
+  - Tries all objects in a server-side dry run first. If the API server refuses one, or would drop a field of one (a
+    feature gate that is off), nothing is applied.
+  - "Then applies all of them by server-side apply, in one call of M(kubernetes.core.k8s). Kubernetes has no
+    transactions: if a part fails, the message lists the applied objects."
   - With O(prune) the objects form an ApplySet (KEP-3659), and what an earlier run applied and this one does not is
-    removed. Objects that are not part of the set are never touched.
+    removed. Objects that are not part of the set are never changed.
 notes:
-  - Objects in a namespace that is made in the same run cannot be tried beforehand.
-  - Claims that a pod holds and namespaces are never pruned.
+  - Objects in a namespace that is created in the same run cannot be tried in the dry run.
+  - Claims that a pod uses, and namespaces, are never pruned.
 requirements:
   - kubernetes >= 24.2.0 (Python client), where the task runs
   - the collection kubernetes.core >= 5.0.0
@@ -45,7 +45,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   objects:
-    description: The objects, as RV(lanewise.dra.dra_render#module:objects) has them.
+    description: The objects, as in RV(lanewise.dra.dra_render#module:objects).
     type: list
     elements: dict
     required: true
@@ -55,12 +55,12 @@ options:
       - By default C(kubernetes.core) looks for one as C(kubectl) does.
     type: path
   context:
-    description: The context of the kubeconfig file to use, where it is not the current one.
+    description: The context of the kubeconfig, by default the current one.
     type: str
   create_namespaces:
     description:
-      - Whether to make namespaces that do not exist.
-      - By default nothing is applied where one is missing.
+      - Whether to create namespaces that do not exist.
+      - By default nothing is applied if one is missing.
     type: bool
     default: false
   force_conflicts:
@@ -72,7 +72,7 @@ options:
     type: bool
     default: false
   applyset:
-    description: The name of the set, and of the ConfigMap that stands for it. One a site and cluster.
+    description: The name of the set and of its ConfigMap. Use one per site and cluster.
     type: str
     default: lanewise-dra
   applyset_namespace:
@@ -81,11 +81,11 @@ options:
     default: default
   site:
     description:
-      - With O(prune), objects that bear the labels of this site and are in no set are stale, too. Runs without O(prune)
-        make such objects.
-      - Kinds that only O(objects) of the site's own knew, and no set, are not looked for.
-      - Where the set O(applyset) belongs to another site, O(objects) are refused. Without any, only this site's objects
-        in no set are stale then, and the set is left alone.
+      - With O(prune), objects with the labels of this site that are in no set are stale, too. Runs without O(prune)
+        create such objects.
+      - Kinds that were only in raw O(objects) of the site, and in no set, are not searched.
+      - If the set O(applyset) belongs to another site, O(objects) are refused. Without O(objects), only this site's
+        objects outside the set are stale then, and the set is left alone.
     type: str
 seealso:
   - module: lanewise.dra.dra_render
@@ -102,7 +102,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   run_once: true
 
-- name: Apply, and remove what is no longer in the inventory
+- name: Apply, and remove objects that are no longer in the inventory
   lanewise.dra.dra_apply:
     objects: "{{ rendered.objects }}"
     kubeconfig: ~/.kube/config
@@ -110,7 +110,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   run_once: true
 
-- name: Take away all that a site has, with whatever options it was applied
+- name: Remove all objects of a site, whatever options it was applied with
   lanewise.dra.dra_apply:
     objects: []
     kubeconfig: ~/.kube/config
@@ -122,13 +122,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 differing:
-  description: The objects that differed on the cluster, or were not there. In check mode those that would be applied.
+  description: The objects that differed on the cluster, or were missing. In check mode those that would be applied.
   returned: always
   type: list
   elements: str
   sample: [DeviceClass gpu]
 applied:
-  description: The objects that were applied. Empty where nothing differed, and in check mode.
+  description: The objects that were applied. Empty if nothing differed, and in check mode.
   returned: always
   type: list
   elements: str
@@ -139,7 +139,7 @@ pruned:
   type: list
   elements: str
 kept_in_use:
-  description: Stale claims that a pod still holds. A later run removes them.
+  description: Stale claims that a pod still uses. A later run removes them.
   returned: always
   type: list
   elements: str

@@ -8,43 +8,43 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_driver_access
-short_description: Get a node's DRA driver its access to the API server
+short_description: Give a node's DRA driver access to the API server
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Looks up the Node, and says how a node reaches the API server that a kubeconfig on the controller names.
-  - With O(account), asks for a token of that ServiceAccount which is bound to the Node (C(TokenRequest)), where the
-    node has no token (O(token)), or one for another Node or account, or one that ends soon. The driver renews its
-    token by itself from then on.
-  - Such a token is of no use to any other node, and ends with the Node object.
+  - Looks up the Node, and returns how a node reaches the API server of a kubeconfig on the controller.
+  - With O(account), requests a token of that ServiceAccount, bound to the Node (C(TokenRequest)), if the node has no
+    token (O(token)), or one that is for another Node or account or expires soon. The driver renews its token from then
+    on.
+  - Such a token is useless to any other node, and becomes invalid with the Node object.
 notes:
-  - Runs on the controller, with the rights of the kubeconfig. The role P(lanewise.dra.dra_driver#role) is the usual way
-    to call it.
-  - Use C(no_log), as RV(token) is a secret.
+  - Runs on the controller, with the rights of the kubeconfig. Usually called by the role
+    P(lanewise.dra.dra_driver#role).
+  - Use C(no_log), because RV(token) is a secret.
 requirements:
   - kubernetes (Python client) >= 24.2.0 on the controller
 attributes:
   check_mode:
     support: full
     details:
-      - No token is asked for.
+      - No token is requested.
   diff_mode:
     support: none
   idempotent:
     support: full
     details:
-      - As long as O(token) tells of a token that is good.
+      - As long as O(token) describes a valid token.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   kubeconfig:
-    description: A kubeconfig file on the controller. It has to allow reading Nodes, and making tokens with O(account).
+    description: A kubeconfig file on the controller. It must allow reading Nodes, and creating tokens with O(account).
     type: path
     required: true
   context:
-    description: The context of the kubeconfig to use, where it is not the current one.
+    description: The context of the kubeconfig, by default the current one.
     type: str
   node:
     description: The Node's name.
@@ -55,17 +55,17 @@ options:
     type: str
     default: lanewise-system
   account:
-    description: The ServiceAccount to get a token of. Without it no token is asked for.
+    description: The ServiceAccount of the token. Without it no token is requested.
     type: str
   token:
-    description: What the token on the node says of itself, as RV(lanewise.dra.dra_driver_info#module:token) has it.
+    description: The claims of the token on the node, as in RV(lanewise.dra.dra_driver_info#module:token).
     type: dict
   token_seconds:
-    description: How long a new token is to be good. The server may give less.
+    description: The lifetime of a new token in seconds. The server may grant less.
     type: int
     default: 604800
   least_seconds:
-    description: A token that ends sooner than this is replaced.
+    description: A token that expires in less than these seconds is replaced.
     type: int
     default: 3600
 seealso:
@@ -91,22 +91,22 @@ server:
   type: str
 certificate_authority:
   description:
-    - The certificates that the server is known by, as PEM, without what else their file has. Empty for those of the
+    - The certificate authorities of the server as PEM, without other content of their file. Empty for those of the
       operating system.
   returned: success
   type: str
 node:
-  description: C(uid), C(kubelet_version) and C(runtime_version) of the Node. Empty where there is no such Node.
+  description: C(uid), C(kubelet_version) and C(runtime_version) of the Node. Empty if there is no such Node.
   returned: success
   type: dict
   sample: {uid: 4a1..., kubelet_version: v1.34.1, runtime_version: "containerd://2.1.4"}
 reason:
-  description: Why a new token is needed. Empty where it is not.
+  description: Why a new token is needed. Empty if it is not.
   returned: success
   type: str
 token:
   description: The new token. A secret.
-  returned: when a new one was made
+  returned: when a new one was created
   type: str
 """
 

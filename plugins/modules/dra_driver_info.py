@@ -8,16 +8,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_driver_info
-short_description: Tell the state of a node's DRA driver
+short_description: Return the state of a node's DRA driver
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Tells which release of the driver C(lanewise.dev) is installed and runs on the node, whether it is ready, which
+  - Returns which release of the driver C(lanewise.dev) is installed and runs on the node, whether it is ready, which
     claims it serves and which devices it publishes.
-  - Asks the driver's own program. A node without the driver is no error.
+  - Uses the driver's own program. A node without the driver is not an error.
 notes:
-  - Needs root (C(become)), as the driver's state is closed to others.
+  - Needs root (C(become)), because only root can read the driver's state.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -28,7 +28,7 @@ options:
     type: bool
     default: true
   contents:
-    description: Whether to return its settings and its unit file themselves, too.
+    description: Whether to return the content of its settings and unit file, too.
     type: bool
     default: false
 seealso:
@@ -36,12 +36,12 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Ask the node's driver
+- name: Read the state of the node's driver
   lanewise.dra.dra_driver_info:
   become: true
   register: driver
 
-- name: Show what is wrong
+- name: Show why the driver is not ready
   ansible.builtin.debug:
     var: driver.reasons
   when: not driver.ready
@@ -49,48 +49,48 @@ EXAMPLES = r"""
 
 RETURN = r"""
 release:
-  description: The release that C(/opt/lanewise/current) names. Empty without one.
+  description: The release of C(/opt/lanewise/current). Empty without a release.
   returned: success
   type: str
   sample: 1.0.0-3f9c2d417a55
 previous:
   description:
-    - The release that ran before it, which C(/opt/lanewise/previous) names. Where the node was put back, it is
-      RV(release) itself. Empty where there was none.
+    - The release that ran before, of C(/opt/lanewise/previous). After a rollback it is RV(release) itself. Empty
+      without a previous release.
   returned: success
   type: str
   sample: 1.0.0-1091d17335ba
 releases:
-  description: All releases on the node that are complete, newest first.
+  description: All complete releases on the node, newest first.
   returned: success
   type: list
   elements: str
 partial:
-  description: What is left of releases whose installation was cut off, or whose Python is gone from the system.
+  description: Releases whose installation was interrupted, or whose Python was removed from the system.
   returned: success
   type: list
   elements: str
 service:
   description:
-    - C(installed) and C(enabled), C(state) in systemd's words, C(pid), the C(release) that the process is of, and
-      whether systemd has yet to read the unit as it is on disk (C(reload)).
+    - C(installed) and C(enabled), systemd's C(state), C(pid), the C(release) of the process, and whether systemd must
+      reload the unit file (C(reload)).
   returned: success
   type: dict
   sample: {installed: true, enabled: true, state: active, pid: 4711, release: 1.0.0-3f9c2d417a55, reload: false}
 files:
-  description: SHA-256 of its settings, its unit file and its kubeconfig, by path, where they are there.
+  description: SHA-256 of its settings, unit file and kubeconfig, by path, if they exist.
   returned: success
   type: dict
 contents:
-  description: Its settings and its unit file in Base64, by path, where they are there.
+  description: Its settings and unit file in Base64, by path, if they exist.
   returned: with O(contents)
   type: dict
 ready:
-  description: Whether the driver serves kubelet and has published its devices, by its own word.
+  description: Whether the driver reports that it serves kubelet and has published its devices.
   returned: success
   type: bool
 reasons:
-  description: Why it is not.
+  description: Why it is not ready.
   returned: success
   type: list
   elements: str
@@ -101,17 +101,17 @@ claims:
   elements: dict
 devices:
   description: The devices that it publishes, with their C(name) and C(attributes).
-  returned: with O(devices), where the driver is installed
+  returned: with O(devices), if the driver is installed
   type: list
   elements: dict
 withheld:
-  description: What it does not publish, and why, by name.
-  returned: with O(devices), where the driver is installed
+  description: Devices that it does not publish, with the reason, by name.
+  returned: with O(devices), if the driver is installed
   type: dict
 token:
   description:
-    - What its token says of itself, which is no secret - C(namespace), C(account), C(account_uid), C(node),
-      C(node_uid) and when it C(expires), in seconds since the epoch. Empty without one.
+    - The claims of its token, which are not secret - C(namespace), C(account), C(account_uid), C(node), C(node_uid) and
+      when it C(expires), in seconds since the epoch. Empty without a token.
   returned: success
   type: dict
 """

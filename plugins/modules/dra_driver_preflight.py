@@ -13,11 +13,11 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Looks for all that the driver C(lanewise.dev) needs of a node - root, systemd, a Python with C(venv), the library
-    of C++ that gRPC is linked with, a kubelet that knows DRA, and a container runtime that has CDI switched on.
-  - Tells everything that is missing at once, each with what to do. Fails on nothing itself.
+  - Checks what the driver C(lanewise.dev) needs on a node - root, systemd, a Python with C(venv), the C++ library that
+    gRPC is linked with, a kubelet with DRA, and a container runtime with CDI enabled.
+  - Returns all problems together, each with what to do. Does not fail because of them.
 notes:
-  - CDI is looked up in the configuration that the running containerd has in effect.
+  - CDI is checked in the effective configuration of the running containerd.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -25,27 +25,27 @@ extends_documentation_fragment:
 options:
   python:
     description:
-      - The interpreter to look at, a path or a name.
+      - The interpreter to check, a path or a name.
       - By default the newest of C(python3.10) to C(python3.14), C(python3) included, that has C(venv).
     type: str
   newer:
     description:
-      - Whether a newer Python will do too. For the collection's own lock of the driver's dependencies it will not, as
-        there are no wheels.
+      - Whether a newer Python is accepted too. The collection's own lock of the driver's dependencies has no wheels for
+        one.
     type: bool
     default: false
   kubelet_version:
-    description: The version of kubelet, as the Node says it. By default C(kubelet --version) is asked.
+    description: The version of kubelet from the Node. By default that of C(kubelet --version).
     type: str
   runtime_version:
-    description: The container runtime with its version, as the Node says it. By default processes are looked for.
+    description: The container runtime with its version from the Node. By default it is found by its process.
     type: str
 seealso:
   - module: lanewise.dra.dra_driver_info
 """
 
 EXAMPLES = r"""
-- name: Look for what keeps the node from running the driver
+- name: Check whether the node can run the driver
   lanewise.dra.dra_driver_preflight:
   become: true
   register: preflight
@@ -53,12 +53,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problems:
-  description: What is missing, each with what to do.
+  description: The problems, each with what to do.
   returned: success
   type: list
   elements: str
 python:
-  description: The interpreter to use. Empty where there is none.
+  description: The interpreter to use. Empty if there is none.
   returned: success
   type: str
   sample: /usr/bin/python3.11

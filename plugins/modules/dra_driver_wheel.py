@@ -13,20 +13,20 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Builds the wheel of the driver C(lanewise.dev) from the collection's own files, in a temporary copy of them, and
-    keeps it in a folder. The same files give the same wheel, byte for byte, and are built once.
-  - Gives the name of the release that the wheel and the lock of its dependencies make, and one archive with all that it
-    is installed from.
+  - Builds the wheel of the driver C(lanewise.dev) from the collection's own files, in a temporary copy, and stores it
+    in a folder. The same files give the same wheel, byte for byte, and are built once.
+  - Returns the name of the release, derived from the wheel and the lock of its dependencies, and one archive with
+    everything to install it.
 notes:
-  - Runs on the controller. The role P(lanewise.dra.dra_driver#role) is the usual way to call it.
-  - The wheel is built in check mode too. It is no part of a node.
+  - Runs on the controller. Usually called by the role P(lanewise.dra.dra_driver#role).
+  - The wheel is built in check mode too, because it is not part of a node.
 requirements:
-  - pip or venv, and an index or O(wheelhouse) with the build backend of C(pyproject.toml), where a wheel is built
+  - pip or venv, and an index or O(wheelhouse) with the build backend of C(pyproject.toml), if a wheel is built
 attributes:
   check_mode:
     support: full
     details:
-      - The folder O(dest) is filled all the same.
+      - The folder O(dest) is written in check mode, too.
   diff_mode:
     support: none
   idempotent:
@@ -44,7 +44,7 @@ options:
     type: path
     required: true
   dest:
-    description: The folder that keeps wheels.
+    description: The folder for built wheels.
     type: path
     required: true
   wheel:
@@ -52,8 +52,7 @@ options:
     type: path
   wheelhouse:
     description:
-      - A folder with the wheel of the build backend, and those that the driver depends on. Without it pip asks its
-        index.
+      - A folder with the wheels of the build backend and of the driver's dependencies. Without it pip uses its index.
     type: path
 seealso:
   - module: lanewise.dra.dra_driver_info

@@ -14,15 +14,15 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Checks DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices and DeviceTaintRules as the API server
-    would, whoever wrote them, against every limit of the API and the type checker and cost limit of CEL.
-  - With O(nodes), tells which nodes can satisfy each claim, and why the others cannot.
-  - Objects of other API groups than C(resource.k8s.io) are counted, and not checked.
+    would, against every limit of the API and the type checker and cost limit of CEL.
+  - With O(nodes), returns which nodes can satisfy each claim, and why the others cannot.
+  - Objects of other API groups than C(resource.k8s.io) are only counted.
   - Never changes anything.
 requirements:
-  - PyYAML, where O(paths) is used
+  - PyYAML, if O(paths) is used
   - cel-expr-python >= 0.1.3, unless O(cel=false)
 notes:
-  - Runs where its libraries are, most often with C(delegate_to=localhost).
+  - Run it where its libraries are, usually with C(delegate_to=localhost).
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -42,7 +42,7 @@ options:
     elements: dict
     default: []
   kubernetes_version:
-    description: The minor version of Kubernetes. Fields that it would drop are mistakes.
+    description: The minor version of Kubernetes. Fields that it would drop are errors.
     type: str
     default: "1.37"
   feature_gates:
@@ -63,7 +63,7 @@ options:
     type: dict
     default: {}
   fail:
-    description: Whether mistakes fail the task. If not, they are only returned.
+    description: Whether errors fail the task. If not, they are only returned.
     type: bool
     default: true
 seealso:
@@ -71,14 +71,14 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Check what other teams have written
+- name: Check manifests of other teams
   lanewise.dra.dra_manifests:
     paths:
       - kubernetes/claims
   delegate_to: localhost
   run_once: true
 
-- name: See which nodes can satisfy the claims of a file
+- name: Find nodes that can satisfy the claims of a file
   lanewise.dra.dra_manifests:
     paths: [claims.yaml]
     nodes: "{{ {'h100-01': hostvars['h100-01'].topology_facts} }}"
@@ -102,7 +102,7 @@ unchecked:
   type: dict
   sample: {Pod: 1}
 problems:
-  description: The mistakes.
+  description: The errors.
   returned: always
   type: list
   elements: dict
@@ -118,7 +118,7 @@ problems:
       description: A constant name of the rule, for programs.
       type: str
     fix:
-      description: The way out, or empty.
+      description: How to fix it, or empty.
       type: str
 notes:
   description: What could not be checked here, such as CEL functions that only the server knows.

@@ -14,11 +14,11 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Lists ResourceClaims, ResourceSlices, DeviceClasses and Pods of all namespaces.
-  - Whoever makes a claim decides what is in its opaque configuration. Parts that are nested deeper than 64 levels are
-    null in the answer, and what is no UTF-8 is U+FFFD, so that such a claim cannot hide the others.
-  - What nobody needs to look at devices is left out, such as annotations, volumes, commands and environments.
+  - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
+    and invalid UTF-8 as U+FFFD, so that such a claim cannot hide others.
+  - Fields that are not about devices are left out, such as annotations, volumes, commands and environments.
 notes:
-  - Runs on the controller, with the rights of the kubeconfig. It has to allow listing the O(kinds).
+  - Runs on the controller, with the rights of the kubeconfig. It must allow listing the O(kinds).
 requirements:
   - kubernetes (Python client) >= 24.2.0 on the controller
 extends_documentation_fragment:
@@ -30,7 +30,7 @@ options:
     description: A kubeconfig file on the controller. By default that of C(kubectl).
     type: path
   context:
-    description: The context of the kubeconfig to use, where it is not the current one.
+    description: The context of the kubeconfig, by default the current one.
     type: str
   api_version:
     description: The group and version of all kinds but C(Pod).

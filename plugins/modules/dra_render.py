@@ -8,21 +8,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_render
-short_description: Compile what workloads need into Kubernetes DRA manifests
+short_description: Compile a description of workloads into Kubernetes DRA manifests
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Takes what a site's inventory says about claims and gives DeviceClasses, ResourceClaimTemplates, ResourceClaims,
-    quotas and what belongs to them. The language is described in
-    U(https://github.com/lanewise/dra/blob/main/docs/claims-reference.md).
-  - Refuses what cannot work, all mistakes at once, each with the path of the variable. Among these are claims that the
-    drivers of the site cannot answer, and claims that no probed node of the site can satisfy.
-  - Renders every object through a Jinja2 template, which a site can replace, checks what came out as the Kubernetes API
-    would, and writes the manifests to a folder on the controller. Nothing is written where anything is wrong.
+  - Compiles the claims of a site's inventory into DeviceClasses, ResourceClaimTemplates, ResourceClaims, quotas and
+    related objects. The language is described in U(https://github.com/lanewise/dra/blob/main/docs/claims-reference.md).
+  - Lists all errors together, each with the path of its variable. Errors include claims that the site's drivers cannot
+    serve, and claims that no probed node can satisfy.
+  - Renders every object through a Jinja2 template, which a site can replace, checks the result as the Kubernetes API
+    would, and writes the manifests to a folder on the controller. If there is an error, nothing is written.
 notes:
-  - Runs on the controller. Use it with C(run_once), after all hosts were probed, and with C(delegate_to=localhost)
-    where O(kubeconfig) is given.
+  - Runs on the controller. Use it with C(run_once), after all hosts were probed, and with C(delegate_to=localhost) if
+    O(kubeconfig) is set.
   - The role P(lanewise.dra.dra_claims#role) is the usual way to call it.
 requirements:
   - cel-expr-python >= 0.1.3 on the controller
@@ -47,8 +46,8 @@ options:
     description:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, workload examples to
         C(workloads/). Without it nothing is written.
-      - A file there without the mark of this site in its first line is never touched. One with a Secret is for its
-        owner alone.
+      - A file without the mark of this site in its first line is never changed. Only the owner can read a file with a
+        Secret.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   nodes:
@@ -57,17 +56,17 @@ options:
         are checked against them.
       - By default these are taken from the variable C(topology_facts) of every host of the play whose latest probe did
         not fail, and from O(report).
-      - Where there are none, claims are not checked against hardware, and a warning says so.
+      - Without facts, claims are not checked against hardware, and a warning says so.
     type: dict
   report:
     description:
-      - The folder of a report of M(lanewise.dra.site_report), on the controller. Nodes that are not part of this run
-        are taken from it, so that a run with C(--limit) knows the whole site.
+      - The folder of a report of M(lanewise.dra.site_report), on the controller. Nodes outside this run are read from
+        it, so that a run with C(--limit) includes the whole site.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   kubernetes_version:
     description:
-      - The minor version of Kubernetes to write for. Fields that it would drop are mistakes.
+      - The minor version of Kubernetes to write for. Fields that it would drop are errors.
       - Not used with O(kubeconfig).
     type: str
     default: "1.37"
@@ -77,24 +76,24 @@ options:
     default: {}
   template_dir:
     description:
-      - A folder on the controller whose templates stand before those of the collection, which are in
+      - A folder on the controller whose templates take precedence over those of the collection in
         C(roles/dra_claims/templates).
       - C(manifests/KIND.yaml.j2) renders the objects of one kind, C(manifests/object.yaml.j2) all others; the object is
-        in the variable C(object). C(workloads/NAME.yaml.j2) renders workloads; C(workload) holds what the inventory
-        says.
+        in the variable C(object). C(workloads/NAME.yaml.j2) renders workloads; C(workload) is the entry of the
+        inventory.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   kubeconfig:
     description:
-      - A kubeconfig file. The cluster is asked for its version, and for the versions of C(resource.k8s.io) that it
-        serves; the newest of them is written. Needs the collection C(kubernetes.core) and its requirements.
-      - Without it no cluster is asked, and C(resource.k8s.io/v1) is written.
+      - A kubeconfig file. The manifests are written for the cluster's version, and for the newest version of
+        C(resource.k8s.io) that it serves. Needs the collection C(kubernetes.core) and its requirements.
+      - Without it C(resource.k8s.io/v1) is written.
     type: path
   context:
-    description: The context of the kubeconfig file to use, where it is not the current one.
+    description: The context of the kubeconfig, by default the current one.
     type: str
   prune:
-    description: Whether to remove files that an earlier run rendered for the same site and that are rendered no longer.
+    description: Whether to remove files that an earlier run rendered for the same site and that are no longer rendered.
     type: bool
     default: true
 seealso:
@@ -122,17 +121,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 objects:
-  description: The objects, as they stand in the files.
+  description: The objects, as in the files.
   returned: success
   type: list
   elements: dict
 kubernetes_version:
-  description: The minor version of Kubernetes that was written for.
+  description: The minor version of Kubernetes of the manifests.
   returned: success
   type: str
   sample: "1.37"
 reach:
-  description: Which nodes can satisfy each claim. Empty where no topology was at hand.
+  description: Which nodes can satisfy each claim. Empty without topology facts.
   returned: success
   type: list
   elements: dict
@@ -151,12 +150,12 @@ reach:
       type: dict
       sample: {rdma-01: "gpu: driver gpu.nvidia.com has no device here"}
 summary:
-  description: What was rendered and where it can run, in lines for a person.
+  description: What was rendered and which nodes can satisfy it, as readable lines.
   returned: success
   type: list
   elements: str
 problems:
-  description: The mistakes.
+  description: The errors.
   returned: failure
   type: list
   elements: dict
@@ -172,31 +171,31 @@ problems:
       description: A constant name of the rule, for programs.
       type: str
     fix:
-      description: The way out, or empty.
+      description: How to fix it, or empty.
       type: str
 dest:
   description: The folder that was written to.
-  returned: success and O(dest) is given
+  returned: success and O(dest) is set
   type: str
 files:
   description: All files of the site below O(dest).
-  returned: success and O(dest) is given
+  returned: success and O(dest) is set
   type: list
   elements: str
   sample: [manifests/cluster/deviceclasses.yaml]
 written:
   description: The files that changed.
-  returned: success and O(dest) is given
+  returned: success and O(dest) is set
   type: list
   elements: str
 removed:
   description: The files that were removed.
-  returned: success and O(dest) is given
+  returned: success and O(dest) is set
   type: list
   elements: str
 stale:
-  description: The files of earlier runs that are rendered no longer and stay, since O(prune=false).
-  returned: success and O(dest) is given
+  description: The files of earlier runs that are no longer rendered, and stay because of O(prune=false).
+  returned: success and O(dest) is set
   type: list
   elements: str
 """

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: fabric
-short_description: Bring a node's RDMA, SR-IOV and kernel state to what the site asks for
+short_description: Configure RDMA, SR-IOV and kernel settings of a node
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Takes the whole state that a node shall have, compares it with the kernel and the node's files, and changes what
-    differs, in one call with one diff.
-  - NICs are chosen by what they are and not by names, see O(nics[].select). A setting that is not given is left as it
-    is.
-  - What a reboot would forget is applied again at each boot, before the network and kubelet start, by a systemd unit of
-    its own, C(lanewise-fabric.service); what needs the network by C(lanewise-fabric-network.service). What
-    distributions have files for is written there.
+  - Compares the complete desired state of a node with the kernel and the node's files, and changes what differs, in one
+    call with one diff.
+  - NICs are selected by properties, not by names, see O(nics[].select). Settings that are not given stay unchanged.
+  - Settings that are lost at a reboot are applied again at each boot, before the network and kubelet start, by the
+    systemd unit C(lanewise-fabric.service); those that need the network by C(lanewise-fabric-network.service). Other
+    settings are written to the distribution's own files.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
@@ -29,14 +28,15 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - V(present) makes the node as wanted.
-      - V(absent) puts back what each setting was before this module first changed it, and removes what it has written.
+      - V(present) configures the node.
+      - V(absent) restores the original value of each setting that this module changed, and removes the files that it
+        has written.
     type: str
     choices: [present, absent]
     default: present
   nics:
     description:
-      - Rules for NICs. Where several choose a NIC, a later one replaces what an earlier one says.
+      - Rules for NICs. If several rules match a NIC, settings of later rules replace those of earlier ones.
     type: list
     elements: dict
     default: []
@@ -45,18 +45,18 @@ options:
     type: dict
     default: {}
   profiles:
-    description: Settings of NICs by name of a profile, each with the settings that a rule of O(nics) has.
+    description: Profiles by name, each with the settings of a rule of O(nics).
     type: dict
     default: {}
   persist:
     description:
-      - Whether the settings outlast a reboot. What is written into files of the distribution does anyway.
-      - With V(false) what an earlier run wrote for the boot (C(/etc/lanewise/fabric.json) and units) stays as it is, so
-        the next boot brings those settings back. O(state=absent) takes it away.
+      - Whether the settings are applied again at boot. Settings in files of the distribution always survive a reboot.
+      - With V(false) what an earlier run wrote for the boot (C(/etc/lanewise/fabric.json) and units) stays, so the next
+        boot restores those settings. O(state=absent) removes it.
     type: bool
     default: true
   assume_drained:
-    description: In check mode, take what only pods are in the way of for a reason to drain and not for an error.
+    description: In check mode, report changes that only pods block as reasons to drain, not as errors.
     type: bool
     default: false
   root:
@@ -65,8 +65,8 @@ options:
     default: /
   confirm:
     description:
-      - Confirm the changes of an earlier run, whose RV(rollback.id) this is, over a connection that was made since.
-      - Nothing else is done then.
+      - Confirm the changes of an earlier run with this RV(rollback.id), over a new connection.
+      - The module does nothing else then.
     type: str
 seealso:
   - module: lanewise.dra.topology_info
@@ -94,7 +94,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was changed, in order, or would be in check mode.
+  description: The changes in order. In check mode, those that would be made.
   returned: success
   type: list
   elements: dict
@@ -120,64 +120,65 @@ changes:
       type: raw
       returned: always
     interrupts:
-      description: What stops working for a moment, or empty.
+      description: What is interrupted for a moment, or empty.
       type: str
       returned: always
 drain_reasons:
-  description: Why pods on the node would notice. Empty where they would not.
+  description: Why the changes affect pods on the node. Empty if they do not.
   returned: success
   type: list
   elements: str
 reboot_required:
-  description: Whether some of what is wanted takes effect at a reboot only.
+  description: Whether some settings need a reboot to take effect.
   returned: success
   type: bool
 reboot_reasons:
-  description: What waits for it.
+  description: The settings that need a reboot.
   returned: success
   type: list
   elements: str
 rollback:
-  description: The timer that takes the changes back. Confirm them with O(confirm) in time.
-  returned: where a NIC is changed that the node is reached by
+  description: The timer that rolls the changes back. Confirm them with O(confirm) before it expires.
+  returned: if the run changes a NIC that the node is reached by
   type: dict
   contains:
     id:
-      description: What to confirm with.
+      description: The identifier for O(confirm).
       type: str
       returned: when not in check mode
     seconds:
-      description: How long the timer runs.
+      description: Duration of the timer in seconds.
       type: int
       returned: always
 not_recorded:
-  description: Of a recorded machine, what could not be planned, each with what the recording lacks.
+  description: On a recorded machine, settings that could not be planned, each with what the recording lacks.
   returned: success
   type: list
   elements: str
 idle_rules:
-  description: The rules that choose no NIC of this node, each with what may be meant.
+  description: The rules that match no NIC of this node, each with a suggestion.
   returned: success
   type: list
   elements: str
 remaining:
   description:
-    - After a step that failed, all that is not as it was before the run, each with C(resource), C(device), C(setting),
-      its value C(before) and C(now), and the C(reason) why it was not put back. Empty where the node is as it was.
+    - After a failed step, everything that differs from the state before the run, each with C(resource), C(device),
+      C(setting), its value C(before) and C(now), and the C(reason) why it was not restored. Empty if the node has its
+      previous state.
   returned: failure
   type: list
   elements: dict
 left_alone:
-  description: The NICs that were chosen and have no settings, as a pod has them, each with who that is.
+  description: Selected NICs that were not configured because a pod has them, each with its user.
   returned: success
   type: list
   elements: str
 settings:
-  description: The settings of each NIC that a rule chooses, by PCI address or interface.
+  description: The settings of each NIC that a rule matches, by PCI address or interface.
   returned: success
   type: dict
 problems:
-  description: All that is wrong, where nothing was changed because of it.
+  description: The problems because of which nothing was changed.
   returned: failure
   type: list
   elements: str

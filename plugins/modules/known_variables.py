@@ -8,17 +8,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: known_variables
-short_description: Refuse variables that nothing reads
+short_description: Refuse unknown variables
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Fails where a host of the play has a variable whose name begins as those of this collection's roles do (C(fabric_),
-    C(dra_driver_), C(dra_claims_), C(topology_), C(alignment_)) and that no role knows, or one that is nearly a
-    playbook's (C(site_confrim)). Such a variable would be a wish that nobody hears.
-  - A site's own variables with such names are named in the variable C(site_own_variables), a list of names and shell
-    patterns.
-  - Fails, too, where C(fabric_board) names no board. The playbooks and roles of this collection run it first.
+  - Fails if a host of the play has a variable with a prefix of this collection's roles (C(fabric_), C(dra_driver_),
+    C(dra_claims_), C(topology_), C(alignment_)) that no role knows, or a name that is close to a playbook's variable
+    (C(site_confrim)). Such a variable would have no effect.
+  - List your own variables with such names in the variable C(site_own_variables), as names and shell patterns.
+  - Also fails if C(fabric_board) is not a known board. The playbooks and roles of this collection run it first.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -36,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problems:
-  description: What is not known, with the hosts that have it.
+  description: The unknown variables, with the hosts that have them.
   returned: always
   type: list
   elements: str

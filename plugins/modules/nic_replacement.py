@@ -8,16 +8,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nic_replacement
-short_description: Tell about a NIC that is replaced, before and after
+short_description: Check a NIC before and after it is replaced
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Tells which card is meant and what depends on it, and afterwards whether the new card is as good and nothing else
-    has changed.
-  - It is a part of the playbook C(lanewise.dra.replace_nic). It reads the topology that the role
-    P(lanewise.dra.topology#role) has left with the host, and what the site report has stored of it.
-  - Changes nothing, and writes nothing. What is in the way is returned, and no error of the task.
+  - Finds the card and what depends on it, and afterwards checks that the new card is as good and that nothing else has
+    changed.
+  - Part of the playbook C(lanewise.dra.replace_nic). It reads the host's topology from the role
+    P(lanewise.dra.topology#role) and from the site report.
+  - Changes and writes nothing. Blockers are returned and do not fail the task.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -26,9 +26,9 @@ extends_documentation_fragment:
 options:
   tell:
     description:
-      - With V(before), which card it is and what depends on it.
-      - With V(after), whether the new card may take its place.
-      - With V(done), what the node has now, for the records.
+      - With V(before), find the card and what depends on it.
+      - With V(after), check whether the new card can replace it.
+      - With V(done), return the new state for the record.
     type: str
     choices: [before, after, done]
     required: true
@@ -49,7 +49,7 @@ options:
     type: str
     default: ""
   users:
-    description: What M(lanewise.dra.nic_users_info) has returned.
+    description: The result of M(lanewise.dra.nic_users_info).
     type: dict
     default: {}
   rules:
@@ -58,7 +58,7 @@ options:
     elements: dict
     default: []
   driver:
-    description: The settings of the driver on the node, of which C(include) and C(exclude) are looked at.
+    description: The settings of the driver on the node, of which C(include) and C(exclude) are used.
     type: dict
     default: {}
   node:
@@ -66,7 +66,7 @@ options:
     type: str
     default: ""
   cluster:
-    description: C(nodes), C(slices) and C(claims) of the cluster, as lists of objects. Empty where there is no cluster.
+    description: C(nodes), C(slices) and C(claims) of the cluster, as lists of objects. Empty without a cluster.
     type: dict
     default: {}
   other_model:
@@ -74,11 +74,11 @@ options:
     type: bool
     default: false
   other_changes:
-    description: Whether more than this card may have changed.
+    description: Whether other changes of the node are accepted.
     type: bool
     default: false
   same_card:
-    description: Whether it may be the old card, as after it was only reseated.
+    description: Whether the old card is accepted, for example after it was reseated.
     type: bool
     default: false
 seealso:
@@ -87,7 +87,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Tell what depends on the card in slot 9
+- name: Find what depends on the card in slot 9
   lanewise.dra.nic_replacement:
     tell: before
     slot: "9"
@@ -98,7 +98,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 summary:
-  description: What there is to say, in lines for a person.
+  description: The result as readable lines.
   returned: always
   type: list
   elements: str
@@ -106,30 +106,30 @@ summary:
     - "slot 9: 0000:59:00.0: NVIDIA ConnectX-7, MCX755106AS-HEAT, serial MT2342X01234"
     - "    0000:59:00.0: ens9f0np0 a0:88:c2:01:02:03, mlx5_4 GUID a088:c203:0001:0203, 200G, up"
 problems:
-  description: What is in the way, with the way out.
+  description: The blockers, each with its fix.
   returned: always
   type: list
   elements: str
   sample: ["0000:59:00.0 (ens9f0np0): the port is down, the old one's was up (put the cable in)"]
 card:
   description:
-    - The card as it is now, or was last. Its places are C(slots), C(devices) and C(ports), it has C(name),
+    - The current or last known state of the card. Its places are C(slots), C(devices) and C(ports), it has C(name),
       C(part_number), C(serial), and C(functions) with their interfaces, RDMA devices and VFs.
-  returned: where a card is found
+  returned: if a card is found
   type: dict
 functions:
-  description: PCI addresses of all functions of the card, its VFs among them.
-  returned: with O(tell=before), where a card is found
+  description: PCI addresses of all functions of the card, including its VFs.
+  returned: with O(tell=before), if a card is found
   type: list
   elements: str
 in_use:
-  description: Which of them somebody has, and who.
-  returned: with O(tell=before), where a card is found
+  description: Functions in use, each with its user.
+  returned: with O(tell=before), if a card is found
   type: list
   elements: str
   sample: ["0000:59:00.3: process 4242 has it open through vfio-pci"]
 record:
-  description: What is to be kept in RV(path), so that it is known after the swap.
+  description: The record to store in RV(path) for the time after the swap.
   returned: with O(tell=before) and O(tell=done)
   type: dict
 path:
@@ -137,8 +137,8 @@ path:
   returned: always
   type: str
 published:
-  description: PCI addresses of the card's functions that the cluster had or shall have as devices.
-  returned: where a card is found
+  description: PCI addresses of the card's functions that are or will be published as devices.
+  returned: if a card is found
   type: list
   elements: str
 gone:
@@ -147,7 +147,7 @@ gone:
   type: list
   elements: str
 finished:
-  description: Whether this very card was found good before, by an earlier run.
+  description: Whether an earlier run already accepted this card.
   returned: with O(tell=after)
   type: bool
 """

@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Sets what a NIC's interface has.
-  - A reboot forgets the settings. M(lanewise.dra.fabric) makes them last.
+  - Configures a NIC's interface.
+  - The settings are lost at a reboot. M(lanewise.dra.fabric) makes them persistent.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
@@ -23,7 +23,7 @@ extends_documentation_fragment:
   - lanewise.dra.settings.tuning
 seealso:
   - module: lanewise.dra.fabric
-    description: Takes all of a node's settings in one call.
+    description: Configures all settings of a node in one call.
 """
 
 EXAMPLES = r"""
@@ -37,35 +37,35 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was changed, in order, or would be in check mode, as M(lanewise.dra.fabric) returns it.
+  description: The changes in order, as M(lanewise.dra.fabric) returns them. In check mode, those that would be made.
   returned: success
   type: list
   elements: dict
 drain_reasons:
-  description: Why pods on the node would notice.
+  description: Why the changes affect pods on the node.
   returned: success
   type: list
   elements: str
 reboot_required:
-  description: Whether some of what is wanted takes effect at a reboot only.
+  description: Whether some settings need a reboot to take effect.
   returned: success
   type: bool
 reboot_reasons:
-  description: What waits for it.
+  description: The settings that need a reboot.
   returned: success
   type: list
   elements: str
 rollback:
-  description: The timer that takes the changes back, with C(id) and C(seconds). In check mode without C(id).
-  returned: where a NIC is changed that the node is reached by
+  description: The timer that rolls the changes back, with C(id) and C(seconds). In check mode without C(id).
+  returned: if the run changes a NIC that the node is reached by
   type: dict
 left_alone:
-  description: The NICs that were chosen and have no settings, as a pod has them, each with who that is.
+  description: Selected NICs that were not configured because a pod has them, each with its user.
   returned: success
   type: list
   elements: str
 settings:
-  description: The settings of each NIC that was chosen.
+  description: The settings of each selected NIC.
   returned: success
   type: dict
 """

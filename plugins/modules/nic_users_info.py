@@ -8,13 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nic_users_info
-short_description: Tell who would notice if a NIC went away
+short_description: List what uses a node's NICs
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Tells which interfaces carry the node's own traffic, and which NICs and VFs pods, guests and programs have.
-  - It is the same reading that keeps M(lanewise.dra.fabric) from changing them.
+  - Returns which interfaces carry the node's own traffic, and which NICs and VFs are used by pods, guests and programs.
+  - M(lanewise.dra.fabric) uses the same check before it changes NICs.
 notes:
   - Needs root (C(become)). Without it, the sockets of SSH servers cannot be read, and every interface with an address
     counts.
@@ -25,8 +25,8 @@ extends_documentation_fragment:
 options:
   root:
     description:
-      - The folder below which the node's C(sys) and C(proc) are. Of a recorded tree only the default route is known,
-        and what claims' records and drivers tell.
+      - The folder with the node's C(sys) and C(proc). On a recorded tree only the default route, claims' records and
+        drivers are known.
     type: path
     default: /
 seealso:
@@ -35,7 +35,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Look who uses the node's NICs
+- name: List what uses the node's NICs
   lanewise.dra.nic_users_info:
   become: true
   register: told
@@ -47,7 +47,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 management:
-  description: Why the node must not lose them, by name of the interface.
+  description: Why the node needs an interface, by its name.
   returned: success
   type: dict
   sample:
@@ -55,7 +55,7 @@ management:
     eno1: "it is below bond0: it carries the default route"
     ens2f0: it is on the route to the iSCSI server 192.0.2.9
 users:
-  description: Who has a NIC or a VF, by its PCI address. What nobody has is left out.
+  description: The user of each NIC or VF in use, by PCI address.
   returned: success
   type: dict
   sample: {"0000:3b:00.2": a pod has it by the resource claim with UID 3f0c2f4e-6a58-4b1c-9d9e-7f3f3f0d7b11}

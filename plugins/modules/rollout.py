@@ -8,15 +8,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rollout
-short_description: Tell what a rollout will do, and where it stands
+short_description: Plan a rollout, check for drift, and report the state of a rollout
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Brings together what the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role) have planned for each
-    host of the play, or what has become of it.
-  - It is a part of the playbook C(lanewise.dra.site), and reads the variables that this leaves with the hosts.
-  - Changes nothing. With O(tell=state) it fails where the rollout shall not go on.
+  - Combines the plans of the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role) for each host of the
+    play, or the state of each host.
+  - Part of the playbook C(lanewise.dra.site). It reads the host variables that this playbook sets.
+  - Changes nothing. With O(tell=state) it fails if the rollout must stop.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -25,15 +25,15 @@ extends_documentation_fragment:
 options:
   tell:
     description:
-      - With V(plan), what will change where and in which batches, and all that is in the way on any host.
-      - With V(drift), what differs from the inventory, on nodes and in the cluster.
-      - With V(state), which nodes are done, failed, lost or not begun; fails where more than O(max_fail_percentage) of
-        them failed or were lost.
+      - With V(plan), the changes of each host, the batches, and all blockers.
+      - With V(drift), the differences from the inventory, on nodes and in the cluster.
+      - With V(state), which nodes are done, failed, lost or waiting; fails if more than O(max_fail_percentage) of them
+        failed or were lost.
     type: str
     choices: [plan, state, drift]
     required: true
   serial:
-    description: The batches, as the playbook keyword of that name takes them.
+    description: The batches, in the form of the playbook keyword C(serial).
     type: list
     elements: raw
     default: [1, "25%"]
@@ -54,7 +54,7 @@ EXAMPLES = r"""
   register: plan
   failed_when: plan.problems | length > 0
 
-- name: Stop where a tenth of the nodes failed
+- name: Stop if a tenth of the nodes failed
   lanewise.dra.rollout:
     tell: state
     max_fail_percentage: 10
@@ -63,7 +63,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 summary:
-  description: The plan or the state in lines for a person.
+  description: The plan or the state as readable lines.
   returned: always
   type: list
   elements: str
@@ -72,30 +72,30 @@ summary:
     - "    gpu-01"
     - "        14 changes (sriov 2, vf 8, mtu 4)"
 batches:
-  description: The hosts on which something is to be done, in the order and the batches of the rollout.
+  description: The hosts to change, in the order and the batches of the rollout.
   returned: with O(tell=plan)
   type: list
   elements: list
   sample: [[gpu-01], [gpu-02, gpu-03]]
 serial:
-  description: The O(serial) of these batches, for the play that takes them.
+  description: The O(serial) of these batches, for the play.
   returned: with O(tell=plan)
   type: list
   elements: raw
   sample: [1, "25%"]
 problems:
-  description: What is in the way, or kept something from being told, a line each with the name of its host.
+  description: The blockers, or the reasons why a node could not be checked, one line each with the host's name.
   returned: with O(tell=plan) and O(tell=drift)
   type: list
   elements: str
   sample: ["gpu-07: rails: chooses 7 NICs of this node, not 8"]
 unfit:
-  description: The hosts with something in the way.
+  description: The hosts with blockers.
   returned: with O(tell=plan)
   type: list
   elements: str
 stops:
-  description: What each of these is to be told, with the way to go on without it.
+  description: The message for each of these hosts, with how to continue without it.
   returned: with O(tell=plan)
   type: dict
 drift:
@@ -106,7 +106,7 @@ drift:
   returned: with O(tell=drift)
   type: dict
 states:
-  description: What has become of each host. C(state) is one of V(done), V(failed), V(lost) and V(waiting).
+  description: The state of each host. C(state) is one of V(done), V(failed), V(lost) and V(waiting).
   returned: with O(tell=state)
   type: dict
   sample: {gpu-01: {state: done, reason: ""}}

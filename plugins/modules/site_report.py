@@ -15,28 +15,28 @@ author:
 description:
   - Takes the topology of every host, as M(lanewise.dra.topology_info) read it, and writes a folder of static pages and
     tables on the controller. They load nothing from the network and can be opened as files.
-  - The folder is its own store. C(nodes/NAME.json) holds a node's facts, so that a run with C(--limit) leaves the other
+  - The folder is its own store. C(nodes/NAME.json) has a node's facts, so that a run with C(--limit) leaves the other
     nodes in the report. The same facts always give the same files, byte for byte.
-  - C(index.html) shows the fleet with its outliers first, which are nodes that differ from more than half of the nodes
-    of the same product with the same GPU. C(nodes/NAME.html) shows one node with a drawing of its PCIe tree and its
-    affinity matrix. C(nodes.csv), C(devices.csv), C(findings.csv) and C(site.json) hold the same for programs.
+  - "C(index.html) shows the fleet with outliers first: nodes that differ from more than half of the nodes of the same
+    product with the same GPU. C(nodes/NAME.html) shows one node with a drawing of its PCIe tree and its affinity
+    matrix. C(nodes.csv), C(devices.csv), C(findings.csv) and C(site.json) have the same for programs."
 notes:
-  - Facts that lack a section (O(lanewise.dra.topology_info#module:subset)) are not taken, with a warning, since a page
-    could not tell what is not there from what was not read.
-  - A folder with an C(index.html) that is no report of this module is refused.
+  - Facts that lack a section (O(lanewise.dra.topology_info#module:subset)) are ignored with a warning, because a page
+    could not distinguish missing devices from sections that were not read.
+  - A folder with an C(index.html) that is not from this module is refused.
   - Runs on the controller only and never connects to a host. Use it with C(run_once), after all hosts were probed.
   - A host name that is not safe as a file name on every file system, capital letters included, gets a part of its
-    SHA-256 in the file name. C(site.json) says which file is whose.
-  - A text cell of the CSV files that a spreadsheet could take for a formula starts with an apostrophe.
-  - Every file is replaced in one step, so an interrupted run leaves a report that can be read. Two runs at the same
-    time on one folder are not guarded against each other.
+    SHA-256 in the file name. C(site.json) maps hosts to files.
+  - Text cells of the CSV files that a spreadsheet could treat as a formula start with an apostrophe.
+  - Every file is replaced atomically, so an interrupted run leaves a readable report. Two concurrent runs on one folder
+    are not protected from each other.
 attributes:
   check_mode:
     support: full
   diff_mode:
     support: full
     details:
-      - The diff says in a few lines which nodes changed and how. It does not show the pages.
+      - The diff lists changed nodes in a few lines, not the pages.
   idempotent:
     support: full
 extends_documentation_fragment:
@@ -47,7 +47,7 @@ extends_documentation_fragment:
 options:
   dest:
     description:
-      - The folder of the report, on the controller. It is made if it does not exist.
+      - The folder of the report, on the controller. It is created if it does not exist.
       - A relative path is relative to the playbook's folder.
     type: path
     required: true
@@ -63,28 +63,28 @@ options:
     default: GPU and RDMA topology
   prune:
     description:
-      - Whether to drop stored nodes that are neither in the inventory nor in O(nodes).
+      - Whether to remove stored nodes that are neither in the inventory nor in O(nodes).
       - Nodes that came from another inventory are kept.
     type: bool
     default: true
   unreachable:
     description:
       - Hosts to list as unreachable. Facts of an earlier run stay in the report.
-      - By default these are the hosts whose probe, registered as C(topology_probe), was unreachable while the play went
-        on for them (C(ignore_unreachable)).
+      - By default these are the hosts whose probe, registered as C(topology_probe), was unreachable while the play
+        continued for them (C(ignore_unreachable)).
     type: list
     elements: str
   failed:
     description:
       - Hosts to list as failed. Facts of an earlier run stay in the report.
       - By default these are the play's hosts that dropped out of it, or whose probe, registered as C(topology_probe),
-        failed while the play went on, and that are not in O(unreachable).
+        failed while the play continued, and that are not in O(unreachable).
     type: list
     elements: str
   template_dir:
     description:
-      - A folder on the controller whose templates are used in place of those of the collection with the same name,
-        which are in C(roles/topology/templates/report).
+      - A folder on the controller whose templates replace those of the collection with the same name, which are in
+        C(roles/topology/templates/report).
       - A relative path is relative to the playbook's folder.
     type: path
 seealso:
@@ -134,7 +134,7 @@ path:
   returned: success
   sample: /srv/site/report/index.html
 counts:
-  description: How much the report holds.
+  description: The numbers of the report.
   type: dict
   returned: success
   contains:
@@ -147,7 +147,7 @@ counts:
       type: int
       sample: 127
     absent:
-      description: Nodes that the latest run that reached for them did not probe.
+      description: Nodes that the latest run could not probe.
       type: int
       sample: 1
     gpus:
@@ -155,11 +155,11 @@ counts:
       type: int
       sample: 1016
     nics:
-      description: NICs of all nodes. A VF counts just where its PF is not seen, as in a virtual machine.
+      description: NICs of all nodes. A VF only counts if its PF is not visible, as in a virtual machine.
       type: int
       sample: 1397
     groups:
-      description: Groups of nodes of the same product with the same GPU, which should be alike.
+      description: Groups of nodes of the same product with the same GPU, which should be identical.
       type: int
       sample: 2
     shapes:
@@ -175,7 +175,7 @@ counts:
       type: dict
       sample: {"error": 1, "warning": 4, "info": 127}
 summary:
-  description: The same in a few lines of text for the terminal.
+  description: The same as a few lines of text for the terminal.
   type: list
   elements: str
   returned: success

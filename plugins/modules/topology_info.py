@@ -13,13 +13,12 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Reads how a node is built from C(/sys) and C(/proc), its PCI functions with every bridge up to the root complex,
-    NUMA nodes, GPUs and other accelerators, NICs with their interfaces and RDMA devices, SR-IOV functions and NVMe, and
-    computes from it which GPU is near which NIC.
-  - What the machine does not say is V(null) or V(UNKNOWN) in the answer, and a finding tells about it. Nothing is
-    guessed.
-  - Needs nothing on the node but Python. Works without root, but then PCI configuration space (ACS) and vital product
-    data stay unknown.
+  - Reads a node's topology from C(/sys) and C(/proc), its PCI functions with every bridge up to the root complex, NUMA
+    nodes, GPUs and other accelerators, NICs with their interfaces and RDMA devices, SR-IOV functions and NVMe, and
+    computes which GPU is near which NIC.
+  - Facts that the machine does not report are V(null) or V(UNKNOWN), never guessed, and a finding reports them.
+  - Needs only Python on the node. Works without root, but then ACS (PCI configuration space) and vital product data
+    stay unknown.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -68,7 +67,7 @@ options:
     default: true
   locality_overrides:
     description:
-      - The site's own word on locality, for machines that do not say it or say it wrong.
+      - Overrides of locality, for machines that report no locality or a wrong one.
       - Does not change what Kubernetes would publish (RV(topology.functions.kubernetes)), which follows the kernel
         alone.
     type: list
@@ -88,7 +87,7 @@ options:
         description: Any name. Functions with the same name count as being behind one PCIe switch.
         type: str
       rail:
-        description: The rail of a NIC. Where any rail is stated, none is derived.
+        description: The rail of a NIC. If any rail is set, no rail is derived.
         type: int
 seealso:
   - name: The topology model

@@ -120,9 +120,9 @@ def test_a_run_that_goes_on_keeps_its_node(newest: ControlPlane, play: Play) -> 
         running = replace(here, process=other.pid, started=_started(other.pid) or "")
         owned(newest, play, running)
         output = " ".join(play("cluster", rc=2, fabric_take_over="true").split())
-        assert running.name in output and "It goes on: wait until it has ended" in output
+        assert running.name in output and "That run continues: wait until it has ended" in output
         output = " ".join(play("uncordon", rc=2).split())
-        assert f"worker was not given back: another run ({running.name})" in output
+        assert f"worker was not uncordoned: another run ({running.name})" in output
         assert state(newest) == (True, True)
         other.kill()
     play("cluster", "uncordon")  # it was cut off

@@ -387,8 +387,8 @@ def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
         site, "1.0.1", ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a leaf")')
     )
     site.play(rc=2, dra_driver_wheel=str(broken), dra_driver_settings={**site.settings, "log_level": "error"})
-    assert "is not well with release 1.0.1-" in site.output and "a leaf" in site.output
-    assert "and that is ready" in site.output
+    assert "did not become healthy with release 1.0.1-" in site.output and "a leaf" in site.output
+    assert "which is ready" in site.output
     assert os.readlink(CURRENT) == good and Path("/etc/lanewise/driver.yml").read_text() == settings
     assert site.info()["ready"]
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
@@ -452,7 +452,7 @@ def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(si
     changes = ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a root")')
     site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(other_wheel(site, "1.0.3", changes)))
     stands = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
-    assert "failed: 1 node" in stands and "is not well with release 1.0.3-" in stands
+    assert "failed: 1 node" in stands and "did not become healthy with release 1.0.3-" in stands
     assert os.readlink(CURRENT) == good and site.info()["ready"] and not cordoned(site)
     assert site.play(playbook="lanewise.dra.rollout", dra_driver_wheel=wheel) == 0
     assert "as wanted, nothing to do: 1 node" in site.output
@@ -515,7 +515,7 @@ def test_uninstall(site: Site) -> None:
     site.plane.wait_for(lambda: not site.info()["claims"], "the claim's end", 30)
     assert site.slices()
     assert site.play("--check", dra_driver_state="absent", dra_driver_remove_manifests=True) > 0
-    assert "as these nodes have the driver" not in site.output
+    assert "because these nodes publish devices" not in site.output
     assert site.systemctl("is-active", UNIT) == "active" and site.slices()
     site.play(playbook="lanewise.dra.remove", rc=2)
     assert "-e remove_confirm=default" in site.output and site.systemctl("is-active", UNIT) == "active"
@@ -523,7 +523,7 @@ def test_uninstall(site: Site) -> None:
     spec = {"driver": NAME, "nodeName": "another", "pool": pool}
     site.plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": "another"}, "spec": spec})
     site.play(playbook="lanewise.dra.remove", remove_confirm="default")
-    assert "as these nodes have the driver: another." in " ".join(site.output.split())
+    assert "because these nodes publish devices: another." in " ".join(site.output.split())
     assert [one["spec"]["nodeName"] for one in site.slices()] == ["another"]
     assert site.plane.request("GET", ACCOUNT)[0] == 200
     site.plane.expect("DELETE", f"{API}/resourceslices/another")

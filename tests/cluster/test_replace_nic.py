@@ -245,7 +245,7 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
     machine.setting("4096")  # as after a boot
     output = site.after("-e", "replace_nic_timeout=5", rc=2)
     assert "The new card is not published like the old one" in output and "a0:88:c2" in output
-    assert "is still there" in output and "stays without pods" in output
+    assert "is still there" in output and "stays cordoned" in output
     assert machine.setting() == WANTED and site.state() == (True, True) and site.record() == record
 
     with site.start("replace_nic", "-e", "replace_nic_phase=after") as process:

@@ -98,7 +98,7 @@ def test_what_plays_of_the_site_say_is_shown(tmp_path):
 
 def test_a_rollback_without_nodes_says_so(tree, tmp_path):
     said = played(tmp_path, {"one": tree}, "rollback", **QUIET)
-    assert "None of these nodes has the driver by this inventory: dra_driver_kubeconfig" in said
+    assert "No node was changed: none of the selected hosts has dra_driver_kubeconfig" in said
 
 
 def test_an_inventory_without_hosts_fails(tmp_path):

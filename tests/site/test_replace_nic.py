@@ -122,7 +122,7 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     assert "dhcp.leases[0].mac names its MAC address" in output
     assert "dhcp.leases[1].guid names its GUID" in output
     assert f"dra_driver_settings.aliases.{STORAGE} names its PCI address" in output
-    assert "No kubeconfig is given (fabric_kubeconfig), so the cluster was left alone" in output
+    assert "fabric_kubeconfig is not set, so the cluster was left alone" in output
     assert "--limit gpu-01 -e replace_nic_phase=after" in output
     assert site.record()["state"] == "out" and site.record()["card"]["serial"] == old
     kept = site.files()
@@ -208,7 +208,7 @@ def test_another_model_is_refused_unless_it_is_allowed(site):
     kept = site.files()
     output = site.after(rc=2)
     assert "the new card is NVIDIA ConnectX-7 (MCX755106AC-HEAT)" in output and "replace_nic_other_model=true" in output
-    assert "the node was not given back" in output and site.files() == kept
+    assert "the node stays cordoned" in output and site.files() == kept
     site.after("-e", "replace_nic_other_model=true")
     assert site.record()["card"]["part_number"] == "MCX755106AC-HEAT"
     site.after()  # it is the node's card now
