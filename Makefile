@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Any Python from 3.11 on will do. Everything else is installed below .cache and ~/.cache/lanewise-dra.
+# Any Python from 3.11 on works. Everything else is installed below .cache and ~/.cache/lanewise-dra.
 PYTHON ?= python3
 RUN := $(PYTHON) tools/environment.py
 ONLY ?=
@@ -18,7 +18,7 @@ NOX := $(RUN) runner nox --envdir .cache/nox
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-try: python ## see it work on example machines: no hardware, no SSH, no root
+try: python ## run the collection on example machines: no hardware, no SSH, no root
 	@$(PYTHON) tools/try.py
 
 test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs only those, ARGS="-k vrf" is for pytest
@@ -50,7 +50,7 @@ setup: python ## link this checkout as lanewise.dra for your own playbooks run f
 lock: python ## resolve requirements/*.in again, and write the locks with hashes
 	@$(NOX) --sessions lock
 
-clean: ## remove everything that these targets have made, the shared environments too
+clean: ## remove everything that these targets created, including shared environments
 	rm -rf .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
 	grep -ls 'make clean. of lanewise.dra' ~/.ansible/test/cache/get_pip_*.py | xargs -r rm
 

@@ -354,7 +354,7 @@ def test_drift_is_not_told_where_no_node_was_looked_at(tmp_path, hosts, site_hos
     # a run of an empty inventory with --limit has not even the controller left to fail on
     rc = 1 if options and not hosts else 2
     output = play(tmp_path, hosts, "-e", f"site_hosts={site_hosts}", *options, playbook="drift", rc=rc)
-    assert ("no node was looked at" if rc == 2 else "THE_INVENTORY_HAS_NO_NODE") in output
+    assert ("No node was checked" if rc == 2 else "THE_INVENTORY_HAS_NO_NODE") in output
     assert not (tmp_path / "report").exists()
 
 
