@@ -23,7 +23,7 @@ from .report_pages import Pages
 VERDICTS = {
     "kept": ("aligned", "kept"),
     "broken": ("broken", "broken"),
-    "unknown": ("cannot tell", "doubt"),
+    "unknown": ("unknown", "doubt"),
     "none": ("no promise", "none"),
 }
 _SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}

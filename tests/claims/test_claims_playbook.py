@@ -180,7 +180,7 @@ _WITH = "{{{{ {{'kind': 'DeviceClass', 'apiVersion': '{}', 'metadata': object.me
         (
             "manifests/DeviceClass.yaml.j2",
             _WITH.format("resource.k8s.io/v1", "{selector: []}"),
-            "spec.selector: is no field",
+            "spec.selector: is not a field",
         ),
         ("DeviceClass.yaml.j2", "kind: DeviceClass", "has no template"),
     ],

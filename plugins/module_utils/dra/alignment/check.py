@@ -7,7 +7,7 @@
 
 A scheduler looks once, when it allocates. What it saw can be old by now, and can have been wrong: so every promise is
 compared with what the drivers publish today, and with what the kernel of the node says of the same PCI functions. Where
-the two disagree, or one of them is silent on what it should know, the answer is C(unknown), with the reason and what to
+the two disagree, or one of them is silent on what it should know, the answer is `unknown`, with the reason and what to
 do. Nothing that is unknown counts as kept.
 """
 
@@ -31,7 +31,7 @@ _CONTAINER = re.compile(r"([0-9a-f]{64})")
 def cgroup_cpusets(text: str) -> dict[str, dict[str, str]]:
     """By pod UID and container id, the CPUs that a container may run on.
 
-    C(text) are lines C(PATH:CPUS) as C(grep -H . cpuset.cpus.effective) writes them in a cgroup v2 tree. Lines of
+    `text` are lines `PATH:CPUS` as `grep -H . cpuset.cpus.effective` writes them in a cgroup v2 tree. Lines of
     anything but a container of a pod are passed over.
     """
     found: dict[str, dict[str, str]] = {}
@@ -47,9 +47,9 @@ class Check(Cluster):
     """Compares allocated claims with a cluster."""
 
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
-        """One report of each claim that is allocated and C(wanted), and a summary; see the module's documentation.
+        """One report of each claim that is allocated and `wanted`, and a summary; see the module's documentation.
 
-        C(claims) are all of the cluster: they tell which devices are free.
+        `claims` are all of the cluster: they tell which devices are free.
         """
         known = [v1(one, "ResourceClaim") for one in claims]
         for claim in known:

@@ -15,7 +15,7 @@ from .words import Device, Finding, Reason
 PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"
 
 
-RESTART = "if it stays so, look at the driver's log on the node: it has not published the devices anew"
+RESTART = "if it stays so, look at the driver's log on the node: it has not published the devices again"
 
 
 class ClaimDevices:
@@ -62,32 +62,32 @@ class ClaimDevices:
             fix = "does the driver still run on the node? If it was removed, delete the pods and the claim"
             self.reasons.append(Reason(f"{device.driver} no longer publishes the pool {device.pool}", fix))
         elif device.state == "stale":
-            told = (
+            reason = (
                 f"{device.shown} is only in generation {pool.older[device.device]} of the pool {device.pool}, which is "
             )
-            self.reasons.append(Reason(f"{told}at {pool.generation}: its slice is stale", RESTART))
+            self.reasons.append(Reason(f"{reason}at {pool.generation}: its slice is stale", RESTART))
         elif device.state == "gone":
             fix = "look for the device on the node; if it is gone for good, delete the pods and the claim"
             self.reasons.append(Reason(f"{device.shown} is gone from its pool {device.pool}", fix))
         elif device.state == "incomplete":
-            told = f"{device.shown}: {pool.slices} of {pool.wanted} slices of the pool {device.pool} are there"
-            self.reasons.append(Reason(told, "wait for the driver to publish the rest; " + RESTART))
+            reason = f"{device.shown}: {pool.slices} of {pool.wanted} slices of the pool {device.pool} are there"
+            self.reasons.append(Reason(reason, "wait for the driver to publish the rest; " + RESTART))
         published = device.published
         if published is None:
             return
         for taint in published.device.get("taints") or ():
             what = f"{device.shown} has the taint {taint['key']}:{taint['effect']}"
-            self._find("warning", "tainted", what, "mend the device, or delete the pod to get another one")
+            self._find("warning", "tainted", what, "repair the device, or delete the pod to get another one")
         if self.machine and self.machine.lacks(published):
-            told = f"{device.shown} is published, but the probe of {self.node} has no PCI function {device.address}"
-            self.reasons.append(Reason(told, PROBE_AGAIN))
+            reason = f"{device.shown} is published, but the probe of {self.node} has no PCI function {device.address}"
+            self.reasons.append(Reason(reason, PROBE_AGAIN))
 
     def _node(self) -> str | None:
         """The node that the claim is allocated to, by its devices and by the allocation's own word."""
         nodes = {device.node for device in self.devices if device.node}
         if len(nodes) > 1:
-            told = f"its devices are on several nodes: {', '.join(sorted(nodes))}"
-            self.broken.append(Reason(told, "delete the pod and the claim, so that they are scheduled anew"))
+            reason = f"its devices are on several nodes: {', '.join(sorted(nodes))}"
+            self.broken.append(Reason(reason, "delete the pod and the claim, so that they are scheduled again"))
             return None
         stated = set()
         for term in (allocation(self.claim).get("nodeSelector") or {}).get("nodeSelectorTerms") or ():
@@ -95,8 +95,8 @@ class ClaimDevices:
                 if entry.get("key") in ("metadata.name", "kubernetes.io/hostname") and entry.get("operator") == "In":
                     stated |= set(entry.get("values") or ())
         if nodes and len(stated) == 1 and nodes != stated:
-            told = f"it is allocated to node {next(iter(stated))}, and its devices are now published for "
-            self.reasons.append(Reason(told + next(iter(nodes)), RESTART))
+            reason = f"it is allocated to node {next(iter(stated))}, and its devices are now published for "
+            self.reasons.append(Reason(reason + next(iter(nodes)), RESTART))
         if nodes:
             return next(iter(nodes))
         return next(iter(stated)) if len(stated) == 1 else None
@@ -107,7 +107,7 @@ class ClaimDevices:
         consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
         if not consumers:
             self._find(
-                "note", "unused", "it has devices, and no pod is reserved for it", "delete it if nobody needs it"
+                "note", "unused", "it has devices, and no pod is reserved for it", "delete it if it is not needed"
             )
         for consumer in consumers:
             if consumer.get("resource") != "pods" or consumer.get("apiGroup"):
@@ -120,18 +120,18 @@ class ClaimDevices:
             pod = self.check.pods.get((namespace, name))
             if pod is None or (consumer.get("uid") and pod["metadata"].get("uid") not in (None, consumer["uid"])):
                 entry["phase"] = "Gone"
-                told = f"its consumer, pod {name}, is gone" + (": another pod has its name" if pod else "")
+                reason = f"its consumer, pod {name}, is gone" + (": another pod has its name" if pod else "")
                 fix = "the controller manager lifts the reservation in a moment; if not, look at its log"
-                self.reasons.append(Reason(told, fix))
+                self.reasons.append(Reason(reason, fix))
                 continue
             entry["node"] = (pod.get("spec") or {}).get("nodeName")
             entry["phase"] = (pod.get("status") or {}).get("phase")
             if entry["phase"] in ("Succeeded", "Failed"):
                 self._find("note", "ended", f"pod {name} has ended, and still has the devices", "delete the pod")
             elif entry["node"] and self.node and entry["node"] != self.node:
-                told = f"it is allocated to node {self.node}, and its pod {name} runs on {entry['node']}"
+                reason = f"it is allocated to node {self.node}, and its pod {name} runs on {entry['node']}"
                 fix = (
                     "delete the pod: it cannot have these devices there (was it bound by hand or by another scheduler?)"
                 )
-                self.reasons.append(Reason(told, fix))
+                self.reasons.append(Reason(reason, fix))
         return found

@@ -42,7 +42,7 @@ class ClaimPromises(ClaimDevices):
         promise = Promise("distinct" if distinct else "match", name, requests, UNKNOWN)
         lost = [one for one in covered if one.published is None]
         if lost:
-            promise.reason = f"nothing tells where {' and '.join(one.shown for one in lost)} is now"
+            promise.reason = f"it is unknown where {' and '.join(one.shown for one in lost)} is now"
             promise.fix = "see the findings of the claim's devices"
             return promise
         known = [(one, one.published) for one in covered if one.published is not None]
@@ -61,10 +61,10 @@ class ClaimPromises(ClaimDevices):
             return promise
         said = _holds([_compared(published, name) for _one, published in known], distinct)
         promise.verdict = KEPT if said else BROKEN
-        told = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
+        reason = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
         if not said:
-            promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {told}"
-            promise.fix = "delete the pod and the claim, so that they are scheduled anew with what is published now"
+            promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {reason}"
+            promise.fix = "delete the pod and the claim, so that they are scheduled again with what is published now"
         nodes = {published.node for _one, published in known if published.node}
         if name in LOCALITY and not distinct and len(nodes) > 1:
             promise.verdict, promise.reason = BROKEN, f"equal values of {name} on several nodes are no common place"
@@ -94,7 +94,7 @@ class ClaimPromises(ClaimDevices):
             # the kernel confirms the first of a list: where those are equal one is shared, else it says nothing
             promise.proven = complete and promise.verdict == KEPT and (not lists or (bool(truth) and not distinct))
             return
-        told = "; ".join(
+        reason = "; ".join(
             dict.fromkeys(
                 f"{shown}: the driver publishes {value}, the kernel says {'nothing' if kernel is None else kernel}"
                 for shown, value, kernel in differ
@@ -102,15 +102,15 @@ class ClaimPromises(ClaimDevices):
         )
         if truth is not None and not lists and truth == (promise.verdict == KEPT):
             # both readings come to the same answer, by different values
-            self._find("warning", "driver-and-kernel-differ", f"{name}: {told}", PROBE_AGAIN)
+            self._find("warning", "driver-and-kernel-differ", f"{name}: {reason}", PROBE_AGAIN)
             promise.proven = truth
             return
         promise.verdict = UNKNOWN
-        promise.reason = f"the slices and the probed topology of {self.node} disagree on {name}: {told}"
+        promise.reason = f"the slices and the probed topology of {self.node} disagree on {name}: {reason}"
         promise.fix = PROBE_AGAIN
 
     def _selectors(self) -> list[Promise]:
-        """Do the devices still match what the requests and classes ask for? What nobody can check is unknown."""
+        """Do the devices still match what the requests and classes ask for? What cannot be checked is unknown."""
         found: list[Promise] = []
         bodies = dict(_bodies(self.spec))
         for device in self.devices:
@@ -120,16 +120,16 @@ class ClaimPromises(ClaimDevices):
             asked = []
             name = str(body.get("deviceClassName"))
             if self.check.classes is not None and name not in self.check.classes:
-                told = "the DeviceClass is gone, and with it what it asked for"
+                reason = "the DeviceClass is gone, and with it what it asked for"
                 fix = "apply the class again: without it, new pods cannot have this claim either"
-                asked.append(Promise("class", name, [device.request], UNKNOWN, reason=told, fix=fix))
+                asked.append(Promise("class", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
             asked += [self._selector(text, device, device.published) for text in expressions(entries)]
             if len(expressions(entries)) < len(entries):
-                told = "a selector is of another kind than cel, and nothing here can evaluate it"
+                reason = "a selector is of another kind than cel, and nothing here can evaluate it"
                 fix = "see for yourself whether the device still matches"
-                asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=told, fix=fix))
-            # what nobody can check is told once for all devices of a request
+                asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=reason, fix=fix))
+            # what cannot be checked is reported once for all devices of a request
             found += [one for one in asked if one.verdict != UNKNOWN or one not in found]
         return found
 
@@ -145,9 +145,9 @@ class ClaimPromises(ClaimDevices):
                 return promise
             silent = _by_silence(self.check.engine, text, published)
             if silent:
-                told = f"{device.driver} does not tell {', '.join(silent)} while a pod has the device"
+                reason = f"{device.driver} does not publish {', '.join(silent)} while a pod has the device"
                 hint = DRIVERS[device.driver].hint("in_use")
-                promise.reason, promise.fix = told, "look again when no pod has it" + (f"; {hint}" if hint else "")
+                promise.reason, promise.fix = reason, "look again when no pod has it" + (f"; {hint}" if hint else "")
                 return promise
             promise.verdict, promise.reason = BROKEN, f"{device.shown} no longer matches"
             promise.fix = "delete the pod and the claim for another device, or change what is asked for"
@@ -170,9 +170,9 @@ class ClaimPromises(ClaimDevices):
             entry = {"request": request["name"], "chosen": chosen, "rank": len(better) + 1, "of": len(names)}
             found.append({**entry, "better": better})
             if better:
-                told = f"request {request['name']} got {chosen}, its choice {len(better) + 1} of {len(names)}"
-                fix = f"{', '.join(better)} was not to be had when it was scheduled; a pod made anew may get it"
-                self._find("note", "fallback", told, fix)
+                reason = f"request {request['name']} got {chosen}, its choice {len(better) + 1} of {len(names)}"
+                fix = f"{', '.join(better)} was not available when it was scheduled; a new pod may get it"
+                self._find("note", "fallback", reason, fix)
         return found
 
 
@@ -202,8 +202,8 @@ def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
 
 
 def _by_silence(engine: Engine, text: str, published: Published) -> list[str]:
-    """The attributes by which alone a selector does not match, because the driver does not tell them of a device that a
-    pod has; empty where anything that it does tell decides."""
+    """The attributes by which alone a selector does not match, because the driver does not publish them for a device
+    that a pod has; empty where anything that it does publish decides."""
     silent = hidden(published)
     found: set[str] = set()
     for part in conjuncts(text) if mentioned(text, silent) else ():

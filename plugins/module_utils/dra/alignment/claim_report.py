@@ -87,7 +87,7 @@ class ClaimReport(ClaimPromises):
         own = {one.address for one in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
-            # a nearer NIC of another rate is no better one, nor is one that nobody shall get
+            # a nearer NIC of another rate is no better one, nor is one that is tainted
             if other.address in own or not machine.alike(nic.address, other.address) or other.device.get("taints"):
                 continue
             near = machine.level(gpu.address, other.address)[0]
@@ -100,14 +100,14 @@ class ClaimReport(ClaimPromises):
         states = [self._state_of(one) for one in best[1]]
         state = _FREE if _FREE in states else states[0]
         other = best[1][states.index(state)]
-        told = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
+        summary = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
         if promised:
-            told = f"aligned as promised by {' and '.join(promised)}, but could be nearer: {told}"
+            summary = f"aligned as promised by {' and '.join(promised)}, but could be nearer: {summary}"
             fix = "a promise on an attribute is not one of the same switch; ask for the NIC by its near GPU or its rail"
         else:
-            told = f"could be aligned: {told}"
+            summary = f"could be aligned: {summary}"
             fix = "ask for it: align: [pcie_root, numa_node, any] in dra_claims_templates"
-        self._find("note", "could-be-aligned", told, fix)
+        self._find("note", "could-be-aligned", summary, fix)
 
     def _state_of(self, other: Published) -> str:
         """Who keeps a device from being given away, in words."""
@@ -125,8 +125,10 @@ class ClaimReport(ClaimPromises):
         for entry in (self.claim.get("status") or {}).get("devices") or ():
             for condition in entry.get("conditions") or ():
                 if condition.get("status") == "False" and condition.get("reason") != "Prepared":
-                    told = f"{entry['driver']}/{entry['device']} is not {condition['type']}: {condition.get('message')}"
-                    self._find("warning", "not-ready", told, "see the events of the pod and the driver's log")
+                    summary = (
+                        f"{entry['driver']}/{entry['device']} is not {condition['type']}: {condition.get('message')}"
+                    )
+                    self._find("warning", "not-ready", summary, "see the events of the pod and the driver's log")
 
     def _cpus(self, pods: list[Object]) -> list[Object]:
         """Where each container's CPUs are, against where the claim's devices are."""
@@ -150,10 +152,10 @@ class ClaimReport(ClaimPromises):
                     }
                 )
                 if verdict in ("far", "spread"):
-                    told = f"container {container} of pod {pod['name']} may run on CPUs {cpus} of NUMA nodes "
-                    told += f"{', '.join(map(str, lie or ()))}; its devices are on {', '.join(map(str, nodes))}"
+                    summary = f"container {container} of pod {pod['name']} may run on CPUs {cpus} of NUMA nodes "
+                    summary += f"{', '.join(map(str, lie or ()))}; its devices are on {', '.join(map(str, nodes))}"
                     fix = "claim CPUs with them (kind: cpu, align: numa_node), or let kubelet align CPUs"
-                    self._find("note", f"cpus-{verdict}", told, fix)
+                    self._find("note", f"cpus-{verdict}", summary, fix)
         return found
 
     def _named(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
@@ -168,11 +170,11 @@ class ClaimReport(ClaimPromises):
 
 
 def _is_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
-    """Whether shares leave something of each capacity of a device; None where they do not tell what they have."""
-    told = True
+    """Whether shares leave something of each capacity of a device; None where their amounts are unknown."""
+    complete = True
     for name, entry in (device.get("capacity") or {}).items():
         used = [quantity.parse(share[name]) for share in shares if name in share]
         if sum(used) >= quantity.parse(entry["value"]):
             return False
-        told = told and len(used) == len(shares)
-    return True if told else None
+        complete = complete and len(used) == len(shares)
+    return True if complete else None

@@ -17,9 +17,9 @@ from .devices import Facts, Machine, Pools, v1
 class Cluster:
     """What all claims are compared with.
 
-    C(slices), C(classes) and C(pods) are objects as the API serves them, C(machines) topology facts by node. C(pods)
-    or C(classes) None means that nobody looked for them. C(cpusets) are CPU lists by pod UID and container name or id,
-    read on the node. C(engine) evaluates selectors; without one they are unknown. Raises ValueError for objects of
+    `slices`, `classes` and `pods` are objects as the API serves them, `machines` topology facts by node. `pods`
+    or `classes` None means that they were not read. `cpusets` are CPU lists by pod UID and container name or id,
+    read on the node. `engine` evaluates selectors; without one they are unknown. Raises ValueError for objects of
     other kinds.
     """
 

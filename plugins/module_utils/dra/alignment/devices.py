@@ -5,7 +5,7 @@
 
 """The devices that claims have: what their drivers publish of them now, and what the kernel says of the same functions.
 
-Two readings of one thing, kept apart: L(Pools,) holds ResourceSlices, L(Machine,) a node's topology facts.
+Two separate readings of one thing: `Pools` holds ResourceSlices, `Machine` a node's topology facts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECTIONS = ("functions", "gpus", "nics", "numa_nodes")
 
 GPU, NIC, CPU, OTHER = "gpu", "nic", "cpu", "other"
 
-#: Attributes of which the kernel has a reading of its own, and its name among a function's C(kubernetes) facts.
+#: Attributes of which the kernel has a reading of its own, and its name among a function's `kubernetes` facts.
 KERNEL = {
     PCIE_ROOT: "pcieRoot",
     PCI_BUS_ID: "pciBusID",
@@ -44,11 +44,11 @@ KERNEL = {
     NUMA_NODE_DRANET: "numaNode",
     "gpu.amd.com/numaNode": "numaNode",
 }
-#: Attributes that say where a device is; the kernel tells none of the CPU driver's, whose devices are no functions.
+#: Attributes that say where a device is; the kernel has none of the CPU driver's, whose devices are not PCI functions.
 LOCALITY = (*KERNEL, "dra.cpu/numaNodeID", "dra.cpu/socketID")
 
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: Names that drivers make of a function's address: C(pci-0000-8a-00-0), C(0000-8a-00-0-0x56c0).
+#: Names that drivers make of a function's address: `pci-0000-8a-00-0`, `0000-8a-00-0-0x56c0`.
 _NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
 
 
@@ -58,7 +58,7 @@ def value_of(typed: ObjectView | None) -> t.Any:
 
 
 def address_of(driver: str, device: ObjectView) -> str | None:
-    """The PCI address of a published device, by an attribute or by its name; None for what is no PCI function."""
+    """The PCI address of a published device, by an attribute or by its name; None for what is not a PCI function."""
     names = [PCI_BUS_ID]
     known = DRIVERS.get(driver)
     for kind in known.kinds.values() if known else ():
@@ -107,7 +107,7 @@ class Published:
 
 @dataclass
 class Pool:
-    """The slices of one pool. C(older) maps devices that only an earlier generation has to that generation, C(counters)
+    """The slices of one pool. `older` maps devices that only an earlier generation has to that generation, `counters`
     are what devices share."""
 
     generation: int
@@ -127,7 +127,7 @@ class Pool:
 class Pools:
     """ResourceSlices of any served version, by driver and pool.
 
-    Raises ValueError for an object that is no ResourceSlice.
+    Raises ValueError for an object that is not a ResourceSlice.
     """
 
     def __init__(self, slices: t.Iterable[ObjectView]) -> None:
@@ -171,7 +171,7 @@ class Pools:
         return self._on.get(node, [])
 
     def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
-        """Who keeps devices from being given away: C(holders) has claims by the device that they have.
+        """Who keeps devices from being given away: `holders` has claims by the device that they have.
 
         That is the claim with the device, or one with another device that leaves too little of the counters which both
         draw on, as a PF and its VFs do, or a GPU and its partitions.
@@ -191,17 +191,17 @@ class Pools:
 
 
 def v1(obj: ObjectView, kind: str) -> Object:
-    """An object of any served version as v1. Raises ValueError where it is none of C(kind)."""
+    """An object of any served version as v1. Raises ValueError where it is none of `kind`."""
     if not isinstance(obj, dict) or obj.get("kind") != kind:
-        raise ValueError(f"this is no {kind}: {str(obj)[:80]}")
+        raise ValueError(f"this is not a {kind}: {str(obj)[:80]}")
     return convert(obj, API_VERSION)
 
 
 class Machine:
-    """A node's topology facts, as M(lanewise.dra.topology_info) returns them.
+    """A node's topology facts, as `lanewise.dra.topology_info` returns them.
 
-    A probe sees little of a NIC that a pod has. Rate and link layer of such a one are then those of C(published), the
-    devices of the node. Raises ValueError where the facts lack what alignment is told by.
+    A probe sees little of a NIC that a pod has. Rate and link layer of such a one are then those of `published`, the
+    devices of the node. Raises ValueError where the facts lack what alignment needs.
     """
 
     def __init__(self, facts: Facts, published: t.Iterable[Published] = ()) -> None:
@@ -232,7 +232,7 @@ class Machine:
     def level(self, gpu: str | None, nic: str | None) -> tuple[str, str | None]:
         """The affinity of a GPU and a NIC, and the data-direct function that it holds for, if it is not the NIC's own.
 
-        C(UNKNOWN) where the machine does not say, or does not have one of them.
+        `UNKNOWN` where the machine does not say, or does not have one of them.
         """
         if gpu not in self.functions or nic not in self.functions:
             return "UNKNOWN", None
@@ -269,7 +269,7 @@ class Machine:
         return function.numa_node if function else None
 
     def nodes_of_cpus(self, cpus: str) -> list[int] | None:
-        """The NUMA nodes that a kernel list of CPUs lies on; None where that cannot be told."""
+        """The NUMA nodes that a kernel list of CPUs lies on; None where that is unknown."""
         wanted = cpuset.from_list(cpus)
         if not wanted:
             return None
@@ -283,7 +283,7 @@ class Machine:
 
 
 def hidden(published: Published) -> frozenset[str]:
-    """Attributes that say nothing of a device now: a pod has its interface, and the driver tells them on the node only.
+    """Attributes that say nothing of a device now: a pod has its interface, and the driver reads them on the node only.
 
     It has it where the driver publishes none of those that go with the interface.
     """
@@ -302,11 +302,11 @@ def has_rdma(nic: Facts) -> bool:
 
 def _completed(nic: Facts, published: Published) -> Facts:
     """The facts of a NIC whose interface or RDMA device is in a pod, with what its driver publishes of it."""
-    told = {
+    from_slices = {
         key: value_of(attribute(published.offer, f"{published.driver}/{name}"))
         for key, name in (("speed_mbps", "linkSpeedMbps"), ("link_layer", "linkLayer"))
     }
-    missing = {key: value for key, value in told.items() if nic.get(key) is None and value is not None}
+    missing = {key: value for key, value in from_slices.items() if nic.get(key) is None and value is not None}
     return {**nic, **missing}
 
 

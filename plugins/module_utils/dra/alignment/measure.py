@@ -5,8 +5,8 @@
 
 """Which pods can measure with each other and how, and what measuring programs print, read into one shape.
 
-A measurement is C(tool), C(gb_per_s) (10^9 bytes a second), C(latency_us), C(bytes) of a message where those are told,
-and C(details). The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
+A measurement is `tool`, `gb_per_s` (10^9 bytes a second), `latency_us`, `bytes` of a message where those are told,
+and `details`. The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
 source (src/util.cu) and tables that people show have it, and was tried on no GPU.
 """
 
@@ -23,7 +23,7 @@ from ..scheduler.search_devices import attribute
 from .devices import NIC, Pools, value_of
 
 _PORT = 18515
-_STOPPED = (124, 143)  # statuses by which timeout tells that it ended a program, that of GNU and of BusyBox
+_STOPPED = (124, 143)  # exit statuses of timeout when it ended a program, that of GNU and of BusyBox
 _RDMA_DEVICE = "rdmaDevice"  # so called by lanewise.dev and dra.net
 
 _COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
@@ -50,10 +50,10 @@ def pairs(
 
     It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
     claim's own pod, and None where there is no other.
-    C(reports) are those of L(alignment.Check.run,), C(claims) and C(pods) the objects. Each end is told with the
-    container that has the NIC, None where the pod does not tell. C(commands) has a C(server) and
-    a C(client) for each program that can be used, the one that says most first: C(ib_write_bw) where the NICs of both
-    ends have an RDMA device, C(iperf3) where both drivers tell the NICs' addresses, so that it measures these NICs and
+    `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is told with the
+    container that has the NIC, None where the pod does not tell. `commands` has a `server` and
+    a `client` for each program that can be used, the one that says most first: `ib_write_bw` where the NICs of both
+    ends have an RDMA device, `iperf3` where both drivers tell the NICs' addresses, so that it measures these NICs and
     no other network.
     """
     networks = {}
@@ -109,10 +109,10 @@ def _ends(
 
 
 def _container(pod: ObjectView, claim: str, request: str) -> str | None:
-    """The first container that has the devices of a request; None where the pod tells of none."""
+    """The first container that has the devices of a request; None where the pod lists none."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    told = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
-    names = {one["name"] for one in told if one.get("resourceClaimName") == claim}
+    statuses = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
+    names = {one["name"] for one in statuses if one.get("resourceClaimName") == claim}
     for container in spec.get("containers") or ():
         for one in (container.get("resources") or {}).get("claims") or ():
             if one["name"] in names and one.get("request") in (None, request):
@@ -137,7 +137,7 @@ def _commands(server: Object, client: Object, seconds: int) -> Object:
 
 
 def read(tool: str, text: str, status: int = 0) -> Object:
-    """A program's output as a measurement. C(status) is what it ended with: of a failed run nothing counts.
+    """A program's output as a measurement. `status` is what it ended with: of a failed run nothing counts.
 
     Raises Unreadable, and KeyError for a program that is not known.
     """
@@ -158,13 +158,13 @@ def _ended(text: str) -> Unreadable:
 def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
     for value in (rate, latency):
         if value is not None and not (math.isfinite(value) and value >= 0):
-            raise Unreadable(f"{tool} tells {value}, which is no measurement")
+            raise Unreadable(f"{tool} tells {value}, which is not a measurement")
     found: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
     return {**found, "bytes": size, "details": details}
 
 
 def iperf3(text: str) -> Object:
-    """The output of C(iperf3 --json): what the other end received. C(latency_us) is TCP's mean round trip."""
+    """The output of `iperf3 --json`: what the other end received. `latency_us` is TCP's mean round trip."""
     try:
         answer = json.loads(text)
     except ValueError:
@@ -176,7 +176,7 @@ def iperf3(text: str) -> Object:
     end = answer.get("end") or {}
     total = end.get("sum_received") or end.get("sum")
     if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
-        raise Unreadable("iperf3 tells no sum")
+        raise Unreadable("iperf3 reports no sum")
     trips = [one["sender"].get("mean_rtt") for one in end.get("streams") or () if one.get("sender")]
     trips = [trip for trip in trips if trip]
     details = {
@@ -190,7 +190,7 @@ def iperf3(text: str) -> Object:
 
 
 def perftest(text: str) -> Object:
-    """The table of a perftest program (C(ib_write_bw), C(ib_write_lat) and the like): its row with the best average, or
+    """The table of a perftest program (`ib_write_bw`, `ib_write_lat` and the like): its row with the best average, or
     of latencies that with the smallest message."""
     columns: list[str] = []
     rows: list[dict[str, float]] = []

@@ -27,7 +27,7 @@ from .devices import GPU, NIC, Machine, Published, has_rdma, kind_of, nearer
 
 #: What a NIC carries of its rate in large messages.
 NIC_SHARE = 0.93
-#: GB/s that NCCL reckons with for a PCIe link of 16 lanes, by GT/s a lane (nccl src/graph/topo.cc); beyond it the
+#: GB/s that NCCL assumes for a PCIe link of 16 lanes, by GT/s a lane (nccl src/graph/topo.cc); beyond it the
 #: payload rate is the bound.
 _NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
 #: GB/s that NCCL gives a link between sockets (src/graph/topo.h), by what the CPU's name has. They are weights for its
@@ -48,7 +48,7 @@ STAGED = (0.37, 0.5, 0.71)
 _STAGED_MBPS = 100_000
 #: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
 _DIRECT = ("SELF", "PIX", "PXB")
-#: Grace's root port for its GPU, and its CPU where it tells its name: by the link between the two (C2C) NCCL may use
+#: Grace's root port for its GPU, and its CPU where its name is known: by the link between the two (C2C) NCCL may use
 #: GPUDirect to NICs of the CPU's other root ports, each of which is a PCI domain of its own (GB200: 46 measured at
 #: NODE, and nothing is nearer).
 _GRACE_PORT = ("10de", "22b8")
@@ -56,9 +56,9 @@ _GRACE = re.compile(r"Neoverse-V2|Grace", re.IGNORECASE)
 
 
 def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
-    """GB/s of a function's own link upwards, from NCCL's reckoning to the payload rate; None where it is not told.
+    """GB/s of a function's own link upwards, from NCCL's estimate to the payload rate; None where it is unknown.
 
-    C(fastest) is the speed in GT/s that counts, if it is not the present one.
+    `fastest` is the speed in GT/s that counts, if it is not the present one.
     """
     link = function.link
     if link is None:
@@ -74,7 +74,7 @@ def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, f
 def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
     """The speed in GT/s that both ends of a GPU's link can do, by end, where it runs slower now.
 
-    An idle GPU lowers it to save power, so the present speed is no bound of what is sent. NCCL reckons by what both can
+    An idle GPU lowers it to save power, so the present speed does not limit what is sent. NCCL uses what both can
     do as well (src/graph/xml.cc).
     """
     function = machine.functions[gpu]
@@ -102,7 +102,7 @@ def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
 
 
 def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
-    """The two NUMA nodes, in order, where a flow goes from one to another; None where it does not, or nobody knows."""
+    """The two NUMA nodes, in order, where a flow goes from one to another; None where it does not, or if unknown."""
     one, other = machine.numa_of(gpu), machine.end(gpu, nic).numa_node
     if machine.level(gpu, nic)[0] != "SYS" or one is None or other is None:
         return None
@@ -115,7 +115,7 @@ def _socket_rate(machine: Machine) -> float:
 
 
 def _direct(machine: Machine, gpu: str, level: str) -> bool | None:
-    """Whether a NIC at some level reads the GPU's memory by itself; None where that is not told."""
+    """Whether a NIC at some level reads the GPU's memory by itself; None where that is unknown."""
     if level in _DIRECT:
         return True
     return None if level == "PHB" or (level == "NODE" and _on_grace(machine, gpu)) else False
@@ -132,8 +132,8 @@ def _on_grace(machine: Machine, gpu: str) -> bool:
 def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
     """What each of several flows, GPU to NIC at the same time on one node, is predicted to carry, in GB/s.
 
-    C(pairs) are PCI addresses. Each answer has C(low), C(likely) and C(high), C(limits) by name with their bounds, and
-    C(unknown): what the machine does not say. VFs share the rate and the link of their PF. A prediction without a bound
+    `pairs` are PCI addresses. Each answer has `low`, `likely` and `high`, `limits` by name with their bounds, and
+    `unknown`: what the machine does not say. VFs share the rate and the link of their PF. A prediction without a bound
     from the NIC's rate and at least one link is None: then nothing is predicted.
     """
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
@@ -147,7 +147,7 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
 def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
     """Predictions by claim, as if the GPUs of all reported claims of a node send at once, each by its nearest NIC.
 
-    C(reports) are those of L(alignment.Check.run,). Each GPU device is a flow of its own, also where several are
+    `reports` are those of `alignment.Check.run`. Each GPU device is a flow of its own, also where several are
     partitions or shares of one function.
     """
     flows: dict[str, list[tuple[str, str, str]]] = {}  # by node: GPU, NIC, claim
@@ -202,7 +202,7 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
             limits[f"link of {address}"] = [bound / uses[address] for bound in found]
     crossing = _between(machine, gpu, nic)
     if crossing:
-        # the high bound is left open: the weight is no limit
+        # the high bound is left open: the weight is not a limit
         limits["between sockets"] = [_socket_rate(machine) / uses[crossing], float("inf")]
     direct = _direct(machine, gpu, level)
     bounded = [bounds for name, bounds in limits.items() if name != "between sockets"]
@@ -232,9 +232,9 @@ def placements(
 ) -> Object:
     """For one GPU (PCI address), the nearest and the farthest NIC that could be had with it, to compare them.
 
-    C(published) are the node's devices. Those that nobody can have (C(held), see L(Pools.taken,)) or that have a
-    taint are left out, and so is the farthest of another rate or kind: what is compared shall differ in the place
-    alone. Either is None where there is none, and C(reason) says why.
+    `published` are the node's devices. Those that cannot be allocated (`held`, see `Pools.taken`) or that have a
+    taint are left out, and so is the farthest of another rate or kind: what is compared should differ in the place
+    alone. Either is None where there is none, and `reason` says why.
     """
     mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
     answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
@@ -270,10 +270,10 @@ def _named(one: Published) -> Object:
 def comparison_claims(
     plan: Object, machine: Machine, namespace: str, drivers: ObjectView, kubernetes: str = "1.37"
 ) -> tuple[list[Object], str]:
-    """The DeviceClasses and the claims C(compare-near-BDF) and C(compare-far-BDF) for a plan of L(placements,).
+    """The DeviceClasses and the claims `compare-near-BDF` and `compare-far-BDF` for a plan of `placements`.
 
-    Rendered by the compiler, with selectors for just these devices. C(drivers) is dra_claims_drivers; a driver that it
-    lacks is taken for the newest. Empty, with the reason, where they cannot be told by address.
+    Rendered by the compiler, with selectors for just these devices. `drivers` is dra_claims_drivers; a driver that it
+    lacks is taken for the newest. Empty, with the reason, where they cannot be selected by address.
     """
     if not plan["nearest"] or not plan["farthest"]:
         return [], str(plan["reason"])

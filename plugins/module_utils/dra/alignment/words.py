@@ -25,7 +25,7 @@ SEVERITIES = ("error", "warning", "note")
 
 @dataclass
 class Reason:
-    """Why something cannot be told, and the way out."""
+    """Why something is unknown, and how to fix it."""
 
     reason: str
     fix: str = ""
@@ -33,9 +33,9 @@ class Reason:
 
 @dataclass
 class Device:
-    """A device that a claim has. C(state) is current, stale (only an older generation of its pool has it), gone,
-    incomplete (slices of its pool are missing, and it is in none that is there) or no-pool. C(namesake) tells that the
-    claim has one of the same driver and name of another pool too."""
+    """A device that a claim has. `state` is current, stale (only an older generation of its pool has it), gone,
+    incomplete (slices of its pool are missing, and it is in none that is there) or no-pool. `namesake` says that the
+    claim also has a device of the same driver and name from another pool."""
 
     request: str
     driver: str
@@ -61,11 +61,11 @@ class Device:
 
 @dataclass
 class Promise:
-    """What a claim was promised of its devices: a constraint (C(match) or C(distinct) of an attribute), a selector, or
-    a class that is gone, of which nobody knows what it asks for.
+    """What a claim was promised of its devices: a constraint (`match` or `distinct` of an attribute), a selector, or
+    a class that is gone, so that what it asks for is unknown.
 
-    C(values) are what the drivers publish, C(kernel) what the kernel says, by device. C(proven) tells that the kernel
-    confirms a promise of locality; promises of which the kernel knows nothing rest on the driver's word alone.
+    `values` are what the drivers publish, `kernel` what the kernel says, by device. `proven` says that the kernel
+    confirms a promise of locality; promises that the kernel knows nothing about rest on the driver's slices alone.
     """
 
     rule: str
@@ -99,8 +99,8 @@ def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[s
     for report in reports:
         lacking = report["verdict"] == UNKNOWN or (report["verdict"] == KEPT and not report["proven"])
         if report["verdict"] == BROKEN or (require_proof and lacking):
-            told = [one for one in report["findings"] if one["severity"] != "note"]
-            why = "; ".join(one["summary"] for one in told) or "no probe of its node confirms it"
+            serious = [one for one in report["findings"] if one["severity"] != "note"]
+            why = "; ".join(one["summary"] for one in serious) or "no probe of its node confirms it"
             word = "not proven" if report["verdict"] == KEPT else report["verdict"]
             found.append(f"{report['claim']} is {word}: {why}")
     return found
@@ -108,10 +108,10 @@ def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[s
 
 def lines(reports: t.Iterable[Object]) -> list[str]:
     """For a person: each claim with its verdict, and what was found of it."""
-    words = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "cannot tell", NONE: "nothing was promised"}
+    words = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "unknown", NONE: "nothing was promised"}
     found = []
     for report in reports:
-        proof = "" if report["verdict"] != KEPT or report["proven"] else ", by the drivers' word alone"
+        proof = "" if report["verdict"] != KEPT or report["proven"] else ", confirmed by the drivers' slices only"
         found.append(f"{report['claim']} on {report['node'] or 'no one node'}: {words[report['verdict']]}{proof}")
         for one in report["findings"]:
             found.append(f"  {one['severity']}: {one['summary']}" + (f" -> {one['fix']}" if one["fix"] else ""))

@@ -34,7 +34,7 @@ _TESTED = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
 
 
 def uses_bare_device(root: Node) -> bool:
-    """Whether C(device) is used other than by one of its fields, which the engine is told of as variables."""
+    """Whether `device` is used other than by one of its fields, which are declared to the engine as variables."""
     fields = [
         node.target.number
         for node in root.walk()
@@ -57,7 +57,7 @@ def first_line(error: Exception) -> str:
 
 
 class Checker:
-    """Checks selectors; see L(Engine,)."""
+    """Checks selectors; see `Engine`."""
 
     def __init__(self, cel: CelModule, consumable_capacity: bool, list_attributes: bool) -> None:
         self._cel = cel
@@ -67,7 +67,7 @@ class Checker:
         self._verdicts: dict[str, Verdict] = {}
 
     def judge(self, expression: str) -> Verdict:
-        """What the server would say of a new selector, as far as that can be told (validation.go,
+        """What the server would say of a new selector, as far as this is known (validation.go,
         validateCELExpression)."""
         verdict = self._verdicts.get(expression)
         if verdict is None:

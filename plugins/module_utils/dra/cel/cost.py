@@ -6,7 +6,7 @@
 """The worst-case cost that an API server estimates for a CEL device selector, from the checked expression.
 
 The estimate follows checker/cost.go of cel-go, with the function costs of k8s.io/apiserver/pkg/cel/library/cost.go and
-the sizes that k8s.io/dynamic-resource-allocation/cel/compile.go declares for C(device). All three are part of the API's
+the sizes that k8s.io/dynamic-resource-allocation/cel/compile.go declares for `device`. All three are part of the API's
 compatibility promise, as a selector that one server takes must not cost too much for the next.
 """
 
@@ -273,7 +273,7 @@ class _Estimator:
 
 
 def estimate(checked: Checked) -> int:
-    """The most that evaluating costs, in the server's units; C(UNLIMITED) where there is no bound.
+    """The most that evaluating costs, in the server's units; `UNLIMITED` where there is no bound.
 
     Raises Unestimated where the expression calls a function whose cost is not known here.
     """

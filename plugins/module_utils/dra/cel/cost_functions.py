@@ -78,7 +78,7 @@ _COMPARED_BY_CONTENT = tuple(
 
 
 def replaced_size(text: Range, old: Range, new: Range) -> Range:
-    """The size of a string after C(replace)."""
+    """The size of a string after `replace`."""
 
     def bound(size: int, old_size: int, new_size: int, grows: bool, kept: bool) -> tuple[int, int]:
         if old_size == 0:

@@ -45,7 +45,7 @@ def strings(root: Node) -> set[str]:
 class Engine:
     """A compiler and evaluator of selectors. Making one takes some milliseconds; what it compiled is kept.
 
-    C(consumable_capacity) and C(list_attributes) are the gates DRAConsumableCapacity (on by default since 1.36, for
+    `consumable_capacity` and `list_attributes` are the gates DRAConsumableCapacity (on by default since 1.36, for
     device.allowMultipleAllocations) and DRAListTypeAttributes (off by default). Raises EngineMissing.
     """
 
@@ -61,12 +61,12 @@ class Engine:
         self._programs: dict[str, Program] = {}
 
     def judge(self, expression: str) -> Verdict:
-        """What the server would say of a new selector; see L(Checker.judge,)."""
+        """What the server would say of a new selector; see `Checker.judge`."""
         return self._checker.judge(expression)
 
     def check(self, expression: str) -> list[str]:
         """Why the server would refuse the selector: length, syntax, types, result, worst-case cost. Empty if nothing is
-        known to be wrong; what cannot be told is in M(judge) only."""
+        known to be wrong; what is unknown is in `judge` only."""
         return list(self.judge(expression).errors)
 
     def cost(self, expression: str) -> int:
@@ -80,7 +80,7 @@ class Engine:
         raise Uncheckable("; ".join(verdict.unchecked))
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
-        """Whether a device of a driver matches; see L(Subject,) for both.
+        """Whether a device of a driver matches; see `Subject` for both.
 
         Raises EvaluationError where the server refuses the selector or evaluation fails, and Uncheckable where the
         engine cannot evaluate it.
@@ -168,7 +168,7 @@ class Engine:
     def _with_defaults(checked: Checked, data: bytearray) -> None:
         """Let look-ups by domain find an empty map where the device has nothing of that domain.
 
-        On the server looking up a domain never fails, while C(in), size and iteration see the domains that are there.
+        On the server looking up a domain never fails, while `in`, size and iteration see the domains that are there.
         """
         looked_up = set()
         for node in checked.root.walk():
@@ -189,7 +189,7 @@ class Engine:
 
 
 def engine_for(kubernetes: str, gates: versions.Gates = None) -> Engine:
-    """The CEL of a release of Kubernetes (C(1.34)) with these feature gates.
+    """The CEL of a release of Kubernetes (`1.34`) with these feature gates.
 
     Raises EngineMissing, and ValueError for a release that is not known.
     """

@@ -37,7 +37,7 @@ _EXTENSIONS = {
 def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, strict: bool) -> CelEnvironment:
     """The server's environment for selectors, declared to the engine.
 
-    C(cel) is the engine's module, C(attribute) the type of attributes: any or dyn. A C(strict) one has the server's
+    `cel` is the engine's module, `attribute` the type of attributes: any or dyn. A `strict` one has the server's
     types and checks expressions by them; the other one evaluates.
     """
     any_type = cel.Type("google.protobuf.Any")
@@ -63,7 +63,7 @@ def _by_name(cel: CelModule, value: CelType) -> CelType:
 
 
 def _types(cel: CelModule) -> dict[str, CelType]:
-    """The types by the letters of C(Function.overloads)."""
+    """The types by the letters of `Function.overloads`."""
     return {
         "s": cel.Type.STRING,
         "b": cel.Type.BOOL,

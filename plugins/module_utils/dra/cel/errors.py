@@ -24,9 +24,9 @@ class Uncheckable(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """C(errors) are reasons for which a server refuses the selector, C(unchecked) what only a server can tell.
+    """`errors` are reasons for which a server refuses the selector, `unchecked` what only a server can tell.
 
-    C(cost) is the server's estimate of the worst case, None where it is not known.
+    `cost` is the server's estimate of the worst case, None where it is not known.
     """
 
     errors: tuple[str, ...] = ()

@@ -5,7 +5,7 @@
 
 """The tree of a parsed or checked expression.
 
-It is read from C(cel.expr.CheckedExpr) (cel-spec, proto/cel/expr/checked.proto), in the wire format of protocol
+It is read from `cel.expr.CheckedExpr` (cel-spec, proto/cel/expr/checked.proto), in the wire format of protocol
 buffers; the few message types are small enough to be read here.
 """
 
@@ -18,8 +18,8 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Type:
-    """C(kind) is bool, int, uint, double, string, bytes, null, any, timestamp, duration, dyn, list, map, struct,
-    opaque, type, param or error; C(name) names a struct, opaque type or parameter."""
+    """`kind` is bool, int, uint, double, string, bytes, null, any, timestamp, duration, dyn, list, map, struct,
+    opaque, type, param or error; `name` names a struct, opaque type or parameter."""
 
     kind: str
     name: str = ""
@@ -30,9 +30,9 @@ class Type:
 class Node:
     """One node of the tree.
 
-    C(kind) is literal, ident, select, call, list, map, struct or comprehension. C(name) is the identifier, field or
-    function. C(parts) are a call's arguments, a list's elements, a map's keys and values by turns, a struct's values,
-    or a comprehension's range, initial value, condition, step and result. C(name_at) is where the name's bytes begin.
+    `kind` is literal, ident, select, call, list, map, struct or comprehension. `name` is the identifier, field or
+    function. `parts` are a call's arguments, a list's elements, a map's keys and values by turns, a struct's values,
+    or a comprehension's range, initial value, condition, step and result. `name_at` is where the name's bytes begin.
     """
 
     number: int
@@ -61,9 +61,9 @@ class Node:
 
 @dataclass
 class Checked:
-    """A parsed or checked expression; of a parsed one only C(root) is known.
+    """A parsed or checked expression; of a parsed one only `root` is known.
 
-    All maps are by a node's number; C(references) has where the bytes begin of the name that the checker resolved an
+    All maps are by a node's number; `references` has where the bytes begin of the name that the checker resolved an
     identifier to.
     """
 
@@ -157,7 +157,7 @@ class _Reader:
         if kind == "cel.expr.ParsedExpr":
             return Checked(self.node(self.one(whole[2])[2]))
         if kind != "cel.expr.CheckedExpr":
-            raise ValueError(f"{kind or 'this'} is no expression")
+            raise ValueError(f"{kind or 'this'} is not an expression")
         types: dict[int, Type] = {}
         overloads: dict[int, list[str]] = {}
         references: dict[int, int] = {}
@@ -304,7 +304,7 @@ def _type(message: bytes) -> Type:
 
 
 def read(data: bytes) -> Checked:
-    """The tree of a serialized C(google.protobuf.Any) of a C(CheckedExpr) or C(ParsedExpr).
+    """The tree of a serialized `google.protobuf.Any` of a `CheckedExpr` or `ParsedExpr`.
 
     Raises ValueError for anything else.
     """

@@ -27,7 +27,7 @@ from .values import (
 
 @dataclass(frozen=True)
 class Function:
-    """C(overloads) are identifier, parameters and result: Q(uantity), V(ersion), s(tring), b(ool), i(nt), d(ouble)."""
+    """`overloads` are identifier, parameters and result: Q(uantity), V(ersion), s(tring), b(ool), i(nt), d(ouble)."""
 
     name: str
     member: bool

@@ -26,7 +26,7 @@ def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
 
 
 def conjuncts(expression: str) -> list[str]:
-    """The parts that C(&&) joins at the top of an expression; the whole one where there is none."""
+    """The parts that `&&` joins at the top of an expression; the whole one where there is none."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(expression):
         character = expression[at]
@@ -72,7 +72,7 @@ def _closes(text: str) -> int:
 
 
 def _past_string(text: str, at: int) -> int:
-    """The position after the string literal that begins at C(at)."""
+    """The position after the string literal that begins at `at`."""
     mark = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
     raw = at > 0 and text[at - 1] in "rR"
     at += len(mark)

@@ -64,7 +64,7 @@ UNKNOWN = Range(0, UNLIMITED)
 
 
 class Path:
-    """The way from C(device) to a value.
+    """The way from `device` to a value.
 
     cel-go keeps paths in slices and appends to them, so that two ways which part at a bound variable can share memory,
     where the later one overwrites the last step of the earlier. That decides sizes, and is kept here.

@@ -63,8 +63,8 @@ Seen = tuple[t.Union[str, bool, None], ...]
 class Subject:
     """A device as selectors see it, converted once for any number of them.
 
-    C(device) is an entry of C(spec.devices) of a v1 ResourceSlice: C(attributes) and C(capacity) by name, where a name
-    without a domain belongs to C(driver). It must not change afterwards.
+    `device` is an entry of `spec.devices` of a v1 ResourceSlice: `attributes` and `capacity` by name, where a name
+    without a domain belongs to `driver`. It must not change afterwards.
     """
 
     def __init__(self, device: ObjectView, driver: str) -> None:
@@ -103,7 +103,7 @@ class Subject:
         return part
 
     def seen(self, reads: Lookups) -> Seen:
-        """A key that is the same for devices that expressions with such look-ups cannot tell apart."""
+        """A key that is the same for devices that expressions with such look-ups cannot distinguish."""
         key = self._seen.get(reads)
         if key is None:
             values: list[str | bool | None] = [self.driver, self.shared, self.versions]
@@ -118,7 +118,7 @@ class Subject:
 
 
 def attribute_value(name: str, attribute: ObjectView) -> CelValue:
-    """The value of a v1 DeviceAttribute. Raises EvaluationError for a version that is none, as the scheduler does."""
+    """The value of a v1 DeviceAttribute. Raises EvaluationError for an invalid version, as the scheduler does."""
     for kind in ("ints", "bools", "strings"):
         if attribute.get(kind) is not None:
             return [_whole_text(name, one) for one in attribute[kind]]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What is no mistake in an inventory, but often not what was meant: texts of warnings."""
+"""Warnings: what is valid in an inventory, but often not what was meant."""
 
 from __future__ import annotations
 

@@ -3,18 +3,18 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""One claim of the inventory to the C(devices) of a ResourceClaim: requests, constraints and configuration.
+"""One claim of the inventory to the `devices` of a ResourceClaim: requests, constraints and configuration.
 
-Preference lists. C(align: [pcie_root, numa_node, any]) must try all devices for the first level before the second. The
+Preference lists. `align: [pcie_root, numa_node, any]` must try all devices for the first level before the second. The
 scheduler's allocator walks the requests in their order, depth first, and takes the first device that fits; going back,
-it changes the latest request first. So the level is chosen by C(firstAvailable) subrequests of the group's other
+it changes the latest request first. So the level is chosen by `firstAvailable` subrequests of the group's other
 devices, the carriers, and these stand before the group's first device, the anchor: with the carrier's level fixed,
 every carrier and then every anchor is tried before the carrier moves on to the next level. Were the anchor first, the
 level would be given up for the first anchor that comes along, however near another one is. A repetition is complete
 before the next one begins. One constraint a level ties the anchor to the subrequests of that level, and to them alone.
 
 A constraint holds the anchor to having the attribute even where another level is taken: a preference list that begins
-with C(pcie_root) is of no use on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
+with `pcie_root` is of no use on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 @dataclass
 class Resolved:
-    """What a device of the inventory is on this site. C(driver) is None where only the class's owner knows."""
+    """What a device of the inventory is on this site. `driver` is None where only the class's owner knows."""
 
     device: Device
     class_name: str
@@ -50,20 +50,20 @@ class Resolved:
 
 @dataclass
 class Compiled:
-    """The C(devices) of a claim, and where each part of it was written (longest prefix of the path counts)."""
+    """The `devices` of a claim, and where each part of it was written (longest prefix of the path counts)."""
 
     devices: Object
     origins: dict[str, str] = field(default_factory=dict)
 
 
 def level_name(level: str) -> str:
-    """A level as a DNS label: C(pcie-root), or the words of an attribute's identifier."""
+    """A level as a DNS label: `pcie-root`, or the words of an attribute's identifier."""
     words = _WORDS.findall(level.rpartition("/")[2])
     return "-".join(words).lower()[: limits.DNS_LABEL_BYTES].strip("-") or "level"
 
 
 class ClaimCompiler:
-    """Compiles one claim; mistakes go to C(reader)."""
+    """Compiles one claim; errors go to `reader`."""
 
     def __init__(self, reader: Reader, resolve: t.Callable[[Device], Resolved | None], lists: bool) -> None:
         self.reader = reader
@@ -71,7 +71,7 @@ class ClaimCompiler:
         self.lists = lists
 
     def compile(self, claim: Claim) -> Compiled | None:
-        """C(None) where the claim has mistakes, which are then in the reader."""
+        """`None` where the claim has errors, which are then in the reader."""
         before = len(self.reader.problems)
         known: dict[int, Resolved] = {}
         whole = True
@@ -82,7 +82,7 @@ class ClaimCompiler:
                     if found:
                         known[id(choice)] = found
                     else:
-                        whole = False  # what is wrong may be with its class or driver, and told before
+                        whole = False  # the error may be in its class or driver, and reported before
         if not whole:
             return None
         body = _Body(self.reader, claim, known, self.lists)
@@ -448,7 +448,7 @@ def _level_names(levels: tuple[str, ...]) -> list[str]:
 
 
 def _size(device: Device) -> int:
-    """How many devices a line asks for at most; C(all) counts as several."""
+    """How many devices a line asks for at most; `all` counts as several."""
     return max(2 if choice.all else choice.count for choice in device.choices())
 
 

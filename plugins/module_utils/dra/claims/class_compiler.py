@@ -48,7 +48,7 @@ class Made:
 
 
 class ClassCompiler:
-    """Compiles classes; what is made with them stands in C(made)."""
+    """Compiles classes; what is made with them stands in `made`."""
 
     def __init__(self, inventory: Inventory, reader: Reader, kubernetes: str, gates: dict[str, bool]) -> None:
         self.inventory = inventory
@@ -258,7 +258,7 @@ class ClassCompiler:
 
 
 def short_name(driver: str, kind: str, drivers: t.Iterable[str]) -> str:
-    """The word by which people tell a driver from others of the kind: C(nvidia) of C(gpu.nvidia.com)."""
+    """The word by which people tell a driver from others of the kind: `nvidia` of `gpu.nvidia.com`."""
 
     def short(name: str) -> str:
         parts = [part for part in name.split(".")[:-1] if part != kind]

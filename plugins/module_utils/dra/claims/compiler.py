@@ -6,7 +6,7 @@
 """A site's inventory to Kubernetes objects.
 
 What makes a device one of its kind stands in the DeviceClass; what a claim asks for stands in its request. Objects are
-in C(resource.k8s.io/v1), whatever the cluster serves, but for DeviceTaintRule, which v1 has only from 1.37 on.
+in `resource.k8s.io/v1`, whatever the cluster serves, but for DeviceTaintRule, which v1 has only from 1.37 on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAINT_RULE = {34: "v1alpha3", 36: "v1beta2", 37: "v1"}
 
 @dataclass
 class Site:
-    """What a site's inventory becomes. C(reach) is empty where no node is known."""
+    """What a site's inventory becomes. `reach` is empty where no node is known."""
 
     objects: list[Object]
     reach: list[Reach] = field(default_factory=list)
@@ -52,10 +52,10 @@ def compile_site(
     kubernetes: str = "1.37",
     gates: t.Mapping[str, bool] | None = None,
 ) -> Site:
-    """Compile the C(dra_claims_*) variables of a site, for a release of Kubernetes and its feature gates.
+    """Compile the `dra_claims_*` variables of a site, for a release of Kubernetes and its feature gates.
 
-    C(nodes) maps a node's name to its facts as M(lanewise.dra.topology_info) returns them; with them, each claim is
-    tried on each node. Raises Problems, with every mistake found and the path of its variable.
+    `nodes` maps a node's name to its facts as `lanewise.dra.topology_info` returns them; with them, each claim is
+    tried on each node. Raises Problems, with every error found and the path of its variable.
     """
     reader = Reader()
     inventory = parse(variables, reader)
@@ -156,14 +156,14 @@ class _Compiler(DeviceCompiler):
         return not any(problem.path == path or problem.path.startswith(inside[1:]) for problem in self.reader.problems)
 
     def _glance(self, claim: Claim) -> None:
-        """Look at those devices of a claim with mistakes that have none themselves, for all to be told at once."""
+        """Resolve the valid devices of a claim that has errors, so that all errors are reported together."""
         devices = [device for group in claim.groups for device in group.devices]
         for choice in [choice for device in devices for choice in device.choices()]:
             if self._sound(choice.path):
                 self._resolve(choice)
 
     def _unique(self) -> None:
-        """Raw objects must not be what is made here as well: the last to be applied would win, at every run anew."""
+        """Raw objects must not be what is made here as well: the last one applied would win, in every run."""
         first: dict[tuple[str, ...], str] = {}
         for made in self.made:
             item, metadata = made.object, made.object["metadata"]

@@ -48,8 +48,8 @@ def filter_selector(way: Filter, value: t.Any) -> selectors.Selector:
 
 
 def mbps(rate: str) -> int:
-    """Whole Mbit/s of a rate in bit/s such as C(400G). Raises ValueError where it is none."""
+    """Whole Mbit/s of a rate in bit/s such as `400G`. Raises ValueError where it is none."""
     number = quantity.parse(rate) / 1_000_000
     if number.denominator != 1:
-        raise ValueError(f"{rate!r} is no whole number of Mbit/s; write a rate in bit/s, such as 400G")
+        raise ValueError(f"{rate!r} is not a whole number of Mbit/s; write a rate in bit/s, such as 400G")
     return number.numerator

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A ValidatingAdmissionPolicy that refuses what M(interface_config.validate) refuses, from the same table.
+"""A ValidatingAdmissionPolicy that refuses what `interface_config.validate` refuses, from the same table.
 
 It looks at every InterfaceConfig in a ResourceClaim, ResourceClaimTemplate or DeviceClass that is created or whose spec
-changes. Left to M(interface_config.validate) and the driver: the size of the configuration as a whole.
+changes. Left to `interface_config.validate` and the driver: the size of the configuration as a whole.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _validation(test: str, says: str) -> dict[str, str]:
 
 
 def expression(form: Field, value: str, depth: int = 0) -> str:
-    """CEL that is true where C(value), itself CEL, is what the field asks for; in brackets."""
+    """CEL that is true where `value`, itself CEL, is what the field asks for; in brackets."""
     return f"({' && '.join(_tests(form, value, depth))})"
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a site's inventory says, once it is read: the data between M(language) and M(compiler)."""
+"""What a site's inventory says, once it is read: the data between `language` and `compiler`."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Device:
     configs: list[Object] = field(default_factory=list)
 
     def choices(self) -> list[Device]:
-        """The alternatives, or the device itself where there are none."""
+        """The alternatives, or the device itself if it has none."""
         return self.alternatives or [self]
 
 
 @dataclass
 class Group:
-    """Devices that are aligned with each other, C(count) times. C(align) is empty or ends where the site gives up."""
+    """Devices that are aligned with each other, `count` times. `align` is empty or ends where the site gives up."""
 
     path: str
     name: str
@@ -102,7 +102,7 @@ class Distinct:
 
 @dataclass
 class Claim:
-    """The body of a ResourceClaimTemplate (C(template)) or of a ResourceClaim, in one or more namespaces."""
+    """The body of a ResourceClaimTemplate (`template`) or of a ResourceClaim, in one or more namespaces."""
 
     path: str
     name: str
@@ -154,7 +154,7 @@ class Taint:
 
 @dataclass
 class Inventory:
-    """All that the C(dra_claims_*) variables of a site say."""
+    """All that the `dra_claims_*` variables of a site say."""
 
     site: str
     drivers: dict[str, Object]
@@ -169,5 +169,5 @@ class Inventory:
 
 
 def request_name(device: Device, group: Group, index: int) -> str:
-    """The name of a device's request in a repetition of its group: C(gpu), or C(gpu-0) where there are several."""
+    """The name of a device's request in a repetition of its group: `gpu`, or `gpu-0` where there are several."""
     return device.name if group.count == 1 else f"{device.name}-{index}"

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The language in which a site's inventory says what its workloads need: C(dra_claims_*) variables to dataclasses.
+"""The language in which a site's inventory says what its workloads need: `dra_claims_*` variables to dataclasses.
 
-Reading never stops at a mistake. What is wrong in itself is told here; what is wrong for the drivers, the nodes or the
-Kubernetes version of the site is told by M(compiler). An entry with a mistake is C(broken): its name still counts, so
-that one mistake does not cause others.
+Reading never stops at an error. What is wrong in itself is reported here; what is wrong for the drivers, the nodes or
+the Kubernetes version of the site is reported by `compiler`. An entry with an error is `broken`: its name still
+counts, so that one error does not cause others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _VARIABLES = (
 
 
 def parse(variables: ObjectView, reader: Reader) -> Inventory:
-    """Read the variables of a site; mistakes go to C(reader). Never raises for what a site wrote."""
+    """Read the variables of a site; errors go to `reader`. Never raises for what a site wrote."""
     known = [PREFIX + name for name in _VARIABLES]
     given: Object = {}
     for key, value in variables.items():
@@ -68,7 +68,7 @@ def parse(variables: ObjectView, reader: Reader) -> Inventory:
             continue
         else:
             fix = nearest(name, known) or f"known are {', '.join(known)}"
-            reader.problem(name, "is no variable of the claims language", "unknown-key", fix)
+            reader.problem(name, "is not a variable of the claims language", "unknown-key", fix)
     return _Parser(reader, given).inventory()
 
 
@@ -264,7 +264,7 @@ class _Parser(Parts):
         return found
 
     def _raw(self, value: object, path: str) -> bool:
-        """Whether an object has what it is told apart by; all else is for its own API to judge."""
+        """Whether an object has what identifies it; everything else is checked by its own API."""
         before = len(self.reader.problems)
         item = self.reader.free_mapping(value, path)
         parts: dict[str, t.Callable[[object, str], object]] = {
@@ -291,7 +291,7 @@ def _site_name(name: str) -> str:
 
 
 def _kind_name(name: str) -> str:
-    return "" if name.isascii() and name.isalnum() else "is no kind of object"
+    return "" if name.isascii() and name.isalnum() else "is not a kind of object"
 
 
 def _class_name(name: str) -> str:

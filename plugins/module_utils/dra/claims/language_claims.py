@@ -101,7 +101,7 @@ class Parts:
         )
 
     def configs(self, item: Object, path: str) -> list[Object]:
-        """Opaque configurations C({driver, parameters}); our own, from C(interface), comes first."""
+        """Opaque configurations `{driver, parameters}`; our own, from `interface`, comes first."""
         found = []
         if "interface" in item:
             interface = item["interface"]
@@ -452,7 +452,7 @@ class ClaimParser(Parts):
 
 
 def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
-    """The filters of a kind, those that are well-formed; mistakes go to C(reader)."""
+    """The filters of a kind, those that are well-formed; errors go to `reader`."""
     known = FILTERS[kind]
     found: Object = {}
     for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():

@@ -40,8 +40,8 @@ _V1 = "resource.k8s.io/v1"
 class Reach:
     """What the nodes of a site are to a claim.
 
-    C(claim) is C(namespace/name), or the name with C(namespaces) joined by commas. C(refused) maps each node that
-    cannot satisfy it to the reason, C(unknown) each node of which the probe cannot tell.
+    `claim` is `namespace/name`, or the name with `namespaces` joined by commas. `refused` maps each node that
+    cannot satisfy it to the reason, `unknown` each node of which the probe cannot tell.
     """
 
     claim: str
@@ -53,7 +53,7 @@ class Reach:
         """For a person: where the claim can run, and each reason once with the nodes that it holds for."""
         total = len(self.nodes) + len(self.refused) + len(self.unknown)
         found = [f"{self.claim}: {len(self.nodes)} of {total} node(s)"]
-        for what, reasons in (("not", self.refused), ("perhaps", self.unknown)):
+        for what, reasons in (("not", self.refused), ("unknown", self.unknown)):
             for reason, nodes in by_reason(reasons):
                 found.append(f"  {what} {shown(nodes)}: {reason}")
         return found
@@ -70,8 +70,8 @@ def reach(
 ) -> tuple[list[Reach], list[Problem]]:
     """Try every claim on every node (name to topology facts). Problems are claims that no node can satisfy.
 
-    A claim that some node may satisfy, for all the probe can tell, is no problem; nor is any where the site says
-    C(dra_claims_allow_unreachable). C(drivers) is C(dra_claims_drivers), C(server) what they publish to.
+    A claim that some node may satisfy, as far as the probe knows, is not a problem; nor is any claim if the site sets
+    `dra_claims_allow_unreachable`. `drivers` is `dra_claims_drivers`, `server` what they publish to.
     """
     node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
     memory = SelectorMemory(engine)
@@ -108,12 +108,12 @@ def reach(
             if isinstance(answer, allocator.Allocation):
                 result.nodes += names
                 continue
-            told = replace(answer, reason=in_inventory_words(answer.reason, spoken))
-            if told.unknown:
-                result.unknown.update(dict.fromkeys(names, told.reason))
+            refusal = replace(answer, reason=in_inventory_words(answer.reason, spoken))
+            if refusal.unknown:
+                result.unknown.update(dict.fromkeys(names, refusal.reason))
             else:
-                result.refused.update(dict.fromkeys(names, told.reason))
-                refusals.append((told, names))
+                result.refused.update(dict.fromkeys(names, refusal.reason))
+                refusals.append((refusal, names))
         result.nodes.sort()
         found.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
@@ -131,7 +131,7 @@ def _asked_bodies(asked: Object) -> list[Object]:
 
 
 def _frame(asked: Object, places: list[int]) -> str:
-    """What a claim asks for, with C(places) among different ones in place of its selectors and classes."""
+    """What a claim asks for, with `places` among different ones in place of its selectors and classes."""
     bodies = [
         {key: value for key, value in body.items() if key not in ("selectors", "deviceClassName")}
         for body in _asked_bodies(asked)
@@ -143,7 +143,7 @@ def _frame(asked: Object, places: list[int]) -> str:
 def _fits(
     name: str, texts: Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], memory: SelectorMemory
 ) -> tuple[t.Hashable, ...]:
-    """The devices that fit the selectors of a request, those of its class C(name) among them.
+    """The devices that fit the selectors of a request, those of its class `name` among them.
 
     Claims of the same frame for which these are the same get the same devices, or none for the same reason. Selectors
     that name what the probe does not know stay as they are: for them, what fits is not the whole answer.
@@ -161,9 +161,9 @@ def reach_of(
     kubernetes: str = f"1.{schema.NEWEST}",
     gates: versions.Gates = None,
 ) -> list[Reach]:
-    """Try the claims and templates among C(objects), of any DRA version, on every node (name to topology facts).
+    """Try the claims and templates among `objects`, of any DRA version, on every node (name to topology facts).
 
-    C(drivers) is C(dra_claims_drivers); DeviceTaintRules among the objects hold, and what a server of this release
+    `drivers` is `dra_claims_drivers`; DeviceTaintRules among the objects hold, and what a server of this release
     drops is not there. A class that is not among the objects makes the answer unknown. Raises Problems where a driver
     or the facts of a node cannot be read, ValueError for a release that is not known.
     """
@@ -191,7 +191,7 @@ def reach_of(
 
 
 def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
-    """The CEL expressions of a claim in the words of its inventory: C(min_speed 400G)."""
+    """The CEL expressions of a claim in the words of its inventory: `min_speed 400G`."""
     devices = [choice for group in claim.groups for device in group.devices for choice in device.choices()]
     values = {
         child(child(device.path, "where"), name): value for device in devices for name, value in device.where.items()

@@ -60,7 +60,7 @@ class SelectorMemory:
         return self.words[texts]
 
     def fitting(self, texts: Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
-        """The positions of the devices that all the selectors match. Raises what M(matches) raises.
+        """The positions of the devices that all the selectors match. Raises what `matches` raises.
 
         Those of the class come first, and what they leave is known after the first claim.
         """

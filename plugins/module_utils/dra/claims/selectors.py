@@ -7,11 +7,11 @@
 
 A selector that fails on one device aborts the scheduling of the pod on every node. Here each look-up stands behind a
 test that the device has the attribute, and behind one of its type where the operator needs it. Two habits of the
-server's evaluator shape the text: a constant on the left of C(==) compares with a value of any type, while a version
-on the left fails with anything but a version; and C(type(x) == int) has no bounded cost, while C(type(x) in [int])
+server's evaluator shape the text: a constant on the left of `==` compares with a value of any type, while a version
+on the left fails with anything but a version; and `type(x) == int` has no bounded cost, while `type(x) in [int]`
 has.
 
-Attributes and capacities are named as in a ResourceSlice, always with their domain: C(gpu.nvidia.com/architecture).
+Attributes and capacities are named as in a ResourceSlice, always with their domain: `gpu.nvidia.com/architecture`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True)
 class Selector:
-    """An expression of type bool. C(joined) is the operator at its top, if any: C(&&) or C(||)."""
+    """An expression of type bool. `joined` is the operator at its top, if any: `&&` or `||`."""
 
     text: str
     joined: str = ""
@@ -46,7 +46,7 @@ class Selector:
 
 
 def literal(value: Value) -> str:
-    """A CEL constant. Raises ValueError for integers beyond 64 bits and text that is no Unicode (lone surrogates)."""
+    """A CEL constant. Raises ValueError for integers beyond 64 bits and invalid Unicode (lone surrogates)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -94,7 +94,7 @@ def has_attribute(name: str) -> Selector:
 
 
 def equals(name: str, value: Value) -> Selector:
-    """The attribute has the type and value of C(value); a version never equals a string."""
+    """The attribute has the type and value of `value`; a version never equals a string."""
     value_of, present = _path("attributes", name)
     return _and(present, f"{literal(value)} == {value_of}")
 
@@ -114,12 +114,12 @@ def _typed(name: str, kind: str, test: str) -> Selector:
 
 
 def at_least(name: str, number: int) -> Selector:
-    """The attribute is an integer of at least C(number)."""
+    """The attribute is an integer of at least `number`."""
     return _typed(name, "int", f"{{}} >= {literal(int(number))}")
 
 
 def at_most(name: str, number: int) -> Selector:
-    """The attribute is an integer of at most C(number)."""
+    """The attribute is an integer of at most `number`."""
     return _typed(name, "int", f"{{}} <= {literal(int(number))}")
 
 
@@ -128,17 +128,17 @@ def _written(text: str) -> str:
 
 
 def contains(name: str, text: str) -> Selector:
-    """The attribute is a string with C(text) in it, cases told apart."""
+    """The attribute is a string with `text` in it; case matters."""
     return _typed(name, "string", f"{{}}.contains({_written(text)})")
 
 
 def starts_with(name: str, text: str) -> Selector:
-    """The attribute is a string that begins with C(text)."""
+    """The attribute is a string that begins with `text`."""
     return _typed(name, "string", f"{{}}.startsWith({_written(text)})")
 
 
 def matches(name: str, pattern: str) -> Selector:
-    """The attribute is a string in which C(pattern), in RE2's syntax, is found. The pattern is not checked here."""
+    """The attribute is a string in which `pattern`, in RE2's syntax, is found. The pattern is not checked here."""
     return _typed(name, "string", f"{{}}.matches({_written(pattern)})")
 
 
@@ -152,21 +152,21 @@ def _version(text: str) -> str:
 
 
 def version_is(name: str, version: str) -> Selector:
-    """The attribute is a version equal to C(version), build metadata aside. Raises ValueError for what is no version;
-    C(570) and C(570.1) are read as C(570.0.0) and C(570.1.0)."""
+    """The attribute is a version equal to `version`, build metadata aside. Raises ValueError for what is no version;
+    `570` and `570.1` are read as `570.0.0` and `570.1.0`."""
     value_of, present = _path("attributes", name)
     return _and(present, f"{value_of} == {_version(version)}")
 
 
 def version_at_least(name: str, version: str) -> Selector:
-    """The attribute is a version of at least C(version) (see M(version_is)), in the order of semver 2.0.0."""
+    """The attribute is a version of at least `version` (see `version_is`), in the order of semver 2.0.0."""
     wanted = _version(version)
     return _typed(name, f"type({wanted})", f"{{}}.compareTo({wanted}) >= 0")
 
 
 def text_version_at_least(name: str, version: str) -> Selector:
-    """The same for an attribute that has a version as a string, such as C(28.43.1014): one to three numbers, leading
-    zeros and a C(v) in front are taken. False for any other text."""
+    """The same for an attribute that has a version as a string, such as `28.43.1014`: one to three numbers, leading
+    zeros and a `v` in front are taken. False for any other text."""
     value_of, present = _path("attributes", name)
     wanted = _version(version)
     return _and(
@@ -178,7 +178,7 @@ def text_version_at_least(name: str, version: str) -> Selector:
 
 
 def capacity_at_least(name: str, quantity: str) -> Selector:
-    """The device has at least C(quantity) of a capacity, which must be a valid quantity."""
+    """The device has at least `quantity` of a capacity, which must be a valid quantity."""
     value_of, present = _path("capacity", name)
     return _and(present, f"{value_of}.compareTo(quantity({literal(quantity)})) >= 0")
 
@@ -212,7 +212,7 @@ def raw(expression: str) -> Selector:
 
 
 def device_selectors(parts: t.Sequence[Selector]) -> list[Object]:
-    """The C(selectors) field of a DeviceClass or request, whose entries must all hold: one for each part, and as few
+    """The `selectors` field of a DeviceClass or request, whose entries must all hold: one for each part, and as few
     joined as the limit on their number asks for.
 
     Raises ValueError where a part is longer than the API allows, or all of them do not fit.

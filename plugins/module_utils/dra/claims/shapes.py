@@ -67,7 +67,7 @@ def bodies(claims: t.Sequence[tuple[Claim, Compiled]], classes: t.Mapping[str, O
 
 
 class _Sight:
-    """What the claims of a site can see of devices: C(words) in selectors, attributes C(matched) by constraints."""
+    """What the claims of a site can see of devices: `words` in selectors, attributes `matched` by constraints."""
 
     def __init__(self, words: set[str], matched: set[str], whole: bool) -> None:
         self.words = words

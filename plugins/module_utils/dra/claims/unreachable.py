@@ -45,7 +45,7 @@ def unreachable(
     order = {"absent": 2, "selector": 1}
     refusals = sorted(refusals, key=lambda item: (order.get(item[0].kind, 0), -len(item[1])))
     first = refusals[0][0]
-    told = "; ".join(f"{shown(names)}: {refusal.reason}" for refusal, names in refusals[:3])
+    details = "; ".join(f"{shown(names)}: {refusal.reason}" for refusal, names in refusals[:3])
     more = f"; and {len(refusals) - 3} more reasons" if len(refusals) > 3 else ""
     path = _origin(compiled, first.path) or claim.path
     where = f"set {PREFIX}allow_unreachable to render it all the same"
@@ -59,7 +59,7 @@ def unreachable(
         if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
             rule = "disjoint-roots"
             who = " and ".join(roots)
-            told = f"PCIe roots are disjoint on this board: {who} never share one. {told}"
+            details = f"PCIe roots are disjoint on this board: {who} never share one. {details}"
         works = [names for devices, names in shapes if _with_numa(asked, classes, devices, engine)]
         if works:
             numbers = sum(map(len, works))
@@ -67,7 +67,7 @@ def unreachable(
             other = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
             fix = f"align on numa_node{other}: {numbers} node(s) can satisfy that; or {where}"
     total = sum(len(names) for _refusal, names in refusals)
-    return Problem(path, f"none of {total} node(s) can satisfy this: {told}{more}", rule, fix)
+    return Problem(path, f"none of {total} node(s) can satisfy this: {details}{more}", rule, fix)
 
 
 def _origin(compiled: Compiled, path: str) -> str:

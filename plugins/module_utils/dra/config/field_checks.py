@@ -16,12 +16,12 @@ from ..kube.problems import Problem
 from ..kube.reader import child, nearest
 from .fields import Field
 
-#: Mistakes that are told of one configuration. Whoever writes more shall not make the reader work for them.
+#: Errors that are reported of one configuration. A configuration with more must not make the check expensive.
 MISTAKES = 16
 
 
 class TooManyProblems(Exception):
-    """There are more mistakes than are told."""
+    """There are more errors than are reported."""
 
 
 class LimitedProblems(list[Problem]):
@@ -60,12 +60,12 @@ def _check_list(form: Field, value: object, path: str, problems: LimitedProblems
         problems.append(Problem(path, f"must be {form.says}", "wrong-type"))
         return
     if len(value) > form.most:
-        problems.append(Problem(path, f"has {len(value)} entries; {form.most} are the limit", "too-many"))
+        problems.append(Problem(path, f"has {len(value)} entries; at most {form.most} are allowed", "too-many"))
     for index, item in enumerate(value[: form.most]):
         if form.item:
             check(form.item, item, child(path, index), problems)
         if any(item == other and type(item) is type(other) for other in value[:index]):
-            problems.append(Problem(child(path, index), "is there twice", "duplicate"))
+            problems.append(Problem(child(path, index), "is a duplicate", "duplicate"))
 
 
 def _check_map(form: Field, value: object, path: str, problems: LimitedProblems) -> None:
@@ -73,7 +73,7 @@ def _check_map(form: Field, value: object, path: str, problems: LimitedProblems)
         problems.append(Problem(path, f"must be {form.says}", "wrong-type"))
         return
     if len(value) > form.most:
-        problems.append(Problem(path, f"has {len(value)} entries; {form.most} are the limit", "too-many"))
+        problems.append(Problem(path, f"has {len(value)} entries; at most {form.most} are allowed", "too-many"))
     for key, item in itertools.islice(value.items(), form.most):
         if not allowed_key(form, key):
             message = f"is not allowed; it must be {form.says}"

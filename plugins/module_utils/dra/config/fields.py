@@ -15,7 +15,7 @@ from ..kube.objects import ObjectView
 
 @dataclass(frozen=True)
 class Rule:
-    """What must hold between the fields of one mapping: for a mapping in Python, and in CEL for C({x})."""
+    """What must hold between the fields of one mapping: for a mapping in Python, and in CEL for `{x}`."""
 
     says: str
     holds: t.Callable[[ObjectView], bool]
@@ -24,8 +24,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Field:
-    """One field. C(type): string, int, bool, setting (a string or an int), ip, address (with a prefix), network
-    (without host bits), list, map, object. C(says) is what a value must be, in words."""
+    """One field. `type`: string, int, bool, setting (a string or an int), ip, address (with a prefix), network
+    (without host bits), list, map, object. `says` is what a value must be, in words."""
 
     type: str
     says: str

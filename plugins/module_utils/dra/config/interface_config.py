@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""InterfaceConfig, the opaque configuration that the driver C(lanewise.dev) takes for a claimed network interface.
+"""InterfaceConfig, the opaque configuration that the driver `lanewise.dev` takes for a claimed network interface.
 
-FIELDS is the one table of what it may say. M(validate) reads it, and M(interface_policy) writes the CEL of an admission
+FIELDS is the one table of what it may say. `validate` reads it, and `interface_policy` writes the CEL of an admission
 policy from it. What only a node can know (that the interface has this feature, ring size, MTU, VF or queue) is left to
 the driver, which refuses to prepare the claim.
 """
@@ -337,16 +337,16 @@ CONFIG = object_of(
 
 
 def parameters(interface: ObjectView) -> Object:
-    """The opaque parameters for what C(interface) of the inventory says."""
+    """The opaque parameters for what `interface` of the inventory says."""
     head = {"apiVersion": API_VERSION, "kind": KIND}
     return {**head, **{key: value for key, value in interface.items() if key not in head}}
 
 
 def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
-    """What is wrong with an InterfaceConfig, the first MISTAKES of it; paths start with C(path).
+    """What is wrong with an InterfaceConfig, the first MISTAKES of it; paths start with `path`.
 
-    Without C(complete) apiVersion and kind may be left out, as in the inventory. Rules: C(unknown-key), C(missing),
-    C(wrong-type), C(bad-value), C(too-many), C(duplicate), C(contradiction), C(too-long), C(more-mistakes).
+    Without `complete` apiVersion and kind may be left out, as in the inventory. Rules: `unknown-key`, `missing`,
+    `wrong-type`, `bad-value`, `too-many`, `duplicate`, `contradiction`, `too-long`, `more-errors`.
     """
     problems = LimitedProblems()
     if isinstance(config, dict) and not complete:
@@ -354,7 +354,7 @@ def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
     try:
         check(CONFIG, config, path, problems)
     except TooManyProblems:
-        more = Problem(path, f"has more mistakes; these are the first {MISTAKES}", "more-mistakes")
+        more = Problem(path, f"has more errors; these are the first {MISTAKES}", "more-errors")
         return [*problems, more]
     if not problems and limits.opaque_size(config) > limits.OPAQUE_BYTES:
         problems.append(Problem(path, f"is longer than {limits.OPAQUE_BYTES} bytes", "too-long"))
@@ -369,12 +369,12 @@ def vrf_table(name: str) -> int:
 def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
     """The fields of a class's configuration for which a claim's has something else.
 
-    What a class sets holds, each field as a whole: a claim that could add C(trust) to the C(vf) of its class could
+    What a class sets holds, each field as a whole: a claim that could add `trust` to the `vf` of its class could
     leave the VLAN that the class is for.
     """
 
     def text(value: object) -> str:
-        return json.dumps(value, sort_keys=True)  # true is no 1
+        return json.dumps(value, sort_keys=True)  # true is not 1
 
     both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]
     return [name for name in both if text(of_claim[name]) != text(of_class[name])]

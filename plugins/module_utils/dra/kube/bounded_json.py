@@ -32,12 +32,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JsonError(ValueError):
-    """It is no JSON, too long, or nested too deep; the message says which."""
+    """It is not JSON, too long, or nested too deep; the message says which."""
 
 
 def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
-    """The value of a JSON text in UTF-8. Raises JsonError where it is longer than C(most) bytes or nested deeper than
-    C(depth)."""
+    """The value of a JSON text in UTF-8. Raises JsonError where it is longer than `most` bytes or nested deeper than
+    `depth`."""
     _check_length(text, most)
     if _is_deeper(text, depth):
         raise JsonError(f"it is nested deeper than {depth} levels, or its brackets do not match")
@@ -45,14 +45,14 @@ def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
 
 
 def loads_cut(text: bytes, most: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
-    """As C(loads), but what is nested deeper reads as None, and what is no UTF-8 as U+FFFD: one odd part of an object
-    shall not hide the others. Raises JsonError for everything else."""
+    """As `loads`, but what is nested deeper reads as None, and what is no UTF-8 as U+FFFD: one odd part of an object
+    must not hide the others. Raises JsonError for everything else."""
     _check_length(text, most)
     return _value(_cut(text, depth) if _is_deeper(text, depth) else text, "replace")
 
 
 def is_nested_deeper(value: t.Any, depth: int = DEPTH) -> bool:
-    """Whether a value that was read elsewhere holds lists and mappings in more than C(depth) levels."""
+    """Whether a value that was read elsewhere holds lists and mappings in more than `depth` levels."""
     level = [value]
     for _level in range(depth + 1):
         level = [one for one in level if isinstance(one, (dict, list))]
@@ -64,7 +64,7 @@ def is_nested_deeper(value: t.Any, depth: int = DEPTH) -> bool:
 
 def _check_length(text: bytes, most: int) -> None:
     if len(text) > most:
-        raise JsonError(f"it has {len(text)} bytes; {most} are the limit")
+        raise JsonError(f"it has {len(text)} bytes; at most {most} are allowed")
 
 
 def _is_deeper(text: bytes, depth: int) -> bool:
@@ -99,7 +99,7 @@ def _value(text: bytes, errors: str) -> t.Any:
         # not from bytes: json would take UTF-16 and UTF-32 too, whose brackets were not counted
         value = json.loads(text.decode("utf-8", errors))
     except (ValueError, RecursionError) as error:
-        raise JsonError(f"it is no JSON: {error}") from None
+        raise JsonError(f"it is not JSON: {error}") from None
     return _encodable(value) if b"\\ud" in text or b"\\uD" in text else value
 
 

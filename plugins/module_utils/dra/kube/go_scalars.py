@@ -17,7 +17,7 @@ NUMBER = (
 
 
 def number(text: str) -> int | float | str:
-    """What Go makes of a text that matches C(NUMBER): C(017) is octal, C(08) a float, C(0x_) still text."""
+    """What Go makes of a text that matches `NUMBER`: `017` is octal, `08` a float, `0x_` still text."""
     plain = text.replace("_", "")
     digits = plain.lstrip("+-")
     octal = digits.isdigit() and digits[0] == "0"

@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Every limit of the C(resource.k8s.io) API, and the checks of the names in it.
+"""Every limit of the `resource.k8s.io` API, and the checks of the names in it.
 
 Sources: k8s.io/api/resource/v1/types.go, pkg/apis/resource/validation/validation.go and
 k8s.io/apimachinery/pkg/api/validate/content of Kubernetes 1.34 to 1.37. Where releases differ, the constant maps the
-first minor release with a value to that value; read it with M(at).
+first minor release with a value to that value; read it with `at`.
 
-Each name check returns what is wrong with the name, or C("") where it is right. Lengths are in bytes of UTF-8, as the
+Each name check returns what is wrong with the name, or `""` where it is right. Lengths are in bytes of UTF-8, as the
 API counts them.
 """
 
@@ -27,7 +27,7 @@ SELECTORS = 32
 FIRST_AVAILABLE = 8
 DERIVED_ATTRIBUTES = 32
 ALLOCATION_RESULTS = 32
-# Declared in types.go, yet enforced by no released server; we keep to it all the same when we write tolerations.
+# Declared in types.go, yet enforced by no released server; tolerations that we write still respect it.
 TOLERATIONS = 16
 OPAQUE_BYTES = 10 * 1024
 CEL_BYTES = 10 * 1024
@@ -85,7 +85,7 @@ def at(limit: t.Mapping[int, T], minor: int) -> T:
 
 
 def size(text: str) -> int:
-    """Bytes of C(text) in UTF-8, which is what the API's C(len) counts."""
+    """Bytes of `text` in UTF-8, which is what the API's `len` counts."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -129,7 +129,7 @@ def identifier(name: str) -> str:
 
 
 def qualified_name(name: str) -> str:
-    """The name of an attribute or a capacity: C(identifier) or C(domain/identifier).
+    """The name of an attribute or a capacity: `identifier` or `domain/identifier`.
 
     Servers up to 1.37 let names with two or more slashes pass unchecked; this check does as they do.
     """
@@ -142,7 +142,7 @@ def qualified_name(name: str) -> str:
 
 
 def fully_qualified_name(name: str, minor: int = 37) -> str:
-    """The name of an attribute in a constraint: C(domain/identifier); since 1.37 the domain must be lower case."""
+    """The name of an attribute in a constraint: `domain/identifier`; since 1.37 the domain must be lower case."""
     if "/" not in name:
         return "must be a domain and a name with a slash between them"
     wrong = qualified_name(name)
@@ -153,7 +153,7 @@ def fully_qualified_name(name: str, minor: int = 37) -> str:
 
 
 def label_key(name: str) -> str:
-    """The key of a label, annotation, taint or condition: C(name) or C(prefix/name)."""
+    """The key of a label, annotation, taint or condition: `name` or `prefix/name`."""
     parts = name.split("/")
     if len(parts) > 2:
         return "must have at most one '/'"
@@ -179,7 +179,7 @@ def semver(version: str) -> str:
 
 
 def extended_resource_name(name: str) -> str:
-    """C(DeviceClass.spec.extendedResourceName): a prefixed name outside kubernetes.io that quota can carry too."""
+    """`DeviceClass.spec.extendedResourceName`: a prefixed name outside kubernetes.io that quota can carry too."""
     if "/" not in name:
         return "must be a domain and a name with a slash between them"
     if "kubernetes.io/" in name:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What is wrong with what a site wrote, told all at once."""
+"""Errors in what a site wrote, all reported together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake.
+    """One error.
 
-    C(path) says where, as the user wrote it: C(dra_claims_templates[0].devices[1].where.min_speed) for inventory,
-    C(spec.devices.requests[0].name) for an object. C(rule) is a short constant name for programs; C(fix) tells the way
-    out, where there is one that C(message) does not make plain.
+    `path` says where, as the user wrote it: `dra_claims_templates[0].devices[1].where.min_speed` for inventory,
+    `spec.devices.requests[0].name` for an object. `rule` is a short constant name for programs; `fix` says how to fix
+    it, where `message` does not make that plain.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 class Problems(ValueError):
-    """All the mistakes found; C(problems) is never empty."""
+    """All the errors found; `problems` is never empty."""
 
     def __init__(self, problems: t.Sequence[Problem]) -> None:
         self.problems = list(problems)

@@ -32,7 +32,7 @@ DECIMAL_SI, DECIMAL_EXPONENT, BINARY_SI = "DecimalSI", "DecimalExponent", "Binar
 
 
 class QuantityError(ValueError):
-    """The text is no quantity."""
+    """The text is not a quantity."""
 
 
 @lru_cache(maxsize=4096)
@@ -79,32 +79,32 @@ def _text(value: object) -> str:
 def parse(value: object) -> Fraction:
     """The exact value of a quantity, given as a string or as a JSON number.
 
-    Accepts what the API accepts: a sign, digits with one point, and C(n u m k M G T P E), C(Ki) to C(Ei) or an exponent
-    (C(1e3), C(2E-3)). What is finer than a nano is rounded away from zero; a binary suffix is capped at 2^63-1.
+    Accepts what the API accepts: a sign, digits with one point, and `n u m k M G T P E`, `Ki` to `Ei` or an exponent
+    (`1e3`, `2E-3`). What is finer than a nano is rounded away from zero; a binary suffix is capped at 2^63-1.
     Raises QuantityError.
     """
     return _parse(_text(value))[0]
 
 
 def suffix_form(value: object) -> str:
-    """C(DecimalSI), C(DecimalExponent) or C(BinarySI): the form in which the API writes this quantity back."""
+    """`DecimalSI`, `DecimalExponent` or `BinarySI`: the form in which the API writes this quantity back."""
     return _parse(_text(value))[1]
 
 
 def compare(left: object, right: object) -> int:
-    """-1, 0 or 1 as C(left) is less than, equal to or greater than C(right)."""
+    """-1, 0 or 1 as `left` is less than, equal to or greater than `right`."""
     a, b = parse(left), parse(right)
     return (a > b) - (a < b)
 
 
 def integer(number: Fraction) -> int:
-    """What Go's C(Quantity.Value()) returns: rounded away from zero; zero where it does not fit in 64 bits."""
+    """What Go's `Quantity.Value()` returns: rounded away from zero; zero where it does not fit in 64 bits."""
     whole = math.ceil(number) if number > 0 else math.floor(number)
     return whole if limits.INT64_MIN <= whole <= limits.INT64_MAX else 0
 
 
 def milli(number: Fraction) -> int:
-    """What Go's C(Quantity.MilliValue()) returns: thousandths, rounded as M(integer) rounds."""
+    """What Go's `Quantity.MilliValue()` returns: thousandths, rounded as `integer` rounds."""
     return integer(number * 1000)
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reading of values that people wrote: each mistake is noted with its path, and reading goes on."""
+"""Reading of values that people wrote: each error is recorded with its path, and reading continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 64
 
 
 def child(path: str, key: object) -> str:
-    """The path of an element of a list (C(key) is an int) or of a mapping, as one would write it in Jinja."""
+    """The path of an element of a list (`key` is an int) or of a mapping, as one would write it in Jinja."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"{path}[{key}]"
     if isinstance(key, str) and len(key) > _SHOWN:
@@ -32,7 +32,7 @@ def child(path: str, key: object) -> str:
 
 
 def nearest(name: object, known: t.Iterable[str]) -> str:
-    """C(did you mean 'x'?) for the known name that is nearest to C(name), or an empty string."""
+    """`did you mean 'x'?` for the known name that is nearest to `name`, or an empty string."""
     found = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _SHOWN else []
     return f"did you mean {found[0]!r}?" if found else ""
 
@@ -50,7 +50,7 @@ def _shown(value: object) -> str:
 
 
 class Reader:
-    """Collects problems. Every method returns a usable value, or C(None) where what was written is of no use."""
+    """Collects problems. Every method returns a usable value, or `None` where what was written is of no use."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -114,7 +114,7 @@ class Reader:
         return [item for item in found if item is not None]
 
     def name(self, value: object, path: str, check: t.Callable[[str], str]) -> str | None:
-        """A string that C(check) of M(limits) finds nothing wrong with."""
+        """A string that `check` of `limits` finds nothing wrong with."""
         text = self.string(value, path)
         wrong = check(text) if text is not None else ""
         if wrong:

@@ -3,15 +3,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The fields of every DRA kind in every version of C(resource.k8s.io), as Kubernetes 1.34 to 1.37 serve them.
+"""The fields of every DRA kind in every version of `resource.k8s.io`, as Kubernetes 1.34 to 1.37 serve them.
 
 Source: k8s.io/api/resource/{v1,v1beta2,v1beta1,v1alpha3}/types.go of these releases. A field's type is written as in
 the language of the API's own documentation:
 
-- C(string), C(bool), C(int64), C(quantity), C(time) (RFC 3339), C(raw) (any JSON);
+- `string`, `bool`, `int64`, `quantity`, `time` (RFC 3339), `raw` (any JSON);
 - the name of a structure;
-- C([]TYPE) a list, C({}TYPE) a map with string keys;
-- a leading C(*) where leaving the field out differs from its zero value, so that C(false) or C("") counts as set.
+- `[]TYPE` a list, `{}TYPE` a map with string keys;
+- a leading `*` where leaving the field out differs from its zero value, so that `false` or `""` counts as set.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _NESTED = _ALL - _FLAT
 
 @dataclass(frozen=True)
 class Field:
-    """One field: its type, the minor releases C(since)..C(until) that know it, and the API versions that have it.
+    """One field: its type, the minor releases `since`..C(until) that know it, and the API versions that have it.
 
-    C(required_until) is the last minor release whose OpenAPI document requires the field, C(enums) the values that
-    these documents list from a minor release on. They inform users; the server's own verdict is in C(validate.py).
+    `required_until` is the last minor release whose OpenAPI document requires the field, `enums` the values that
+    these documents list from a minor release on. They inform users; the server's own verdict is in `validate.py`.
     """
 
     type: str
@@ -367,7 +367,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?(?
 
 @dataclass(frozen=True)
 class _Type:
-    """A parsed field type: C(shape) is "[", "{" or "", C(item) the type without it."""
+    """A parsed field type: `shape` is "[", "{" or "", `item` the type without it."""
 
     shape: str
     item: str
@@ -375,7 +375,7 @@ class _Type:
 
 @cache
 def fields(struct: str, version: str, minor: int) -> dict[str, Field]:
-    """The fields that C(struct) has in an API version (C(resource.k8s.io/v1)) of Kubernetes 1.C(minor)."""
+    """The fields that `struct` has in an API version (`resource.k8s.io/v1`) of Kubernetes 1.C(minor)."""
     return {name: f for name, f in STRUCTS[struct].items() if version in f.versions and f.since <= minor <= f.until}
 
 
@@ -395,7 +395,7 @@ def child(path: str, name: str) -> str:
 
 
 def is_time(text: str) -> bool:
-    """Whether the API takes C(text) for an RFC 3339 time."""
+    """Whether the API takes `text` for an RFC 3339 time."""
     match = _TIME.fullmatch(text)
     if not match:
         return False
@@ -416,7 +416,7 @@ def _zero(item: str) -> object:
 class Decoder:
     """Reads a JSON object into the fields of a kind, as the API server's strict decoder does.
 
-    C(types) gets what no server would read, C(unknown) the fields, with their values, that a strict server refuses and
+    `types` gets what no server would read, `unknown` the fields, with their values, that a strict server refuses and
     a lenient one drops.
     """
 
@@ -426,7 +426,7 @@ class Decoder:
         self.unknown: list[tuple[Problem, object]] = []
 
     def struct(self, value: object, name: str, path: str) -> Object:
-        """C(value) without unset (null) and unknown fields; lists and maps hold no null either."""
+        """`value` without unset (null) and unknown fields; lists and maps hold no null either."""
         if not isinstance(value, dict):
             self._wrong(path, "an object", value)
             return {}
@@ -435,7 +435,9 @@ class Decoder:
         for key, item in value.items():
             kind = known.get(key) if isinstance(key, str) else None
             if kind is None:
-                problem = Problem(child(path, str(key)), f"is no field of {name} in {self._version}", "unknown-field")
+                problem = Problem(
+                    child(path, str(key)), f"is not a field of {name} in {self._version}", "unknown-field"
+                )
                 self.unknown.append((problem, item))
             elif item is not None:
                 read[key] = self._value(item, kind, f"{path}.{key}" if path else key)

@@ -7,10 +7,10 @@
 
 Sources: pkg/apis/resource/validation/validation.go, pkg/apis/resource/v1/{defaults,zz_generated.validations}.go and
 k8s.io/apimachinery/pkg/api/validation/objectmeta.go of Kubernetes 1.34 to 1.37. Like the server we read the object
-strictly, drop what a feature gate hides, and only then apply the rules, in the terms of C(resource.k8s.io/v1).
+strictly, drop what a feature gate hides, and only then apply the rules, in the terms of `resource.k8s.io/v1`.
 
-What needs the cluster is left to it: that a namespace exists, and that one with C(adminAccess) carries the label
-C(resource.kubernetes.io/admin-access).
+What needs the cluster is left to it: that a namespace exists, and that one with `adminAccess` carries the label
+`resource.kubernetes.io/admin-access`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def validate(
     gates: versions.Gates = None,
     cel: CelEngine | None = None,
 ) -> list[Problem]:
-    """Every reason for which a server of release C(kubernetes) would refuse to create C(obj); none means it accepts.
+    """Every reason for which a server of release `kubernetes` would refuse to create `obj`; none means it accepts.
 
-    C(obj) is a DRA object in any version that the release serves, C(gates) the feature gates that the site changed. The
-    reading is strict (C(fieldValidation=Strict)): unknown fields are refused. Fields behind a gate that is off are not
-    judged, since the server drops them first; C(versions.unsupported) tells about these. Paths are those of the
-    server's own errors; where it speaks of v1beta1 objects in the v1 form, we do not. CEL is judged by C(cel); without
+    `obj` is a DRA object in any version that the release serves, `gates` the feature gates that the site changed. The
+    reading is strict (`fieldValidation=Strict`): unknown fields are refused. Fields behind a gate that is off are not
+    judged, since the server drops them first; `versions.unsupported` tells about these. Paths are those of the
+    server's own errors; where it speaks of v1beta1 objects in the v1 form, we do not. CEL is judged by `cel`; without
     it, by its length alone.
-    Raises ValueError where C(kubernetes) is no release from 1.34 on.
+    Raises ValueError where `kubernetes` is no release from 1.34 on.
     """
     minor = versions.minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")

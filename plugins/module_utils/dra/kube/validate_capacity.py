@@ -104,7 +104,7 @@ class CapacityRules(Report):
                 return
         stride = whole(step)
         if stride == 0:
-            # Older servers divide by it and answer with an internal error, which refuses the object all the same.
+            # Older servers divide by it and answer with an internal error, which refuses the object, too.
             self._add(f"{path}.step", "must be more than zero", "value")
             return
         for bound in (bounds[name] for name in ("default", "max") if name in bounds):
@@ -146,10 +146,14 @@ class CapacityRules(Report):
                 own += len(counters)
                 place = f"{where}.consumesCounters[{number}]"
                 if name not in known:
-                    self._add(f"{place}.counterSet", f"{name!r} is no shared counter set here", "unknown-reference")
+                    self._add(
+                        f"{place}.counterSet",
+                        f"{name!r} is not a shared counter set of this slice",
+                        "unknown-reference",
+                    )
                 for counter in counters:
                     if name in known and counter not in known[name]:
-                        self._add(f"{place}.counters", f"{counter!r} is no counter of {name}", "unknown-reference")
+                        self._add(f"{place}.counters", f"{counter!r} is not a counter of {name}", "unknown-reference")
             if own > limits.COUNTERS_PER_DEVICE_134:
                 self._add(where, f"consumes more than {limits.COUNTERS_PER_DEVICE_134} counters", "too-many")
             total += own

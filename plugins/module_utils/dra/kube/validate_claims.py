@@ -133,7 +133,7 @@ class ClaimRules(MetadataRules):
         for index, reference in enumerate(requests):
             request, slash, sub = reference.partition("/")
             if request not in names or (slash and sub not in names[request]):
-                self._add(f"{path}[{index}]", f"{reference!r} is no request of this claim", "unknown-reference")
+                self._add(f"{path}[{index}]", f"{reference!r} is not a request of this claim", "unknown-reference")
 
     def _constraint(self, constraint: Object, path: str, names: dict[str, set[str]]) -> None:
         self._references(constraint.get("requests", []), f"{path}.requests", names)

@@ -17,14 +17,14 @@ Check = t.Callable[[str], str]
 
 
 class CelEngine(t.Protocol):
-    """What M(validate) needs of C(cel.Engine)."""
+    """What `validate` needs of `cel.Engine`."""
 
     def check(self, expression: str) -> list[str]:
         """What is wrong with a CEL selector: syntax, types, cost."""
 
 
 class Report:
-    """The rules of one release; every method checks a decoded part of an object and adds to C(found)."""
+    """The rules of one release; every method checks a decoded part of an object and adds to `found`."""
 
     def __init__(self, minor: int, gates: versions.Gates, cel: CelEngine | None, found: list[Problem]) -> None:
         self._minor = minor
@@ -49,25 +49,25 @@ class Report:
 
     def _within(self, items: t.Sized, limit: int | None, path: str, what: str = "entries") -> bool:
         if limit is not None and len(items) > limit:
-            self._add(path, f"has {len(items)} {what}, of which there may be {limit}", "too-many")
+            self._add(path, f"has {len(items)} {what}; at most {limit} are allowed", "too-many")
             return False
         return True
 
     def _unique(self, keys: t.Iterable[t.Hashable], path: str, field: str = "") -> None:
-        """C(field) is what the keys are read from; only 1.34 has it in the path."""
+        """`field` is what the keys are read from; only 1.34 has it in the path."""
         seen = set()
         for index, key in enumerate(keys):
             if key in seen:
                 where = f"{path}[{index}]"
                 where = f"{where}.{field}" if field and self._minor == 34 else where
-                self._add(where, f"{key!r} is there twice", "duplicate")
+                self._add(where, f"{key!r} is a duplicate", "duplicate")
             seen.add(key)
 
     def _one_of(self, value: str, allowed: t.Collection[str], path: str) -> None:
         if not value:
             self._add(path, "is required", "required")
         elif value not in allowed:
-            self._add(path, f"{value!r} is none of {', '.join(sorted(allowed))}", "value")
+            self._add(path, f"{value!r} is not one of {', '.join(sorted(allowed))}", "value")
 
     def _fully_qualified(self, name: str) -> str:
         return limits.fully_qualified_name(name, self._minor)

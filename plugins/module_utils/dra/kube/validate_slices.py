@@ -74,7 +74,7 @@ class SliceRules(TaintRules, CapacityRules):
                 if way == "nodeName":
                     self._name(value, limits.dns_subdomain, where)
             else:
-                self._add(where, "must be left out or say something", "value")
+                self._add(where, "must be left out or have a value", "value")
         if given != 1:
             self._add(path, f"must have exactly one of {', '.join(ways)}", "exactly-one")
 

@@ -6,7 +6,7 @@
 """What differs between API versions and between Kubernetes releases, and what a server would not keep.
 
 Sources: pkg/features/kube_features.go, pkg/registry/resource/*/strategy.go, pkg/api/resourceclaimspec/util.go and
-pkg/apis/resource/v1beta1/conversion.go of Kubernetes 1.34 to 1.37. In memory everything is C(resource.k8s.io/v1).
+pkg/apis/resource/v1beta1/conversion.go of Kubernetes 1.34 to 1.37. In memory everything is `resource.k8s.io/v1`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Gates = t.Optional[t.Mapping[str, bool]]
 
 PREFERENCE = (schema.V1, schema.V1BETA2, schema.V1BETA1, schema.V1ALPHA3)
 
-# Metadata that belongs to the server; what a client sends there is not kept, and nobody misses it.
+# Metadata that belongs to the server; what a client sends there is not kept and not missed.
 SERVER_METADATA = frozenset(
     {
         "creationTimestamp",
@@ -47,8 +47,8 @@ _STATUS_KINDS = frozenset({"ResourceClaim", "DeviceTaintRule"})
 class GatedField:
     """A field that a server drops while its gate is off.
 
-    C(path) is in the v1 form, with C([]) for the items of a list and C({}) for the values of a map. Servers before
-    1.C(drops_since) keep the field and act as if it were not there; with C(fatal_without), the name of another gate,
+    `path` is in the v1 form, with `[]` for the items of a list and `{}` for the values of a map. Servers before
+    1.C(drops_since) keep the field and act as if it were not there; with `fatal_without`, the name of another gate,
     their scheduler gives up every pod that uses the field where that one is off too. Up to 1.C(idle_until) it has
     no effect even while its gate is on.
     """
@@ -71,7 +71,7 @@ class Feature:
     fields: tuple[GatedField, ...] = ()
 
     def on(self, minor: int, gates: Gates = None) -> bool:
-        """Whether the gate is on in Kubernetes 1.C(minor), C(gates) being what the site changed."""
+        """Whether the gate is on in Kubernetes 1.C(minor), `gates` being what the site changed."""
         known = minor >= min(self.default)
         default = known and limits.at(self.default, minor)
         if not known or minor >= self.locked:
@@ -143,7 +143,7 @@ FEATURES: dict[str, Feature] = {
                 ),
             ),
         ),
-        # On by itself only in a server that does not promise to fall back to 1.36, which none does unless told.
+        # On by itself only in a server that does not promise to fall back to 1.36, which no server does by default.
         Feature("DRAFractionalCapacityRange", {37: False}, needs=("DRAConsumableCapacity",)),
         Feature(
             "DRAExtendedResource",
@@ -174,20 +174,20 @@ FEATURES: dict[str, Feature] = {
 
 
 def check_gates(gates: Gates) -> None:
-    """Raises ValueError for a gate that is neither on nor off: the string C(false) would count as on."""
+    """Raises ValueError for a gate that is neither on nor off: the string `false` would count as on."""
     for gate, on in (gates or {}).items():
         if not isinstance(on, bool):
             raise ValueError(f"{gate} must be true or false, without quotes, not {on!r}")
 
 
 def minor_of(kubernetes: str) -> int:
-    """The minor release in C(1.37), C(v1.37.1) or C(1.37+); a newer one than we know counts as the newest we know.
+    """The minor release in `1.37`, `v1.37.1` or `1.37+`; a newer one than we know counts as the newest we know.
 
-    Raises ValueError for what is no release, or one before 1.34, which does not serve C(resource.k8s.io/v1).
+    Raises ValueError for what is no release, or one before 1.34, which does not serve `resource.k8s.io/v1`.
     """
     match = re.match(r"v?1\.(\d+)(?:[.+-].*)?$", kubernetes)
     if not match:
-        raise ValueError(f"{kubernetes!r} is no Kubernetes release such as 1.37")
+        raise ValueError(f"{kubernetes!r} is not a Kubernetes release such as 1.37")
     minor = int(match.group(1))
     if minor < schema.OLDEST:
         hint = f" (where 1.{minor}0 is meant, put it in quotes: YAML takes it for the number 1.{minor})"
@@ -208,9 +208,9 @@ def is_dra(obj: ObjectView) -> bool:
 
 
 def choose(served: t.Iterable[str], kind: str = "ResourceClaim", kubernetes: str = f"1.{schema.NEWEST}") -> str:
-    """The newest API version of C(served) that has the kind: C(resource.k8s.io/v1) before v1beta2, v1beta1, v1alpha3.
+    """The newest API version of `served` that has the kind: `resource.k8s.io/v1` before v1beta2, v1beta1, v1alpha3.
 
-    C(served) holds API versions with or without their group; others are passed over. Raises LookupError where none
+    `served` holds API versions with or without their group; others are passed over. Raises LookupError where none
     fits.
     """
     offered = {version if "/" in version else f"{schema.GROUP}/{version}" for version in served}
@@ -224,15 +224,15 @@ def choose(served: t.Iterable[str], kind: str = "ResourceClaim", kubernetes: str
 
 
 def convert(obj: ObjectView, api_version: str) -> Object:
-    """C(obj), a DRA object in any version, in C(api_version) (C(resource.k8s.io/v1beta1)).
+    """`obj`, a DRA object in any version, in `api_version` (`resource.k8s.io/v1beta1`).
 
-    v1beta1 has no C(exactly) in requests, wraps what describes a device in C(basic), and knows no unset C(nodeName) and
-    C(allNodes). The result shares its leaves with C(obj), which stays as it is. Raises ValueError for a kind or a
+    v1beta1 has no `exactly` in requests, wraps what describes a device in `basic`, and knows no unset `nodeName` and
+    `allNodes`. The result shares its leaves with `obj`, which stays as it is. Raises ValueError for a kind or a
     version that is not of DRA, or where the version lacks the kind.
     """
     kind, version = obj.get("kind"), obj.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str) or (version, kind) not in schema.SERVED:
-        raise ValueError(f"{version} {kind} is no kind of dynamic resource allocation")
+        raise ValueError(f"{version} {kind} is not a kind of dynamic resource allocation")
     if (api_version, kind) not in schema.SERVED:
         raise ValueError(f"{api_version} has no {kind}")
     converted = {**obj, "apiVersion": api_version}
@@ -255,7 +255,7 @@ def convert(obj: ObjectView, api_version: str) -> Object:
 
 
 def _change(obj: Object, path: tuple[str, ...], change: t.Callable[[object], object]) -> None:
-    """Replaces what stands at C(path) by what C(change) makes of it, copying the objects on the way."""
+    """Replaces what stands at `path` by what `change` makes of it, copying the objects on the way."""
     for name in path[:-1]:
         inner = obj.get(name)
         if not isinstance(inner, dict):
@@ -327,7 +327,7 @@ def _steps(path: str) -> tuple[str, ...]:
 
 
 def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tuple[Object, str, str]]:
-    """Every object that has the last of C(steps) as a field, with that field's name and path."""
+    """Every object that has the last of `steps` as a field, with that field's name and path."""
     step = steps[0]
     if step == "[]":
         if isinstance(value, list):
@@ -386,7 +386,7 @@ def carries(value: object) -> bool:
 
 
 def own_path(path: str, kind: str, version: str) -> str:
-    """A path of the v1 form, as it reads in an object of C(version); one that already reads so stays as it is."""
+    """A path of the v1 form, as it reads in an object of `version`; one that already reads so stays as it is."""
     if version != schema.V1BETA1:
         return path
     if kind == "ResourceSlice":
@@ -395,12 +395,12 @@ def own_path(path: str, kind: str, version: str) -> str:
 
 
 def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:  # noqa: C901
-    """What a server of release C(kubernetes) (C("1.34")) would not keep, or not act on, of an object that it creates.
+    """What a server of release `kubernetes` (`"1.34"`) would not keep, or not act on, of an object that it creates.
 
-    C(gates) are the feature gates that the site set. Rules of the problems: C(unserved) (the release has no such kind
-    in this version), C(unknown-field) (a strict server refuses it, a lenient one drops it), C(dropped) (silently left
-    out), C(inactive) (kept, without effect while a gate is off) and C(fatal) (kept, and the scheduler gives up every
-    pod that uses it). Fields that say nothing (null, false, empty) are never told. Raises ValueError as M(minor_of).
+    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (the release has no such kind
+    in this version), `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (silently left
+    out), `inactive` (kept, without effect while a gate is off) and `fatal` (kept, and the scheduler gives up every
+    pod that uses it). Fields that say nothing (null, false, empty) are never reported. Raises ValueError as `minor_of`.
     """
     minor = minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -450,7 +450,7 @@ def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
 
 
 def dropped(sent: object, returned: object) -> list[str]:
-    """Paths of the fields of C(sent) that the server did not keep in C(returned), both of the same version.
+    """Paths of the fields of `sent` that the server did not keep in `returned`, both of the same version.
 
     Fields that say nothing (null, false, zero, empty), the server's own metadata and how quantities and times are
     written make no difference; a value that the server changed counts as not kept.

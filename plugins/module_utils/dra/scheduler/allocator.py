@@ -39,16 +39,16 @@ def allocate(
 ) -> Allocation | Refusal:
     """Find devices of one node for all the claims of a pod, as the scheduler would.
 
-    C(claims) are C(spec) of v1 ResourceClaims, C(classes) v1 DeviceClasses by name, C(offers) the node's devices (see
-    L(offers.offers,)). C(held) are results of earlier allocations, which still hold their devices. C(blind) are drivers
-    whose devices no probe can tell: requests for them have no answer. C(constraints) are the kinds that the scheduler
-    knows (see L(offers.Server,)). Paths begin with C(claims[0].spec.devices).
+    `claims` are `spec` of v1 ResourceClaims, `classes` v1 DeviceClasses by name, `offers` the node's devices (see
+    `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `blind` are drivers
+    whose devices no probe can tell: requests for them have no answer. `constraints` are the kinds that the scheduler
+    knows (see `offers.Server`). Paths begin with `claims[0].spec.devices`.
 
     Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
     others, or fail on a selector that is an error on some devices. Whether there are devices is the same.
 
-    A device whose selector asks for something that the probe does not know is no candidate at first. Where nothing is
-    found without such devices, but something is with them, the answer is a Refusal of kind unknown.
+    A device whose selector asks for something that the probe does not know is not a candidate at first. Where nothing
+    is found without such devices, but something is with them, the answer is a Refusal of kind unknown.
     """
     held = list(held)
     question = Question(claims, classes, list(offers), Selection(engine), held, budget, constraints)
@@ -62,7 +62,7 @@ def allocate(
             texts = expressions([*class_selectors(classes, request), *(request.get("selectors") or ())])
             for driver in sorted(blind):
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
-                    reason = f"nothing tells what {driver} publishes on a node that it does not run on yet"
+                    reason = f"what {driver} publishes on a node where it does not run yet is unknown"
                     return Refusal(reason, path, "unknown", answer.steps)
     hopeful = Search(question, optimist=True)
     doubtful = hopeful.doubtful()

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a search answers: the devices of an allocation, or why there is none."""
+"""The result of a search: the devices of an allocation, or why the search failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .search_devices import DeviceId, identify
 
 @dataclass(frozen=True)
 class Result:
-    """One device given to one request (C(name), or C(name/subrequest)) of the claim at C(claim)."""
+    """One device given to one request (`name`, or `name/subrequest`) of the claim at `claim`."""
 
     claim: int
     request: str
@@ -33,7 +33,7 @@ class Result:
 class Allocation:
     """The devices that the scheduler would pick, in the order of requests.
 
-    C(assumed) are qualified attributes that a selector found in the value that the probe takes for likely. C(steps)
+    `assumed` are qualified attributes that a selector found in the value that the probe takes for likely. `steps`
     counts devices looked at.
     """
 
@@ -48,11 +48,11 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no allocation. C(path) is the part of the claims to look at.
+    """Why there is no allocation. `path` is the part of the claims to look at.
 
-    C(kind) is class (no such DeviceClass), limit (more than 32 devices), absent (the driver publishes nothing here),
+    `kind` is class (no such DeviceClass), limit (more than 32 devices), absent (the driver publishes nothing here),
     selector, capacity, taint, used, count (each fits, all together do not), constraint, error (a selector or rule that
-    makes the scheduler give up the pod), unknown (the probe cannot tell) or budget (not decided).
+    makes the scheduler give up the pod), unknown (the probe does not know) or budget (not decided).
     """
 
     reason: str
@@ -62,7 +62,7 @@ class Refusal:
 
     @property
     def unknown(self) -> bool:
-        """Whether this is no answer: the claim may be satisfiable."""
+        """Whether this is not an answer: the claim may be satisfiable."""
         return self.kind in ("unknown", "budget")
 
 

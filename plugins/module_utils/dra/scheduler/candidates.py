@@ -35,7 +35,7 @@ class Question:
 
 
 class Candidates(NodeDevices):
-    """What each request of a pod asks for, and which devices of a node fit it. An C(optimist) takes what may match for
+    """What each request of a pod asks for, and which devices of a node fit it. An `optimist` takes what may match for
     a match."""
 
     def __init__(self, question: Question, optimist: bool = False) -> None:
@@ -168,7 +168,7 @@ class Candidates(NodeDevices):
         return consumed
 
     def has_room(self, request: Request, position: int, fresh: bool = False) -> bool:
-        """As M(room); no where the scheduler would give up."""
+        """As `room`; false where the scheduler would give up."""
         try:
             return self.room(request, position, fresh)
         except Abort:
@@ -195,7 +195,7 @@ class Candidates(NodeDevices):
         return self.candidates[request.ask]
 
     def fit(self, row: list[Request]) -> list[int]:
-        """The positions of the devices that fit any alternative of a request; C(failed) tells of errors."""
+        """The positions of the devices that fit any alternative of a request; `failed` tells of errors."""
         found: set[int] = set()
         for request in row:
             if request.ask not in self.fitting:
@@ -209,7 +209,7 @@ class Candidates(NodeDevices):
         return sorted(found)
 
     def fits(self, request: Request, position: int) -> bool:
-        """Whether a device could be given to a request if nothing else were asked for; C(failed) tells of errors."""
+        """Whether a device could be given to a request if nothing else were asked for; `failed` tells of errors."""
         offer = self.offers[position]
         try:
             return (
@@ -255,7 +255,7 @@ class Candidates(NodeDevices):
                 if names:
                     return (
                         where if where.startswith("claims") else request.path,
-                        f"request {request.name}: whether devices of {result.offer.driver} match cannot be told before "
+                        f"request {request.name}: whether devices of {result.offer.driver} match is unknown before "
                         f"the driver runs: {', '.join(sorted(names))} is not seen by a probe",
                     )
             if result.offer.possible:

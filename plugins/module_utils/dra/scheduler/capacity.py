@@ -19,7 +19,7 @@ class Unrepresentable(ValueError):
 
 
 def consumed(wanted: Quantity | None, entry: Spec) -> Fraction:
-    """What a request for C(wanted), or for nothing said, takes of a v1 DeviceCapacity. Raises Unrepresentable."""
+    """What a request for `wanted`, or for nothing said, takes of a v1 DeviceCapacity. Raises Unrepresentable."""
     policy = entry.get("requestPolicy") or {}
     if wanted is None:
         default = policy.get("default")

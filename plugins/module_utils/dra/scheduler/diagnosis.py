@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why there are no devices for a claim, in a user's words."""
+"""Why no devices satisfy a claim, for users."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-
 
 
 class Diagnosis:
-    """Tells why a search failed, in the order in which a person would look.
+    """Explains why a search failed, in the order in which a person would look.
 
-    Where an optimist's search failed too (C(doubtful)), only what keeps the optimist from an allocation is a reason: a
-    request whose devices may be there is not.
+    Where an optimist's search failed too (`doubtful`), only what prevents the optimist's allocation is a reason: a
+    request whose devices may exist is not.
     """
 
     def __init__(self, question: Question, steps: int, doubtful: bool) -> None:
@@ -85,8 +85,8 @@ class Diagnosis:
         plain = {one.reason.replace(f"request {request.name} ", "", 1) for request, one in zip(row, reasons)}
         if len(plain) == 1:
             return Refusal(f"request {row[0].base} {plain.pop()}", path, reasons[0].kind)
-        told = "; ".join(f"{request.name}: {one.reason}" for request, one in zip(row, reasons))
-        return Refusal(f"no alternative is left: {told}", path, reasons[0].kind)
+        details = "; ".join(f"{request.name}: {one.reason}" for request, one in zip(row, reasons))
+        return Refusal(f"no alternative is left: {details}", path, reasons[0].kind)
 
     def _search(self, claims: t.Sequence[Spec]) -> Allocation | Refusal:
         return Search(replace(self.question, claims=claims), self.search.optimist).run()
@@ -250,12 +250,12 @@ class Diagnosis:
         common = (
             set.intersection(*({v for v in values if v} for values in per_request.values())) if per_request else set()
         )
-        told = "; ".join(
+        details = "; ".join(
             f"{name} has {', '.join(sorted(v for v in values if v)[:4])}{' ...' if len(values) > 5 else ''}"
             for name, values in per_request.items()
         )
         if not common:
-            reason = f"no value of {constraint.attribute} is common to requests {', '.join(per_request)}: {told}"
+            reason = f"no value of {constraint.attribute} is common to requests {', '.join(per_request)}: {details}"
         else:
-            reason = f"no value of {constraint.attribute} is shared by enough free devices: {told}"
+            reason = f"no value of {constraint.attribute} is shared by enough free devices: {details}"
         return Refusal(reason, constraint.path, "constraint")

@@ -18,9 +18,9 @@ from .search_requests import Request
 
 
 class NodeDevices:
-    """The devices of one node. A device is known by its position in C(offers).
+    """The devices of one node. A device is known by its position in `offers`.
 
-    C(held) are results of earlier allocations, C(claims) the number of claims that devices are taken for.
+    `held` are results of earlier allocations, `claims` the number of claims that devices are taken for.
     """
 
     def __init__(self, offers: t.Sequence[Offer], held: t.Sequence[Result], claims: int) -> None:

@@ -35,7 +35,7 @@ class TooMany(Exception):
 class Search(Candidates):
     """One run of the search.
 
-    C(steps) counts the looks at devices that the scheduler needs, C(looks) those that were needed here.
+    `steps` counts the looks at devices that the scheduler needs, `looks` those that were needed here.
     """
 
     def __init__(self, question: Question, optimist: bool = False) -> None:
@@ -50,7 +50,7 @@ class Search(Candidates):
         """The scheduler's answer; kind budget where it takes too many looks."""
         try:
             self.prepare()
-            # a node that has too few devices is told from one that has enough without a search
+            # counting finds a node with too few devices without a search
             found = not self._short() and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Counting that tells a node with too few devices from one that has enough, without a search."""
+"""Counting that finds nodes with too few devices without a search."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Key = tuple[t.Hashable, ...]
 
 
 class Failures:
-    """C(steps) has, for each state that failed, the looks at devices that the scheduler needed to see it fail."""
+    """`steps` has, for each state that failed, the looks at devices that the scheduler needed to see it fail."""
 
     def __init__(self, search: Candidates) -> None:
         self.steps: dict[Key, int] = {}
@@ -80,7 +80,7 @@ class Failures:
         return [mask for mask in groups.values() if mask & (mask - 1)]
 
     def key(self, request: Request, number: int, start: int) -> Key:
-        """The state in which device C(number) of the request is searched from position C(start) on."""
+        """The state in which device `number` of the request is searched from position `start` on."""
         search = self.search
         taken = 0
         for mask in search.taken:

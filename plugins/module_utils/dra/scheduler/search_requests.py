@@ -108,7 +108,7 @@ class Constraint:
         return not self.requests or request.base in self.requests or request.name in self.requests
 
     def add(self, value: Comparable | None) -> bool:
-        """Add the value of a device, as L(search_devices.comparable,) gives it, unless the constraint forbids it."""
+        """Add the value of a device, as `search_devices.comparable` gives it, unless the constraint forbids it."""
         if value is None:
             return False
         if self.values and value is LIST:

@@ -19,7 +19,7 @@ YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
 
 
 class Engine(t.Protocol):
-    """What evaluates selectors; L(cel.Engine,) does."""
+    """What evaluates selectors; `cel.Engine` does."""
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool: ...
 
@@ -27,8 +27,8 @@ class Engine(t.Protocol):
 class Selection:
     """The verdicts on all selectors and devices, for all the searches of one question.
 
-    Offers live as long as the question, so that an id stands for one. C(assumed) and C(wondered) are, by selector and
-    offer, the attributes whose likely value it found, and those that nobody can tell.
+    Offers live as long as the question, so that an id stands for one. `assumed` and `wondered` are, by selector and
+    offer, the attributes whose likely value it found, and those that are unknown.
     """
 
     def __init__(self, engine: Engine) -> None:

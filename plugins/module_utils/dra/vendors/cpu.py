@@ -49,7 +49,7 @@ def _cpu_list(text: str | None) -> list[int]:
 def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
     """CPUs in groups, as --cpu-device-mode=grouped publishes them.
 
-    C(options.group_by) is numa_node (the driver's default), socket or machine; C(options.reserved_cpus) a kernel list.
+    `options.group_by` is numa_node (the driver's default), socket or machine; `options.reserved_cpus` a kernel list.
     """
     reserved = _cpu_list(options.get("reserved_cpus"))
     group_by = options.get("group_by") or "numa_node"

@@ -62,9 +62,9 @@ _OTHERS = ", ".join(_OTHER_OPTIONS)
 
 
 def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
-    """What claims can ask of driver C(name) in the version that the site runs.
+    """What claims can ask of driver `name` in the version that the site runs.
 
-    C(options) is the driver's entry in dra_claims_drivers: C(version), and C(knowledge), a dictionary that adds to the
+    `options` is the driver's entry in dra_claims_drivers: `version`, and `knowledge`, a dictionary that adds to the
     built-in tables or describes a driver that has none::
 
         knowledge:
@@ -76,7 +76,7 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
           align: {pcie_root: [resource.kubernetes.io/pcieRoot]}
           vendors: ["10de"]
 
-    Every name in the result is qualified, and it holds only what the version publishes. Raises L(Problems,) with paths
+    Every name in the result is qualified, and it holds only what the version publishes. Raises `Problems` with paths
     below dra_claims_drivers.
     """
     path = f"dra_claims_drivers.{name}"
@@ -84,7 +84,9 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
     options = dict(options or {})
     if len(name) > 63 or not _DRIVER_NAME.match(name):
         problems.append(
-            Problem(path, f"{name!r} is no driver name: a DNS subdomain of at most 63 characters", "driver")
+            Problem(
+                path, f"{name!r} is not a driver name: it must be a DNS subdomain of at most 63 characters", "driver"
+            )
         )
     for key in sorted(set(options) - {"version", "knowledge", *_OTHER_OPTIONS}):
         problems.append(

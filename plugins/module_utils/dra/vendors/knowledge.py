@@ -15,7 +15,7 @@ from functools import lru_cache
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 
 
-#: How the devices of a group can be tied together; every level but C(any) needs an attribute that all drivers publish.
+#: How the devices of a group can be tied together; every level but `any` needs an attribute that all drivers publish.
 ALIGNMENTS = ("pcie_root", "numa_node")
 
 
@@ -25,7 +25,7 @@ COMPARISONS = ("equals", "not_equals", "contains", "at_least")
 TYPES = ("string", "int", "bool", "version", "quantity")
 
 
-#: What a filter's value is turned into: C(mbps) is an integer of Mbit/s made from a rate such as C(400G); C(semver)
+#: What a filter's value is turned into: `mbps` is an integer of Mbit/s made from a rate such as `400G`; `semver`
 #: a semantic version compared by its precedence, whatever type the attribute has.
 UNITS = ("", "mbps", "semver")
 
@@ -55,9 +55,9 @@ NEWEST = ("main", "latest")
 class Filter:
     """One question to a device: an attribute or a capacity, and how it is compared.
 
-    C(name) is qualified (C(domain/id)) in what :func:`knowledge` returns. C(type) is the type that the driver
-    publishes. C(since) is the first driver version that publishes it (C(>1.4.0): the first after that one), C(until)
-    the first that no longer does. C(values) maps our words to the driver's where those differ.
+    `name` is qualified (`domain/id`) in what :func:`knowledge` returns. `type` is the type that the driver
+    publishes. `since` is the first driver version that publishes it (`>1.4.0`: the first after that one), `until`
+    the first that no longer does. `values` maps our words to the driver's where those differ.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Term:
-    """What every device of a kind has: an attribute and its value. C(not_equals) also holds where it is missing."""
+    """What every device of a kind has: an attribute and its value. `not_equals` also holds where it is missing."""
 
     name: str
     value: str | int | bool
@@ -85,7 +85,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Published:
-    """An attribute that devices can be aligned on. C(list) values need the gate DRAListTypeAttributes."""
+    """An attribute that devices can be aligned on. `list` values need the gate DRAListTypeAttributes."""
 
     name: str
     since: str = ""
@@ -95,11 +95,11 @@ class Published:
 
 @dataclass(frozen=True)
 class Kind:
-    """How devices of one kind are told apart and asked for.
+    """How devices of one kind are selected and requested.
 
-    C(filters) maps a vendor-neutral filter to the ways to ask it, the best first; :func:`knowledge` leaves those that
-    the site's version has. C(instead) maps a filter to the terms that take the place of C(terms) where that filter is
-    used: a MIG partition is no device of type gpu. C(capacities) maps what can be asked for by amount (bandwidth,
+    `filters` maps a vendor-neutral filter to the ways to ask it, the best first; :func:`knowledge` leaves those that
+    the site's version has. `instead` maps a filter to the terms that take the place of `terms` where that filter is
+    used: a MIG partition is no device of type gpu. `capacities` maps what can be asked for by amount (bandwidth,
     cpus, memory) to the key that is published, which a capacity request has to repeat letter by letter.
     """
 
@@ -113,11 +113,11 @@ class Kind:
 class DriverKnowledge:
     """A DRA driver as claims see it.
 
-    C(align) maps an alignment level to the attributes that carry it; C(vendors) are PCI vendor ids of the functions
-    it serves; C(epochs) are first versions in the order of their release, where numbers alone would lie;
-    C(hints) tells, by filter, alignment level or C(version), what a user of an older driver can do instead.
-    C(by_interface) are attributes, qualified, that it publishes only while the node has the device's interface,
-    C(by_rdma) those that it leaves out or denies while a pod has the RDMA device; the hint C(in_use) tells how to keep
+    `align` maps an alignment level to the attributes that carry it; `vendors` are PCI vendor ids of the functions
+    it serves; `epochs` are first versions in the order of their release, where numbers alone would lie;
+    `hints` tells, by filter, alignment level or `version`, what a user of an older driver can do instead.
+    `by_interface` are attributes, qualified, that it publishes only while the node has the device's interface,
+    `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` tells how to keep
     them.
     """
 
@@ -136,11 +136,11 @@ class DriverKnowledge:
     by_rdma: tuple[str, ...] = ()
 
     def qualified(self, name: str) -> str:
-        """C(domain/id) of an attribute or capacity; a bare name is in the driver's own domain."""
+        """`domain/id` of an attribute or capacity; a bare name is in the driver's own domain."""
         return name if "/" in name else f"{self.name}/{name}"
 
     def has(self, since: str, until: str = "") -> bool:
-        """Whether this version lies between C(since) and C(until)."""
+        """Whether this version lies between `since` and `until`."""
         mine = version_order(self.version or "main", self.epochs)
         if since.startswith(">"):
             if mine <= version_order(since[1:], self.epochs):
@@ -163,13 +163,13 @@ class DriverKnowledge:
         )
 
     def filter(self, kind: str, name: str) -> Filter | None:
-        """How this version answers a filter; C(None) where it cannot."""
+        """How this version answers a filter; `None` where it cannot."""
         served = self.kinds.get(kind)
         ways = served.filters.get(name, ()) if served else ()
         return next((way for way in ways if self.has(way.since, way.until)), None)
 
     def terms(self, kind: str, filters: t.Iterable[str] = ()) -> tuple[Term, ...]:
-        """What tells devices of the kind from the driver's other devices, given the filters that are used."""
+        """What distinguishes devices of the kind from the driver's other devices, given the filters that are used."""
         served = self.kinds[kind]
         for name in filters:
             if name in served.instead:
@@ -177,7 +177,7 @@ class DriverKnowledge:
         return served.terms
 
     def alignments(self, level: str, lists: bool = False) -> list[str]:
-        """Qualified attributes that carry an alignment level, the best first. C(lists): the cluster compares lists."""
+        """Qualified attributes that carry an alignment level, the best first. `lists`: the cluster compares lists."""
         return [p.name for p in self.align.get(level, ()) if self.has(p.since, p.until) and (lists or not p.list)]
 
     def publishes(self, name: str) -> bool:
@@ -190,10 +190,10 @@ class DriverKnowledge:
 
 
 def parse_version(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str], ...]]:
-    """A driver's version as a key that sorts by semantic version precedence. Raises C(ValueError)."""
+    """A driver's version as a key that sorts by semantic version precedence. Raises `ValueError`."""
     match = _VERSION.match(text)
     if not match:
-        raise ValueError(f"{text!r} is no version such as 1.2.3")
+        raise ValueError(f"{text!r} is not a version such as 1.2.3")
     major, minor, patch, suffix = match.groups()
     # A release sorts after its own pre-releases: an empty tuple would sort first.
     identifiers: tuple[tuple[int, int, str], ...] = ((2, 0, ""),)
@@ -204,7 +204,7 @@ def parse_version(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str],
 
 @lru_cache(maxsize=1024)
 def version_order(version: str, epochs: tuple[str, ...]) -> tuple[t.Any, ...]:
-    """Sort key of a version among all releases of a driver; C(main) comes after every release.
+    """Sort key of a version among all releases of a driver; `main` comes after every release.
 
     An epoch begins at the version that it is named after and reaches to the next higher epoch.
     """

@@ -89,7 +89,7 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
     for index, gpu, function in gpus_of(facts, known):
         maker = DeviceMaker(known)
         maker.put("type", "gpu")
-        # /proc/driver/nvidia tells the name that NVML tells; a name by device id is as good as a guess
+        # /proc/driver/nvidia has the name that NVML reports; a name by device id is a guess
         maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
         words = (gpu["model"] or "").replace("-", " ").split()
         maker.put("architecture", next((a for chip, a in _ARCHITECTURES if chip in words), None), sure=False)

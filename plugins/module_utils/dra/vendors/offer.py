@@ -20,10 +20,10 @@ from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, Drive
 class Offer:
     """A device that a driver would publish.
 
-    C(device) is a v1 Device, C(address) the PCI function behind it where there is one. C(counter_sets) are the v1
-    CounterSets that it consumes from. C(unknown) are qualified attributes and capacities that the driver publishes but
-    a probe cannot see: a selector that asks for one has no answer before there is a cluster. C(assumed) are those whose
-    value is a likely one: there a match is taken for a match, and anything else for unknown. A C(possible) device may
+    `device` is a v1 Device, `address` the PCI function behind it where there is one. `counter_sets` are the v1
+    CounterSets that it consumes from. `unknown` are qualified attributes and capacities that the driver publishes but
+    a probe cannot see: a selector that asks for one has no answer before there is a cluster. `assumed` are those whose
+    value is a likely one: there a match is taken for a match, and anything else for unknown. A `possible` device may
     or may not be there, such as a MIG partition: slices leave it out.
     """
 
@@ -41,7 +41,7 @@ class Offer:
 class Options(t.TypedDict):
     """What decides, besides facts and version, which devices a driver publishes.
 
-    C(group_by) and C(reserved_cpus) are options of the CPU driver; C(counters) says whether the server keeps counters.
+    `group_by` and `reserved_cpus` are options of the CPU driver; `counters` says whether the server keeps counters.
     """
 
     group_by: str | None
@@ -53,7 +53,7 @@ class Options(t.TypedDict):
 class Vendor:
     """A driver that is built in: what it publishes, and what it would publish for a node.
 
-    C(offers) takes the node's name, its topology facts, the knowledge of the site's version and the options.
+    `offers` takes the node's name, its topology facts, the knowledge of the site's version and the options.
     """
 
     knowledge: DriverKnowledge
@@ -69,7 +69,7 @@ class DeviceMaker:
     assumed: set[str] = field(default_factory=set)
 
     def put(self, name: str, value: Scalar | None, sure: bool = True) -> None:
-        """Add what is known; C(name) is as the driver writes it."""
+        """Add what is known; `name` is as the driver writes it."""
         if value is None or value == "":
             return
         if isinstance(value, str) and limits.size(value) > limits.ATTRIBUTE_VALUE_BYTES:
@@ -89,7 +89,7 @@ class DeviceMaker:
         return frozenset(self.known.qualified(name) for name in names)
 
     def offer(self, node: str, name: str, unknown: frozenset[str], address: str = "", **more: object) -> Offer:
-        """The device of this name in the node's pool; C(more) are fields of it beside its attributes."""
+        """The device of this name in the node's pool; `more` are fields of it beside its attributes."""
         device: Object = {"name": name, "attributes": self.attributes, **more}
         return Offer(
             self.known.name, node, node, device, address=address, unknown=unknown, assumed=frozenset(self.assumed)

@@ -28,10 +28,10 @@ def offers(
 ) -> list[Offer]:
     """What each driver of the site would publish for the node, by driver and in each driver's own order.
 
-    C(facts) are the node's topology facts, C(drivers) the options of each driver as in dra_claims_drivers. A driver
-    that only the site describes has no offers: nothing says which functions it publishes, and how. C(known) is what
-    :func:`drivers.knowledge` says of each, where it was asked before; otherwise raises L(Problems,) as it does.
-    C(server) is what the devices are published to: 1.37 as it comes, where none is given.
+    `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver
+    that only the site describes has no offers: nothing says which functions it publishes, and how. `known` is what
+    :func:`drivers.knowledge` says of each, where it was asked before; otherwise raises `Problems` as it does.
+    `server` is what the devices are published to: 1.37 as it comes, where none is given.
     """
     server = server or Server()
     result: list[Offer] = []

@@ -20,7 +20,7 @@ _ATTRIBUTE_NAME = re.compile(r"^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z_][
 
 
 class SiteKnowledge:
-    """Reads a site's own knowledge, telling every mistake."""
+    """Reads a site's own knowledge and reports every error."""
 
     def __init__(self, path: str, problems: list[Problem]) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class SiteKnowledge:
     def _name(self, value: object, path: str) -> str:
         if isinstance(value, str) and _ATTRIBUTE_NAME.match(value):
             return value
-        self._wrong(path, f"{value!r} is no attribute name", "write id or domain/id")
+        self._wrong(path, f"{value!r} is not an attribute name", "write id or domain/id")
         return "unknown"
 
     def _one_of(self, value: object, choices: t.Sequence[str], path: str) -> str:

@@ -61,7 +61,7 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
         maker.put(own + "pfPciAddress", pf["address"])
         maker.put(own + "linkType", pf["link_layer"] if pf["link_layer"] in ("ethernet", "infiniband") else "unknown")
         maker.put(own + "rdmaCapable", bool(nic["rdma_devices"]))
-        # the PF's root, and an empty one where there is none
+        # the PF's root, or an empty one if it has no root
         maker.attributes[PCIE_ROOT] = {"string": parent["kubernetes"].get("pcieRoot", "")}
         maker.put(PCI_BUS_ID, nic["address"])
         numa = function["kubernetes"].get("numaNode")

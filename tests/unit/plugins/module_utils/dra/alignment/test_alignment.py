@@ -480,7 +480,7 @@ def test_distinct_lists_and_all_requests() -> None:
     assert world.only()["verdict"] == "kept"
     world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": PCIE_ROOT}]
     report = world.only()
-    assert report["verdict"] == "broken" and "scheduled anew" in report["promises"][0]["fix"]
+    assert report["verdict"] == "broken" and "scheduled again" in report["promises"][0]["fix"]
     for address, roots in ((gpus[0], ["r1", "r2"]), (gpus[1], ["r2", "r3"])):
         world.published(address)["attributes"]["example.com/roots"] = {"strings": roots}
     world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/roots"}]
@@ -662,7 +662,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
     else:
         name = "virtual" if kind == "nic" else "rdma"
         assert report["verdict"] == "unknown" and not report["proven"]
-        assert [f"does not tell dra.net/{name} " in one["reason"] for one in unknown] == [True]
+        assert [f"does not publish dra.net/{name} " in one["reason"] for one in unknown] == [True]
         assert "PersistentResourceSliceAttributes" in unknown[0]["fix"]
     # while the node has the interface, what is told counts, and what is not told is not so
     attributes = world.published(nic)["attributes"]
@@ -764,7 +764,7 @@ def test_older_versions_of_the_api_are_read() -> None:
             for device in devices
         ]
     assert world.only()["verdict"] == "kept"
-    with pytest.raises(ValueError, match="no ResourceSlice"):
+    with pytest.raises(ValueError, match="not a ResourceSlice"):
         Pools([claim])
 
 

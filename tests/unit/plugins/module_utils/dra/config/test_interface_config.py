@@ -79,7 +79,7 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ({"addresses": ["10.0.0.1/255.255.255.0"]}, "i.addresses[0]", "bad-value", ""),
         ({"addresses": ["fe80::1%eth0/64"]}, "i.addresses[0]", "bad-value", ""),
         ({"addresses": ["::ffff:10.0.0.1/120"]}, "i.addresses[0]", "bad-value", ""),
-        ({"addresses": ["10.0.0.1/24", "10.0.0.1/24"]}, "i.addresses[1]", "duplicate", "twice"),
+        ({"addresses": ["10.0.0.1/24", "10.0.0.1/24"]}, "i.addresses[1]", "duplicate", "duplicate"),
         ({"mtu": "9000"}, "i.mtu", "wrong-type", "68 to 65535"),
         ({"mtu": True}, "i.mtu", "wrong-type", ""),
         ({"mtu": 9000.0}, "i.mtu", "wrong-type", ""),
