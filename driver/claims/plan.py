@@ -106,7 +106,6 @@ def consumer(claim: t.Any, uid: str) -> Pod | None:
 
 def plan(
     claim: t.Any,
-    pod: t.Any,
     *,
     uid: str,
     node: str,
@@ -117,13 +116,11 @@ def plan(
 ) -> Record:
     """The record of a claim that can be prepared on this node.
 
-    C(claim) is a v1 ResourceClaim, C(pod) the v1 Pod of :func:`consumer`, None where that is None. C(uid) is the claim
-    that kubelet means, C(known) the devices of the pool C(node) by name, C(withheld) why others are not published,
-    C(others) the records of other claims. Raises Refused, or Busy where trying again may help.
+    `claim` is a v1 ResourceClaim, whose pod :func:`check_pod` checks. `uid` is the claim that kubelet means, `known`
+    the devices of the pool `node` by name, `withheld` why others are not published, `others` the records of other
+    claims. Raises Refused, or Busy where trying again may help.
     """
     owner = consumer(claim, uid)
-    if owner is not None:
-        _check_pod(pod, owner, node)
     results = _results(claim, node, known, withheld or {})
     configs = _configs(claim)
     _check_configs(results, configs)
@@ -199,7 +196,7 @@ def _check_claim(claim: t.Any, uid: str) -> None:
     metadata = _get(_mapping(claim, ""), "metadata", dict, "")
     found = _get(metadata, "uid", str, "metadata")
     if found != uid:
-        raise Refused(f"metadata.uid: the claim is {found} now, and not {uid}: it was made anew")
+        raise Refused(f"metadata.uid: the claim is {found} now, and not {uid}: it was deleted and created again")
     status = _get(claim, "status", dict, "", {})
     if status.get("allocation") is None:
         raise Refused("status.allocation: the claim is not allocated")
@@ -250,12 +247,14 @@ def _share_id(entry: Object, path: str) -> str:
     return share_id
 
 
-def _check_pod(pod: t.Any, owner: Pod, node: str) -> None:
+def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
+    """Raises Refused unless `pod`, a v1 Pod or None where there is none, is the `owner` of a claim, runs on `node` and
+    has a network of its own."""
     if pod is None:
         raise Refused(f"status.reservedFor[0]: pod {owner.namespace}/{owner.name} does not exist")
     metadata = _get(_mapping(pod, "pod"), "metadata", dict, "pod")
     if _get(metadata, "uid", str, "pod.metadata") != owner.uid:
-        raise Refused(f"status.reservedFor[0].uid: pod {owner.namespace}/{owner.name} was made anew")
+        raise Refused(f"status.reservedFor[0].uid: pod {owner.namespace}/{owner.name} was deleted and created again")
     spec = _get(pod, "spec", dict, "pod")
     bound = _get(spec, "nodeName", str, "pod.spec", "")
     if bound != node:

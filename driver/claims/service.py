@@ -12,12 +12,14 @@ what was begun was finished.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import logging
 import threading
 import time
 import typing as t
+from concurrent import futures
 from pathlib import Path
 
 from ..api import events
@@ -39,7 +41,7 @@ from . import claim_status, health
 from .claim_files import ClaimFiles
 from .claim_status import Ailment
 from .next_pod import NextPod
-from .plan import consumer, lost_devices, plan, refusal
+from .plan import check_pod, consumer, lost_devices, plan, refusal
 from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Object, Record, Store, Unreadable, boot_id
 from .unclean import Unclean
 
@@ -49,6 +51,7 @@ if t.TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESERVE = "reserve"
+_READS = 16
 #: Seconds until a claim's status says that its devices are prepared: when many pods start at once, they are attached by
 #: then, and one request tells of both.
 PREPARED_SETTLE = 5.0
@@ -131,9 +134,12 @@ class Service:
         self._renewer: lease_renewer.LeaseRenewer | None = None
         self._renewer_lock = threading.Lock()
         self._next_pod = NextPod(self._hand_on)
+        #: Reads pods while their claims are checked.
+        self._reads = futures.ThreadPoolExecutor(_READS, thread_name_prefix="pod")
 
     def close(self) -> None:
-        """End the thread that renews leases. Nothing is taken back: pods run on."""
+        """End the threads of its own. Nothing is taken back: pods run on."""
+        self._reads.shutdown(wait=False, cancel_futures=True)
         if self._renewer:
             self._renewer.close()
 
@@ -448,10 +454,11 @@ class Service:
         claim = self.cluster.claim(reference.namespace, reference.name)
         if claim is None:
             raise Refused(f"claim {reference} does not exist")
-        owner = consumer(claim, reference.uid)
-        pod = self.cluster.pod(owner.namespace, owner.name) if owner else None
+        check = self._check_of(consumer(claim, reference.uid))
         old = self._load(reference.uid)
-        if old and not _same(old, self._plan(claim, pod, reference.uid)):
+        if old:
+            check()  # before anything of the claim is taken back
+        if old and not _same(old, self._plan(claim, reference.uid)):
             log.warning("the claim was allocated anew, or is for another pod now")
             self._forget(reference.uid, old)
             old = None
@@ -461,7 +468,7 @@ class Service:
             # of two claims that ask for one device at the same time, one sees the record of the other
             with self.locks.hold(_RESERVE):
                 with trace.step("plan"):
-                    record = self._plan(claim, pod, reference.uid)
+                    record = self._plan(claim, reference.uid)
                 self._save(record, PREPARED)
             self.untold.remove(reference.uid)
         try:
@@ -471,6 +478,8 @@ class Service:
                     self._name_rdma(record)
             with trace.step("write metadata and the CDI spec"):
                 prepared = self.files.write(record)
+            with trace.step("wait for the pod's object"):
+                check()
         except BaseException as error:
             if record is not old:
                 self._forget(reference.uid, record)
@@ -482,7 +491,15 @@ class Service:
             log.info("prepared %s", ", ".join(device.device for device in record.devices))
         return prepared
 
-    def _plan(self, claim: Object, pod: Object | None, uid: str) -> Record:
+    def _check_of(self, owner: Pod | None) -> t.Callable[[], None]:
+        """Begin to read the pod of a claim. What is returned waits for the answer and raises what check_pod raises."""
+        if owner is None:
+            return lambda: None
+        context = contextvars.copy_context()  # what log lines are about
+        reading = self._reads.submit(context.run, self.cluster.pod, owner.namespace, owner.name)
+        return lambda: check_pod(reading.result(), owner, self.cluster.node)
+
+    def _plan(self, claim: Object, uid: str) -> Record:
         results = claim["status"]["allocation"]["devices"]["results"]
         names = {str(result.get("device")) for result in results if result.get("driver") == DRIVER}
         devices = {name: self.inventory.device(name) for name in sorted(names)}
@@ -491,7 +508,6 @@ class Service:
             log.error("%s", error.message)
         return plan(
             claim,
-            pod,
             uid=uid,
             node=self.cluster.node,
             known={name: device for name, device in devices.items() if device},

@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.errors import MESSAGE_LIMIT, Busy, DriverError, Refused
 from lanewise_driver.claims.metadata import POD_CLAIM_NAME
-from lanewise_driver.claims.plan import consumer, plan
+from lanewise_driver.claims.plan import check_pod, consumer, plan
 from lanewise_driver.claims.records import Object, Pod, Record, decode, encode
 from lanewise_driver.dra.config import interface_config
 from lanewise_driver.dra.config.fields import Field
@@ -80,7 +80,10 @@ def pod(**spec: t.Any) -> Object:
 
 def made(of: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
     settled = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
-    return plan(of, its_pod or pod(), others=others, **settled)
+    record = plan(of, others=others, **settled)
+    if record.pod:
+        check_pod(its_pod or pod(), record.pod, NODE)
+    return record
 
 
 def refused(of: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
@@ -220,7 +223,7 @@ def test_not_for_one_pod() -> None:
     refused(good, "pod.spec.nodeName", "node-2", its_pod=pod(nodeName="node-2"))
     refused(good, "pod.spec.nodeName", "no node", its_pod={**pod(), "spec": {}})
     with pytest.raises(Refused, match="does not exist"):
-        plan(good, None, uid=UID, node=NODE, known=KNOWN, others=[], boot="b")
+        check_pod(None, Pod("ns", "pod", POD_UID), NODE)
 
 
 def test_admin_access_takes_nothing() -> None:
@@ -228,7 +231,7 @@ def test_admin_access_takes_nothing() -> None:
     of = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
     of["status"]["reservedFor"] *= 2
     other = made(claim([result("nic", PF)], uid="other"), uid="other")
-    record = plan(of, None, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
+    record = plan(of, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
     assert consumer(of, UID) is None and record.pod is None
     assert record.held == [] and record.devices[0].config == {} and record.devices[0].interface == ""
     assert made(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
@@ -488,9 +491,9 @@ def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> 
         assume(isinstance(whole, dict))
     other = made(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
     try:
-        record = plan(
-            whole.get("claim"), whole.get("pod"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot"
-        )
+        record = plan(whole.get("claim"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot")
+        if record.pod:
+            check_pod(whole.get("pod"), record.pod, NODE)
     except DriverError as error:
         assert names_a_field(error.message), error.message
     else:

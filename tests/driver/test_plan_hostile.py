@@ -15,7 +15,7 @@ import random
 import time
 import typing as t
 
-from ansible_collections.lanewise.dra.tests.driver.test_plan import NODE, PF, POD_UID, UID, VF, device, pod, result
+from ansible_collections.lanewise.dra.tests.driver.test_plan import NODE, PF, POD_UID, UID, VF, device, result
 from lanewise_driver.api import events
 from lanewise_driver.base import errors
 from lanewise_driver.base.errors import DriverError
@@ -131,7 +131,7 @@ def test_hostile_configurations_are_taken_or_refused() -> None:
             unread += 1
             continue
         try:
-            record = plan(claim, pod(), uid=UID, node=NODE, known=KNOWN, others=[], boot="boot")
+            record = plan(claim, uid=UID, node=NODE, known=KNOWN, others=[], boot="boot")
             message = ""
         except DriverError as error:
             message = error.message
