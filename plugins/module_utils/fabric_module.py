@@ -17,7 +17,7 @@ from ansible.module_utils.basic import AnsibleModule
 from .fabric_options import SAFETY, SELECT, nulls
 from .host.access.management import ssh_connection
 from .host.access.system import HostError, System
-from .host.engine.change import Change, State
+from .host.engine.change import Change, State, stored
 from .host.engine.converge import Outcome, alone, converge
 from .host.engine.node import Node
 from .host.engine.rules import Rule, Unfit, selector
@@ -113,9 +113,9 @@ def run(  # noqa: C901, PLR0915
                 rollback = None
         module.fail_json(
             msg=f"{error} {_later(rollback)}".rstrip(),
-            failed_change=dataclasses.asdict(error.change) if error.change else None,
-            undone=[dataclasses.asdict(change) for change in error.undone],
-            remaining=[dataclasses.asdict(one) for one in error.remaining],
+            failed_change=error.change.as_json() if error.change else None,
+            undone=[change.as_json() for change in error.undone],
+            remaining=[one.as_json() for one in error.remaining],
             rollback=rollback,
             **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
         )
@@ -188,7 +188,7 @@ def result(outcome: Outcome) -> dict[str, t.Any]:
     """What a module returns of an outcome."""
     return {
         "changed": bool(outcome.changes),
-        "changes": [dataclasses.asdict(change) for change in outcome.changes],
+        "changes": [change.as_json() for change in outcome.changes],
         "drain_reasons": outcome.drain,
         "not_recorded": outcome.not_recorded,
         "reboot_required": bool(outcome.reboot),
@@ -204,6 +204,7 @@ def _text(states: t.Mapping[str, State]) -> str:
         for device, settings in state.items():
             lines.append(f"{resource}: {device}")
             for setting, value in settings.items():
+                value = stored(value)
                 text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
                 lines += [f"  {setting}: {text}"] if "\n" not in text else [f"  {setting}:"]
                 lines += [f"    {line}" for line in text.splitlines()] if "\n" in text else []

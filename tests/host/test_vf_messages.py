@@ -16,7 +16,8 @@ import sys
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf import decoded, encoded
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf import Rate, Vf, Vlan, decoded, encoded
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system im
 setting, value = sys.argv[1:]
 system = System()
 try:
-    vf.send(system, "rail0", 3, setting, {"on": True, "off": False}.get(value, value), "ask")
+    value = {"on": True, "off": False}.get(value, value)
+    vf.send(system, "rail0", 3, setting, vf.Vf(system).from_stored(setting, value), "ask")
 except HostError as error:
     sys.exit(0 if error.code in (22, 95) else str(error))
 """
@@ -36,12 +38,7 @@ except HostError as error:
 numbers = st.integers(0, 2**32 - 2)
 address = st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
 guid = st.binary(min_size=8, max_size=8).map(lambda raw: raw.hex(":"))
-vlan = st.builds(
-    lambda number, qos, protocol: f"{number}" + (f" qos {qos}" if qos else "") + (protocol if number else ""),
-    st.integers(0, 4095),
-    st.integers(0, 7),
-    st.sampled_from(["", " 802.1ad"]),
-)
+vlan = st.builds(Vlan, st.integers(0, 4095), st.integers(0, 7), st.sampled_from(["802.1Q", "802.1ad"]))
 states = st.fixed_dictionaries(
     {
         "mac": address,
@@ -49,7 +46,7 @@ states = st.fixed_dictionaries(
         "trust": st.booleans(),
         "spoof_check": st.booleans(),
         "link_state": st.sampled_from(["auto", "enable", "disable"]),
-        "rate": st.builds("{} to {} Mbit/s".format, numbers, numbers),
+        "rate": st.builds(Rate, numbers, numbers),
         "node_guid": guid,
         "port_guid": guid,
     }
@@ -75,6 +72,12 @@ def test_what_is_written_reads_the_same(messages, wanted):
     without_addresses = {number: {**state, "mac": None} for number, state in wanted.items()}
     read = decoded(link(messages, vfs, kind=32))  # of InfiniBand
     assert {number: {"mac": None, **state} for number, state in read.items()} == without_addresses
+
+
+@given(value=st.one_of(vlan, states.map(lambda state: state["rate"])))
+def test_a_stored_value_reads_the_same(value):
+    setting = "vlan" if isinstance(value, Vlan) else "rate"
+    assert Vf(System()).from_stored(setting, str(value)) == value
 
 
 def link(messages: t.Any, vfs: list[t.Any], kind: int = 1) -> t.Any:

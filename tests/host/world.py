@@ -50,8 +50,8 @@ _NATIVE = {"15b3": "mlx5_core", "8086": "iavf"}
 #: What a new VF has.
 _NEW_VF = {
     "mac": "00:00:00:00:00:00",
-    "vlan": "0",
-    "rate": "0 to 0 Mbit/s",
+    "vlan": vf.Vlan(0),
+    "rate": vf.Rate(0, 0),
     "spoof_check": False,
     "link_state": "auto",
     "trust": False,
@@ -121,7 +121,7 @@ class World:
             self._redirect(port / "config")
         self.running = {"containerd.service": True, "kubelet.service": True}
         self.vfs = {key: {n: dict(_NEW_VF) for n in range(len(self._vfs(key)))} for key in (MLX5, ICE)}
-        self.vfs[MLX5][0].update(mac="02:00:00:00:00:01", vlan="5")
+        self.vfs[MLX5][0].update(mac="02:00:00:00:00:01", vlan=vf.Vlan(5))
         self.modes = {MLX5: 0, ICE: 0}
         self.firmware = {"NUM_OF_VFS": "0", "SRIOV_EN": "False(0)"}
         self.dcb = {"pfc": 0, "apps": {(code, code >> 3) for code in range(4)}}

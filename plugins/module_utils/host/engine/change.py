@@ -7,14 +7,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 from dataclasses import dataclass, field, replace
 
 #: The device of settings that are the node's and no NIC's.
 NODE = "node"
 
-#: State of a resource: device -> setting -> value as in JSON. None is "not there" or "not known".
+#: State of a resource: device -> setting -> value. A value is JSON, or a `Value`. None is "not there" or "not known".
 State = dict[str, dict[str, t.Any]]
+
+
+class Value:
+    """A value with parts of its own. `str` of it is what people read, and what results and stored files have.
+
+    Two are equal where all their parts are. The resource reads stored text again, see `Resource.from_stored`.
+    """
+
+
+def stored(value: t.Any) -> t.Any:
+    """A value as results and stored files have it: JSON, in which a `Value` is its text."""
+    if isinstance(value, Value):
+        return str(value)
+    return [stored(one) for one in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,11 @@ class Change:
 
     def reversed(self) -> Change:
         return replace(self, before=self.after, after=self.before)
+
+    def as_json(self) -> dict[str, t.Any]:
+        """The change as results and stored files have it."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return {**fields, "before": stored(self.before), "after": stored(self.after)}
 
     def __str__(self) -> str:
         return f"{self.device}: {self.setting} {shown(self.before)} -> {shown(self.after)}"
@@ -71,4 +91,4 @@ class Plan:
 
 def shown(value: t.Any) -> str:
     """A value for a message."""
-    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(stored(value))

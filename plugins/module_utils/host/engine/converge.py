@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..access.system import HostError, NotRecorded
-from .change import Change, Plan, Refusal, State
+from .change import Change, Plan, Refusal, State, shown
 from .node import Node
 from .resource import Resource
 from .rules import Unfit
@@ -175,11 +175,13 @@ def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> S
     for change in changes:
         wanted.setdefault(change.device, {})[change.setting] = change.after
     state = resource.read(node, wanted)
-    shown: State = {}
+    found: State = {}
     for change in changes:
         value = state.get(change.device, {}).get(change.setting)
-        shown.setdefault(change.device, {})[change.setting] = value
+        found.setdefault(change.device, {})[change.setting] = value
         if not resource.same(change.setting, value, change.after):
-            step = f"set {change.setting} of {change.device} to {change.after}"
-            raise HostError(step, f"it was accepted, but the node shows {value}", "look at 'dmesg' for the reason")
-    return shown
+            step = f"set {change.setting} of {change.device} to {shown(change.after)}"
+            raise HostError(
+                step, f"it was accepted, but the node shows {shown(value)}", "look at 'dmesg' for the reason"
+            )
+    return found

@@ -16,7 +16,7 @@ from ...topology.selector import values_of, values_of_interface
 from ..access.management import management_interfaces
 from ..access.system import HostError, System
 from ..access.usage import as_published, users
-from .change import NODE, Change, Refusal
+from .change import NODE, Change, Refusal, shown
 from .device import Device, Facts, devices_of
 from .rules import Candidate, Rule, choose
 from .settings import Settings
@@ -123,4 +123,4 @@ class Node:
         if not found:
             return None
         fix = "exclude it in the selector, or set allow_management with a second way to the node at hand"
-        return Refusal(change.device, change.setting, f"not changed to {change.after}: {found}", fix)
+        return Refusal(change.device, change.setting, f"not changed to {shown(change.after)}: {found}", fix)

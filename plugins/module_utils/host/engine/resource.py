@@ -61,6 +61,10 @@ class Resource:
         """Whether a present value is as good as the wanted one."""
         return bool(before == after)
 
+    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+        """A value of a file that a run has stored; the reverse of `change.stored`. Raises ValueError."""
+        return value
+
     def check(self, node: Node, change: Change) -> Refusal | None:
         """Why a change will not be made."""
         return None

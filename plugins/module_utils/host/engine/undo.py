@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 from dataclasses import dataclass, field
 
 from ..access.system import Difference, HostError
-from .change import NODE, Change, Unread, shown
+from .change import NODE, Change, Unread, shown, stored
 from .node import Node
 from .resource import Resource
 from .rules import Unfit
@@ -39,6 +40,11 @@ class Remaining:
     before: t.Any
     now: t.Any
     reason: str = ""
+
+    def as_json(self) -> dict[str, t.Any]:
+        """This as a module returns it."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return {**fields, "before": stored(self.before), "now": stored(self.now)}
 
     def __str__(self) -> str:
         if isinstance(self.now, Unread):

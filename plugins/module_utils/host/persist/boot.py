@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import typing as t
+from dataclasses import replace
 
 from ..access.system import HostError, System
 from ..engine.change import Change
@@ -105,8 +106,10 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
     failed = []
     for change in reversed(changes):
         try:
-            by_name[change.resource].apply(node, change.reversed())
-            if by_name[change.resource].renews:
+            resource = by_name[change.resource]
+            before, after = (resource.from_stored(change.setting, one) for one in (change.before, change.after))
+            resource.apply(node, replace(change, before=after, after=before))
+            if resource.renews:
                 node.refresh()
         # nobody is there to mend a surprise, which must not keep the others from being taken back
         except Exception as error:  # noqa: BLE001

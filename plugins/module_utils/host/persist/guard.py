@@ -41,7 +41,7 @@ def _path(name: str) -> str:
 
 def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
     # this clock is the same for all processes since the boot, and no one sets it
-    given = {"until": time.monotonic() + seconds, "changes": [dataclasses.asdict(change) for change in changes]}
+    given = {"until": time.monotonic() + seconds, "changes": [change.as_json() for change in changes]}
     system.install(path, json.dumps(_FORMS.write(given)), step, 0o600)
 
 

@@ -12,8 +12,9 @@ import typing as t
 
 from ...topology.stored import Conversion, Forms, NewerForm
 from ..access.system import HostError, System
-from ..engine.change import NODE, Change, State
+from ..engine.change import NODE, Change, State, stored
 from ..engine.node import Node
+from ..engine.resource import Resource
 from ..resources.catalogue import named
 
 PATH = "/var/lib/lanewise/fabric-origin.json"
@@ -53,7 +54,9 @@ def remember(system: System, changes: t.Sequence[Change]) -> None:
     known = load(system)
     before = json.dumps(known, indent=2, sort_keys=True)
     for change in changes:
-        known.setdefault(change.resource, {}).setdefault(change.device, {}).setdefault(change.setting, change.before)
+        known.setdefault(change.resource, {}).setdefault(change.device, {}).setdefault(
+            change.setting, stored(change.before)
+        )
     if json.dumps(known, indent=2, sort_keys=True) != before:
         text = json.dumps(_FORMS.write({"resources": known}), indent=2, sort_keys=True)
         system.install(PATH, text + "\n", "note what the settings were", 0o600)
@@ -63,16 +66,26 @@ def wanted(system: System, node: Node) -> dict[str, State]:
     """What to put back, by resource: of the devices that the node still has. Raises HostError, also for a resource that
     only a newer release has: this one would forget its settings."""
     notes = load(system)
-    known = {one.name for one in named(system, notes)} | {"boot"}
-    if newer := sorted(set(notes) - known):
+    known = {one.name: one for one in named(system, notes)}
+    if newer := sorted(set(notes) - {*known, "boot"}):
         reason = f"it has settings of {', '.join(newer)}, which this release does not know"
         raise HostError(f"put back what {PATH} says", reason, _FIX)
     found: dict[str, State] = {}
     for resource, state in notes.items():
         for device, settings in state.items():
             if device == NODE or device.partition(" ")[0] in node.devices:
-                found.setdefault(resource, {})[device] = settings
+                found.setdefault(resource, {})[device] = _values(known.get(resource), settings)
     return found
+
+
+def _values(resource: Resource | None, settings: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The settings of a device as the resource has them; those for the boot are stored as they are."""
+    if resource is None:
+        return settings
+    try:
+        return {setting: resource.from_stored(setting, value) for setting, value in settings.items()}
+    except ValueError as error:
+        raise HostError(f"read {PATH}", f"{resource.name}: {error}", "remove it: the settings then stay") from None
 
 
 def forget(system: System) -> None:

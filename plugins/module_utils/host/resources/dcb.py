@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import typing as t
+from dataclasses import dataclass, field
 
 from ..access.system import HostError, System
-from ..engine.change import Change, Refusal, State
+from ..engine.change import Change, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .ethtool import Ethtool
@@ -22,6 +23,34 @@ _TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
 #: Devices keep buffers in cells: what is shown may be this much less than what was asked for.
 _CELL = 256
 SETTINGS = ("trust", "ets", "pfc", "buffer")
+
+
+@dataclass(frozen=True)
+class Trust(Value):
+    """Where a packet's priority comes from: its DSCP, by `priorities`, or where these are empty its VLAN tag (PCP)."""
+
+    priorities: t.Mapping[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """`pcp`, or the ranges of DSCPs with their priorities: `dscp 0-7:0 8-15:1`."""
+        runs: list[list[int]] = []
+        for code, priority in sorted(self.priorities.items()):
+            if runs and runs[-1][1] == code - 1 and runs[-1][2] == priority:
+                runs[-1][1] = code
+            else:
+                runs.append([code, code, priority])
+        texts = [f"{first}-{last}:{number}" if last > first else f"{first}:{number}" for first, last, number in runs]
+        return " ".join(["dscp", *texts]) if texts else "pcp"
+
+    @classmethod
+    def parse(cls, text: str) -> Trust:
+        """What a file has stored. Raises ValueError."""
+        found: dict[int, int] = {}
+        for part in text.split()[1:]:
+            codes, _colon, priority = part.partition(":")
+            first, _dash, last = codes.partition("-")
+            found.update({code: int(priority) for code in range(int(first), int(last or first) + 1)})
+        return cls(found)
 
 
 class Dcb(Resource):
@@ -44,7 +73,7 @@ class Dcb(Resource):
                     raise HostError(
                         f"set dcb trust of {key}", "dscp_priorities are there, and pcp does not look at them"
                     )
-                one["trust"] = "pcp" if asked.get("trust") == "pcp" else trust({**_classes(), **own})
+                one["trust"] = Trust() if asked.get("trust") == "pcp" else Trust({**_classes(), **own})
             for name in ("ets", "buffer"):
                 if name in asked:
                     one[name] = {part: value for part, value in asked[name].items() if value is not None}
@@ -61,6 +90,9 @@ class Dcb(Resource):
             shown = decoded(told)
             found[key] = {name: shown.get(name) for name in settings}
         return found
+
+    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+        return Trust.parse(value) if setting == "trust" and isinstance(value, str) else value
 
     def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
         if not isinstance(before, dict) or not isinstance(after, dict):
@@ -102,8 +134,8 @@ class Dcb(Resource):
             return
         self._send(interface, _IEEE_SET, (change.setting, changed(told, change.setting, change.after)), step)
 
-    def _trust(self, interface: str, before: str, after: str, step: str) -> None:
-        old, new = _priorities(before), _priorities(after)
+    def _trust(self, interface: str, before: Trust, after: Trust, step: str) -> None:
+        old, new = before.priorities, after.priorities
         # new ones first: a driver falls back to PCP while the table is empty
         self._send_apps(interface, _IEEE_SET, set(new.items()) - set(old.items()), step)
         gone = set(old.items()) - set(new.items())
@@ -153,7 +185,7 @@ def decoded(told: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Settings of the state, of the kernel's parts; those that a driver does not tell are left out."""
     found: dict[str, t.Any] = {}
     if told:
-        found["trust"] = trust(dict(sorted(_apps(told))))
+        found["trust"] = Trust(dict(sorted(_apps(told))))
     if "pfc" in told:
         found["pfc"] = [priority for priority in range(8) if told["pfc"]["enabled"] >> priority & 1]
     if "ets" in told:
@@ -180,28 +212,6 @@ def _apps(told: t.Mapping[str, t.Any]) -> set[tuple[int, int]]:
     return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
 
 
-def trust(priorities: t.Mapping[int, int]) -> str:
-    """As text: C(pcp) for no entries, else the ranges of DSCPs with their priorities: C(dscp 0-7:0 8-15:1)."""
-    runs: list[list[int]] = []
-    for code, priority in sorted(priorities.items()):
-        if runs and runs[-1][1] == code - 1 and runs[-1][2] == priority:
-            runs[-1][1] = code
-        else:
-            runs.append([code, code, priority])
-    texts = [f"{first}-{last}:{priority}" if last > first else f"{first}:{priority}" for first, last, priority in runs]
-    return " ".join(["dscp", *texts]) if texts else "pcp"
-
-
-def _priorities(text: str) -> dict[int, int]:
-    """What :func:`trust` made a text of."""
-    found: dict[int, int] = {}
-    for part in text.split()[1:]:
-        codes, _colon, priority = part.partition(":")
-        first, _dash, last = codes.partition("-")
-        found.update({code: int(priority) for code in range(int(first), int(last or first) + 1)})
-    return found
-
-
 def _classes() -> dict[int, int]:
     """The priority of each DSCP by its class selector, as devices have it by themselves."""
     return {code: code >> 3 for code in range(64)}
@@ -218,7 +228,7 @@ def _strange(setting: str, value: t.Any) -> str:
     if setting == "pfc":
         return "" if all(0 <= one <= 7 for one in value) else "priorities are 0 to 7"
     if setting == "trust":
-        bad = [f"{code}: {one}" for code, one in _priorities(value).items() if code > 63 or not 0 <= one <= 7]
+        bad = [f"{code}: {one}" for code, one in value.priorities.items() if code > 63 or not 0 <= one <= 7]
         return f"{bad[0]} is no DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
     for part, numbers in value.items():
         if len(numbers) != 8:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ipaddress
 import socket
 import typing as t
+from dataclasses import dataclass
 
 from ..access.links import index
-from ..engine.change import Change, Plan, Refusal, State
+from ..engine.change import Change, Plan, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -31,7 +32,9 @@ _OF_ROUTES = {
 }
 _NOTHING_SUPPRESSED = 2**32 - 1
 
+Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 Interface = t.Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
+Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 
 class RailRoutes(Resource):
@@ -55,7 +58,7 @@ class RailRoutes(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         return {
-            key: {setting: [one.text for one in self._present(node, key, setting)] for setting in settings}
+            key: {setting: [one.value for one in self._present(node, key, setting)] for setting in settings}
             for key, settings in wanted.items()
         }
 
@@ -63,9 +66,13 @@ class RailRoutes(Resource):
         """What the table of a setting (C(table NUMBER rules), C(table NUMBER routes)) has."""
         _unused, table, kind = setting.split()
         if kind == "rules":
-            return sorted(one for one in self._all_rules() if one.table == int(table))
+            return _sorted(one for one in self._all_rules() if one.table == int(table))
         own = index(self.system, node.device(key).interface)
-        return sorted(one for one in self._all_routes() if one.table == int(table) and one.out == own)
+        return _sorted(one for one in self._all_routes() if one.table == int(table) and one.out == own)
+
+    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+        kind = SourceRule if setting.endswith(" rules") else RailRoute
+        return value and [kind.parse(one) for one in value]
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
@@ -90,7 +97,7 @@ class RailRoutes(Resource):
                 refuse(f"table {table} is that of {tables[table]} already", "give each NIC a table of its own")
             elif strange:
                 fix = "choose a table that nothing else uses"
-                refuse(f"table {table} is used for something else: {strange[0].text}", fix)
+                refuse(f"table {table} is used for something else: {strange[0].value}", fix)
             tables.setdefault(table, key)
             if not addresses:
                 refuse(f"{interface} has no IP address", "give it one first: the routes are made from it")
@@ -104,22 +111,22 @@ class RailRoutes(Resource):
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
         _unused, number, kind = change.setting.split()
-        table, rule, out = int(number), kind == "rules", index(self.system, device.interface)
+        table, out = int(number), index(self.system, device.interface)
         kernel = self.system.socket("IPRoute")
-        present = [one.text for one in self._present(node, change.device, change.setting)]
+        present = [one.value for one in self._present(node, change.device, change.setting)]
 
-        def ask(verb: str, text: str) -> None:
-            step = f"{verb} the {kind[:-1]} '{text}' of table {table} for {device}"
-            if rule:
-                self.system.ask(step, lambda: kernel.rule(verb, **_of_rule(text, table)))
+        def ask(verb: str, one: SourceRule | RailRoute) -> None:
+            step = f"{verb} the {kind[:-1]} '{one}' of table {table} for {device}"
+            if isinstance(one, SourceRule):
+                self.system.ask(step, lambda: kernel.rule(verb, **one.message(table)))
             else:
-                self.system.ask(step, lambda: kernel.route(verb, **_of_route(text, table, out)))
+                self.system.ask(step, lambda: kernel.route(verb, **one.message(table, out)))
 
         # a default route stands on the route to its gateway: it comes after it, and goes before it
-        for text in sorted((one for one in present if one not in change.after), key=lambda one: "via" not in one):
-            ask("remove", text)
-        for text in sorted((one for one in change.after if one not in present), key=lambda one: "via" in one):
-            ask("add", text)
+        for one in sorted((one for one in present if one not in change.after), key=lambda one: not _leads_on(one)):
+            ask("remove", one)
+        for one in sorted((one for one in change.after if one not in present), key=_leads_on):
+            ask("add", one)
 
     def _up(self, interface: str) -> bool:
         try:
@@ -149,106 +156,146 @@ class RailRoutes(Resource):
         return [_route(one) for one in told if one["family"] in _ANY]
 
 
-class _Entry(t.NamedTuple):
-    """A rule or a route as text, its table, and the interface that it leads out by.
+@dataclass(frozen=True)
+class SourceRule(Value):
+    """A rule for what a source sends."""
 
-    C(plain) tells that it has nothing beyond that text, so that it can be made again from it.
+    source: Network
+    priority: int
+
+    def __str__(self) -> str:
+        return f"from {self.source} priority {self.priority}"
+
+    @classmethod
+    def parse(cls, text: str) -> SourceRule:
+        """What a file has stored. Raises ValueError."""
+        _from, source, _priority, priority = text.split()
+        return cls(ipaddress.ip_network(source), int(priority))
+
+    def message(self, table: int) -> dict[str, t.Any]:
+        """What pyroute2 is to be given for the rule that leads to a table."""
+        return {
+            "family": _FAMILIES[self.source.version],
+            "src": str(self.source.network_address),
+            "src_len": self.source.prefixlen,
+            "priority": self.priority,
+            "table": table,
+            "protocol": _STATIC,
+        }
+
+
+@dataclass(frozen=True)
+class RailRoute(Value):
+    """A route to a network, or the default route without one. 0 is no metric."""
+
+    destination: Network | None
+    gateway: Address | None = None
+    source: Address | None = None
+    metric: int = 0
+
+    def __str__(self) -> str:
+        parts = [str(self.destination or "default")]
+        for word, value in (("via", self.gateway), ("src", self.source), ("metric", self.metric)):
+            parts += [word, str(value)] if value else []
+        return " ".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> RailRoute:
+        """What a file has stored. Raises ValueError."""
+        destination, *rest = text.split()
+        words = dict(zip(rest[::2], rest[1::2]))
+        gateway, source = (ipaddress.ip_address(words[name]) if name in words else None for name in ("via", "src"))
+        to = None if destination == "default" else ipaddress.ip_network(destination)
+        return cls(to, gateway, source, int(words.get("metric", 0)))
+
+    def message(self, table: int, out: int) -> dict[str, t.Any]:
+        """What pyroute2 is to be given for the route of a table, by the interface of the index `out`."""
+        assert self.source is not None  # what is made here has one, and what has none is not taken away
+        on_link = self.source.version == 4 and not self.gateway
+        return {
+            "family": _FAMILIES[self.source.version],
+            "dst": str(self.destination or "default"),
+            "prefsrc": str(self.source),
+            "oif": out,
+            "table": table,
+            "proto": _STATIC,
+            "scope": _LINK if on_link else _UNIVERSE,
+            **({"gateway": str(self.gateway)} if self.gateway else {}),
+            **({"priority": self.metric} if self.metric else {}),
+        }
+
+
+class _Entry(t.NamedTuple):
+    """A rule or a route, its table, and the interface that it leads out by.
+
+    `plain`: it has nothing beyond that value, so that it can be made again from it.
     """
 
-    text: str
+    value: SourceRule | RailRoute
     table: int
     out: int = 0
     plain: bool = True
 
 
-def _gateways(settings: t.Mapping[str, t.Any]) -> list[t.Any]:
+def _sorted(entries: t.Iterable[_Entry]) -> list[_Entry]:
+    return sorted(entries, key=lambda one: (str(one.value), one[1:]))
+
+
+def _leads_on(one: SourceRule | RailRoute) -> bool:
+    """Whether it is a route by a gateway."""
+    return isinstance(one, RailRoute) and one.gateway is not None
+
+
+def _gateways(settings: t.Mapping[str, t.Any]) -> list[Address]:
     given = settings.get("gateway") or []
     return [ipaddress.ip_address(one) for one in ([given] if isinstance(given, str) else given)]
 
 
-def _rules(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[str]:
+def _rules(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[SourceRule]:
     priority = settings.get("priority", 1000)
-    return sorted(f"from {one.ip}/{one.max_prefixlen} priority {priority}" for one in own)
+    return sorted((SourceRule(ipaddress.ip_network(one.ip), priority) for one in own), key=str)
 
 
-def _routes(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[str]:
-    found: dict[t.Any, str] = {}
+def _routes(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[RailRoute]:
+    found: dict[Network | Address, RailRoute] = {}
     for one in own:
-        metric = f" metric {_IPV6_METRIC}" if one.version == 6 else ""
-        found.setdefault(one.network, f"{one.network} src {one.ip}{metric}")
+        metric = _IPV6_METRIC if one.version == 6 else 0
+        found.setdefault(one.network, RailRoute(one.network, None, one.ip, metric))
         for gateway in _gateways(settings):
             if gateway in one.network:
-                found.setdefault(gateway, f"default via {gateway} src {one.ip}{metric}")
-    return sorted(found.values())
-
-
-def _words(text: str) -> dict[str, str]:
-    words = text.split()
-    start = 0 if words[0] == "from" else 1
-    found = dict(zip(words[start::2], words[start + 1 :: 2]))
-    if start:
-        found["to"] = words[0]
-    return found
-
-
-def _of_rule(text: str, table: int) -> dict[str, t.Any]:
-    """What pyroute2 is to be given for a rule."""
-    words = _words(text)
-    source = ipaddress.ip_network(words["from"])
-    return {
-        "family": _FAMILIES[source.version],
-        "src": str(source.network_address),
-        "src_len": source.prefixlen,
-        "priority": int(words["priority"]),
-        "table": table,
-        "protocol": _STATIC,
-    }
-
-
-def _of_route(text: str, table: int, out: int) -> dict[str, t.Any]:
-    """What pyroute2 is to be given for a route."""
-    words = _words(text)
-    source = ipaddress.ip_address(words["src"])
-    on_link = source.version == 4 and "via" not in words
-    given = {
-        "family": _FAMILIES[source.version],
-        "dst": words["to"],
-        "prefsrc": str(source),
-        "oif": out,
-        "table": table,
-        "proto": _STATIC,
-        "scope": _LINK if on_link else _UNIVERSE,
-    }
-    if "via" in words:
-        given["gateway"] = words["via"]
-    if "metric" in words:
-        given["priority"] = int(words["metric"])
-    return given
+                found.setdefault(gateway, RailRoute(None, gateway, one.ip, metric))
+    return sorted(found.values(), key=str)
 
 
 def _rule(told: t.Any) -> _Entry:
     source = _network(told["family"], told.get_attr("FRA_SRC"), told["src_len"])
-    text = f"from {source} priority {told.get_attr('FRA_PRIORITY') or 0}"
     suppressed = told.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
     special = told["dst_len"] or told["tos"] or told["flags"] & _NOT or suppressed
     plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_OF_RULES, told)
-    return _Entry(text, told.get_attr("FRA_TABLE", told["table"]), 0, plain)
+    rule = SourceRule(source, told.get_attr("FRA_PRIORITY") or 0)
+    return _Entry(rule, told.get_attr("FRA_TABLE", told["table"]), 0, plain)
 
 
 def _route(told: t.Any) -> _Entry:
     length = told["dst_len"]
-    text = str(_network(told["family"], told.get_attr("RTA_DST"), length)) if length else "default"
-    for word, name in (("via", "RTA_GATEWAY"), ("src", "RTA_PREFSRC"), ("metric", "RTA_PRIORITY")):
-        if told.get_attr(name):
-            text += f" {word} {told.get_attr(name)}"
+    route = RailRoute(
+        _network(told["family"], told.get_attr("RTA_DST"), length) if length else None,
+        _address(told.get_attr("RTA_GATEWAY")),
+        _address(told.get_attr("RTA_PREFSRC")),
+        told.get_attr("RTA_PRIORITY") or 0,
+    )
     metrics = told.get_attr("RTA_METRICS")
     special = told["type"] != _UNICAST or told["tos"] or (metrics and metrics["attrs"])
     plain = not special and bool(told.get_attr("RTA_PREFSRC")) and _has_only(_OF_ROUTES, told)
     out = 0 if told.get_attr("RTA_MULTIPATH") else told.get_attr("RTA_OIF") or 0
-    return _Entry(text, told.get_attr("RTA_TABLE", told["table"]), out, plain)
+    return _Entry(route, told.get_attr("RTA_TABLE", told["table"]), out, plain)
 
 
-def _network(family: int, address: str | None, length: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _address(text: str | None) -> Address | None:
+    return ipaddress.ip_address(text) if text else None
+
+
+def _network(family: int, address: str | None, length: int) -> Network:
     nothing = "0.0.0.0" if family == socket.AF_INET else "::"
     return ipaddress.ip_network(f"{address or nothing}/{length}", strict=False)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import typing as t
+from dataclasses import dataclass
 
 from ..access import links
 from ..access.system import HostError, System
 from ..access.usage import users
-from ..engine.change import Change, Refusal, State
+from ..engine.change import Change, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .vfs import address, made_anew, number_of_vfs, per_vf, split
@@ -23,12 +24,43 @@ _DRIVERS = "/sys/bus/pci/drivers"
 _ETHERNET = 1
 _UNTOLD = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
-_PROTOCOLS = {"802.1Q": 0x8100, "802.1ad": 0x88A8}
+_VLAN = "802.1Q"
+_PROTOCOLS = {_VLAN: 0x8100, "802.1ad": 0x88A8}
+#: A VLAN's text, see Vlan.
+_STORED_VLAN = re.compile(r"(\d+)(?: qos (\d+))?(?: (\S+))?", re.ASCII)
 #: Drivers that read a VF's address and GUIDs only when they start.
 _READ_AT_START = ("mlx5_core",)
 
 #: Settings of the state, in the order in which they are made: an untrusted VF may be refused another address.
 SETTINGS = ("trust", "mac", "node_guid", "port_guid", "vlan", "rate", "spoof_check", "link_state")
+
+
+@dataclass(frozen=True)
+class Vlan(Value):
+    """The VLAN that the card adds and removes: its number (0 for none), the priority and the protocol of its tag."""
+
+    number: int
+    priority: int = 0
+    protocol: str = _VLAN
+
+    def __post_init__(self) -> None:
+        if not self.number:  # without a VLAN there is no tag that could have a protocol
+            object.__setattr__(self, "protocol", _VLAN)
+
+    def __str__(self) -> str:
+        priority = f" qos {self.priority}" if self.priority else ""
+        return f"{self.number}{priority}" + (f" {self.protocol}" if self.protocol != _VLAN else "")
+
+
+@dataclass(frozen=True)
+class Rate(Value):
+    """The guaranteed and the highest rate of a VF, in Mbit/s. 0 is none."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high} Mbit/s"
 
 
 class Vf(Resource):
@@ -58,6 +90,17 @@ class Vf(Resource):
                 told[key] = read(self.system, node.device(key).interface) if there else {}
             found[name] = dict(told[key].get(number, {}))
         return found
+
+    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+        if value is None or setting not in ("vlan", "rate"):
+            return value
+        if setting == "rate":
+            low, _to, high, _unit = str(value).split()
+            return Rate(int(low), int(high))
+        match = _STORED_VLAN.fullmatch(str(value))
+        if not match:
+            raise ValueError(f"{value!r} is not a VLAN")
+        return Vlan(int(match[1]), int(match[2] or 0), match[3] or _VLAN)
 
     def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
         return after is None or before == after  # a VF that was not there before goes as it came
@@ -137,16 +180,12 @@ def _normal(name: str, asked: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
                 raise HostError(f"set {one} of {name}", f"{asked[one]!r} is none", f"write {length} bytes: 02:00:...")
             found[one] = ":".join(digits[at : at + 2] for at in range(0, 2 * length, 2))
     if "vlan" in asked:
-        found["vlan"] = _vlan(asked["vlan"], asked.get("qos", 0), asked.get("vlan_protocol", "802.1Q"))
+        found["vlan"] = Vlan(asked["vlan"], asked.get("qos", 0), asked.get("vlan_protocol", _VLAN))
     elif "qos" in asked or "vlan_protocol" in asked:
         raise HostError(f"set the VLAN of {name}", "qos and vlan_protocol are a VLAN's", "set vlan, or 0 for none")
     if "min_rate" in asked or "max_rate" in asked:
-        found["rate"] = f"{asked.get('min_rate', 0)} to {asked.get('max_rate', 0)} Mbit/s"
+        found["rate"] = Rate(asked.get("min_rate", 0), asked.get("max_rate", 0))
     return found
-
-
-def _vlan(vlan: int, qos: int, protocol: str) -> str:
-    return f"{vlan}" + (f" qos {qos}" if qos else "") + (f" {protocol}" if vlan and protocol != "802.1Q" else "")
 
 
 def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
@@ -171,12 +210,10 @@ def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
     if setting.endswith("guid"):
         return setting, {"vf": number, "guid": int(value.replace(":", ""), 16)}
     if setting == "rate":
-        low, high = (int(one) for one in re.findall(r"\d+", value)[:2])
-        return setting, {"vf": number, "low": low, "high": high}
-    vlan, qos, protocol = re.fullmatch(r"(\d+)(?: qos (\d+))?(?: (\S+))?", value).groups()  # type: ignore[union-attr]
-    entry = {"vf": number, "vlan": int(vlan), "qos": int(qos or 0)}
-    if protocol:
-        return "vlans", {"attrs": [("vlan", {**entry, "protocol": _PROTOCOLS[protocol]})]}
+        return setting, {"vf": number, "low": value.low, "high": value.high}
+    entry = {"vf": number, "vlan": value.number, "qos": value.priority}
+    if value.protocol != _VLAN:
+        return "vlans", {"attrs": [("vlan", {**entry, "protocol": _PROTOCOLS[value.protocol]})]}
     return "vlan", entry
 
 
@@ -200,9 +237,9 @@ def decoded(link: t.Any) -> dict[int, dict[str, t.Any]]:
         entries += told["vlans"].get_attrs("vlan") if "vlans" in told else []
         names = {code: name for name, code in _PROTOCOLS.items()}
         for one in entries:
-            state["vlan"] = _vlan(one["vlan"], one["qos"], names.get(one.get("protocol"), "802.1Q"))
+            state["vlan"] = Vlan(one["vlan"], one["qos"], names.get(one.get("protocol"), _VLAN))
         if "rate" in told:
-            state["rate"] = f"{told['rate']['low']} to {told['rate']['high']} Mbit/s"
+            state["rate"] = Rate(told["rate"]["low"], told["rate"]["high"])
         for name in ("spoof_check", "trust"):
             if name in told and told[name]["number"] != _UNTOLD:
                 state[name] = bool(told[name]["number"])

@@ -29,8 +29,8 @@ buffer = st.fixed_dictionaries({}, optional={"priority_buffer": eight(7), "size"
 
 @given(tables)
 def test_a_table_of_dscps_is_read_from_its_text(table):
-    assert dcb._priorities(dcb.trust(table)) == table
-    assert (dcb.trust(table) == "pcp") == (not table)
+    assert dcb.Trust.parse(str(dcb.Trust(table))) == dcb.Trust(table)
+    assert (str(dcb.Trust(table)) == "pcp") == (not table)
 
 
 whole_ets = st.fixed_dictionaries(
@@ -68,8 +68,8 @@ def test_a_buffer_in_cells_is_as_good():
     ("setting", "value", "reason"),
     [
         ("pfc", [8], "priorities are 0 to 7"),
-        ("trust", "dscp 64:1", "no DSCP"),
-        ("trust", "dscp 3:8", "no DSCP"),
+        ("trust", dcb.Trust({64: 1}), "no DSCP"),
+        ("trust", dcb.Trust({3: 8}), "no DSCP"),
         ("ets", {"priority_tc": [0] * 7}, "8 are needed"),
         ("ets", {"bandwidth": [101] * 8}, "0 to 100"),
         ("ets", {"tsa": ["wrr"] * 8}, "wrr is no tsa"),
