@@ -22,7 +22,7 @@ from .host.engine.converge import Outcome, alone, converge
 from .host.engine.node import Node
 from .host.engine.rules import Rule, Unfit, selector
 from .host.engine.settings import Settings, merged, overlaid
-from .host.engine.undo import Failed, told
+from .host.engine.undo import Failed, described
 from .host.persist import guard, origin
 from .host.persist.program import Boot
 from .host.resources.catalogue import named, resources
@@ -42,7 +42,9 @@ def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> lis
         name = nic.get("name") or f"nics[{number}]"
         profile = nic.get("profile")
         if profile and profile not in profiles:
-            problems.append(f"{name}: the profile {profile!r} is not known; known are {', '.join(sorted(profiles))}")
+            problems.append(
+                f"{name}: the profile {profile!r} is not defined; defined are {', '.join(sorted(profiles))}"
+            )
             continue
         own = {key: value for key, value in nic.items() if key not in _OF_A_RULE}
         settings = overlaid(profiles[profile] if profile else {}, merged({}, own))
@@ -63,12 +65,12 @@ def run(  # noqa: C901, PLR0915
 ) -> t.NoReturn:
     """Converge the node and end the module.
 
-    C(persist) makes the settings last over a reboot; C(restore) puts back what they were before this collection.
+    `persist` makes the settings last over a reboot; `restore` puts back what they were before this collection.
     """
     params, general = module.params, merged({}, general)
     root = params.get("root") or "/"
     if root != "/" and not module.check_mode:
-        module.fail_json(msg="root: a recorded tree is no node: use check mode")
+        module.fail_json(msg="root: a recorded tree cannot be changed: use check mode")
     system = System(root, run=(lambda argv: _run(module, argv)) if root == "/" else None)
     rollback: dict[str, t.Any] | None = None
     changed = False
@@ -85,7 +87,7 @@ def run(  # noqa: C901, PLR0915
     try:
         with contextlib.nullcontext() if module.check_mode else alone():
             if system.live:
-                guard.none_waits(system)
+                guard.check_none_pending(system)
             node = Node(system, wanted, general, params["allow_management"], ssh_connection())
             before: dict[str, State] | None = None
             if restore:
@@ -99,7 +101,7 @@ def run(  # noqa: C901, PLR0915
             outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
             changed = not module.check_mode and bool(outcome.changes)
             if rollback:
-                guard.count_anew(system, rollback["id"], outcome.changes, seconds)
+                guard.restart_timer(system, rollback["id"], outcome.changes, seconds)
             if restore and not module.check_mode:
                 origin.forget(system)
             if module.check_mode and seconds and guard.needed(node, outcome.changes):
@@ -120,10 +122,10 @@ def run(  # noqa: C901, PLR0915
             **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
         )
     except Exception as error:  # noqa: BLE001  # its message must say what state the node is in, also where it is a defect
-        state = f"All changes were made and stand. {_later(rollback)}" if changed else "Nothing was changed."
+        state = f"All changes were made and are in place. {_later(rollback)}" if changed else "Nothing was changed."
         known = isinstance(error, HostError)
         module.fail_json(
-            msg=f"{told(error)}. {state}".rstrip(),
+            msg=f"{described(error)}. {state}".rstrip(),
             remaining=[{"reason": "all changes of this run"}] if changed else [],
             rollback=rollback,
             **({} if known or isinstance(error, OSError) else _trace(error)),
@@ -168,7 +170,7 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
 def _later(rollback: t.Mapping[str, t.Any] | None) -> str:
     if not rollback:
         return ""
-    return f"As nobody confirms the changes, systemd takes them back after {rollback['seconds']} seconds."
+    return f"Unless they are confirmed, systemd undoes the changes after {rollback['seconds']} seconds."
 
 
 def _trace(error: BaseException) -> dict[str, str]:
@@ -218,7 +220,7 @@ def _run(module: AnsibleModule, argv: list[str]) -> tuple[int, str, str]:
 
 
 def run_on_nics(options: t.Mapping[str, t.Any]) -> t.NoReturn:
-    """A module that takes C(options) for the NICs that its option C(select) chooses."""
+    """A module that takes `options` for the NICs that its option `select` chooses."""
     select = {"type": "dict", "required": True, "options": SELECT}
     module = AnsibleModule(argument_spec={"select": select, **options, **SAFETY}, supports_check_mode=True)
     settings = {name: module.params[name] for name in options}
@@ -230,6 +232,6 @@ def run_on_nics(options: t.Mapping[str, t.Any]) -> t.NoReturn:
 
 
 def run_on_node(options: t.Mapping[str, t.Any]) -> t.NoReturn:
-    """A module that takes C(options) of the node itself."""
+    """A module that takes `options` of the node itself."""
     module = AnsibleModule(argument_spec={**options, **SAFETY}, supports_check_mode=True)
     run(module, [], {name: module.params[name] for name in options})

@@ -191,7 +191,7 @@ SAFETY: Spec = {
 
 
 def without_nulls(settings: t.Mapping[str, t.Any], place: str = "") -> tuple[dict[str, t.Any], list[str]]:
-    """Settings without those that are null, and these by name, as C(ethtool.pause).
+    """Settings without those that are null, and these by name, as `ethtool.pause`.
 
     Ansible refuses null for an option with choices, and fills it in for every option that was left out.
     """
@@ -209,7 +209,7 @@ def without_nulls(settings: t.Mapping[str, t.Any], place: str = "") -> tuple[dic
 
 
 def nulls(unset: t.Iterable[str]) -> dict[str, t.Any]:
-    """Names such as C(ethtool.pause) as settings that are null."""
+    """Names such as `ethtool.pause` as settings that are null."""
     found: dict[str, t.Any] = {}
     for name in unset:
         *way, last = name.split(".")

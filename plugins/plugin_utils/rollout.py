@@ -26,7 +26,16 @@ NOTHING = (
 )
 #: How many names or reasons a line has before it says how many more there are.
 _SHOWN = 8
-#: How long a value may be that is told.
+#: What applies the settings at each boot, by the settings of the resource `boot`.
+_AT_BOOT = {
+    "program": "boot program",
+    "desired": "boot settings",
+    "unit": "boot unit",
+    "network_unit": "boot unit for what needs the network",
+    "enabled": "boot unit enabled",
+    "network_enabled": "boot unit for what needs the network enabled",
+}
+#: How long a value may be that is shown.
 _LONG = 60
 
 
@@ -204,17 +213,27 @@ def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
 
 
 def _shown(change: t.Mapping[str, t.Any]) -> str:
-    before, after = (_value(change[key]) for key in ("before", "after"))
-    return f"{change['device']}: {change['setting']} is {before}, and shall be {after}"
+    """A change in few words: files and digests are only named as such."""
+    device, setting = change["device"], change["setting"]
+    if change.get("resource") == "boot" and setting in _AT_BOOT:
+        return f"{device}: {_AT_BOOT[setting]}: {_step(change)}"
+    return f"{device}: {setting}: {_value(change['before'])} -> {_value(change['after'])}"
+
+
+def _step(change: t.Mapping[str, t.Any]) -> str:
+    if change["setting"].endswith("enabled"):
+        return "no -> yes" if change["after"] else "yes -> no"
+    if change["before"] is None:
+        return "not installed -> install"
+    return "installed -> remove" if change["after"] is None else "installed -> update"
 
 
 def _value(value: t.Any) -> str:
-    """A value in few words; files and digests are only named as such."""
     if value is None:
-        return "not there"
+        return "unset"
     text = value if isinstance(value, str) else json.dumps(value)
     if "\n" in text:
-        return "a text"
+        return f"{len(text.splitlines())} lines"
     return text if len(text) <= _LONG else f"{text[:12]}..."
 
 

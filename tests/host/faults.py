@@ -17,7 +17,7 @@ T = t.TypeVar("T")
 
 
 class KernelRefuses(Exception):
-    """As pyroute2's NetlinkError: no OSError, and C(code) is the error number."""
+    """As pyroute2's NetlinkError: no OSError, and `code` is the error number."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -42,11 +42,11 @@ ERRORS: dict[str, t.Callable[[str], BaseException]] = {
 
 
 class FailingSystem(System):
-    """Fails the step number C(fails) (from 0) with C(code), or C(error); C(after) makes it first, as when an answer is
-    lost. Steps are changes, and with C(reads) what a run reads by programs and netlink and of whole files once it
-    changes something, too. With C(always) that step fails whenever it is tried again.
+    """Fails the step number `fails` (from 0) with `code`, or `error`; `after` makes it first, as when an answer is
+    lost. Steps are changes, and with `reads` what a run reads by programs and netlink and of whole files once it
+    changes something, too. With `always` that step fails whenever it is tried again.
 
-    C(steps) are what was attempted, in order. Those after the failed one are the undoing.
+    `steps` are what was attempted, in order. Those after the failed one are the undoing.
     """
 
     def __init__(  # noqa: PLR0917

@@ -44,7 +44,7 @@ def packages() -> Path:
 
 
 def lay_over(root: Path, place: Path) -> None:
-    """Make this mount namespace a node with the packages in C(root), one kernel, and /etc and /boot in C(place)."""
+    """Make this mount namespace a node with the packages in `root`, one kernel, and /etc and /boot in `place`."""
     for folder in ("boot/grub", "etc"):
         (place / folder).mkdir(parents=True, exist_ok=True)
     shutil.copytree(root / "etc", place / "etc", dirs_exist_ok=True)

@@ -40,11 +40,11 @@ def test_more_than_the_device_has_is_refused():
     def told(group: str, **asked) -> str:
         return refusals(Ethtool, {"rail0": {"ethtool": {group: asked}}})[0]
 
-    assert "5 is more than rail0 has (ask for 4 at most)" in told("channels", rx=5)
+    assert "5 is more than rail0 supports (ask for 4 at most)" in told("channels", rx=5)
     assert "has no ring rx" in told("rings", rx=512)
     assert "has no coalesce rx_usecs" in told("coalesce", rx_usecs=8)
     assert "has no feature no-such-feature" in told("features", **{"no-such-feature": True})
-    assert "does not let it be changed" in told("features", **{"vlan-challenged": True})
+    assert "does not allow a change of it" in told("features", **{"vlan-challenged": True})
     assert "has no private_flag x" in told("private_flags", x=True)
 
 

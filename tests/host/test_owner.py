@@ -90,7 +90,7 @@ def _packages() -> Path:
 
 
 def with_programs(more: bool = False) -> t.Callable[[Test], Test]:
-    """Runs a test on a node with a system bus and udev, and with C(more) with what Debian has of the others."""
+    """Runs a test on a node with a system bus and udev, and with `more` with what Debian has of the others."""
 
     def decorate(function: Test) -> Test:
         @functools.wraps(function)
@@ -194,8 +194,8 @@ def start_networkmanager(running: contextlib.ExitStack) -> subprocess.Popen[byte
     return process
 
 
-def kept(interface: str = "rail0") -> dict[str, owner.Keeper]:
-    return {one.program: one for one in owner.keepers(System(), interface)}
+def kept(interface: str = "rail0") -> dict[str, owner.Manager]:
+    return {one.program: one for one in owner.managers(System(), interface)}
 
 
 def settle() -> None:
@@ -322,8 +322,8 @@ def test_a_drop_in_of_a_later_name_is_not_fought(running: contextlib.ExitStack) 
     later.write_text("[Link]\nMTUBytes = 1500\n")
     start_networkd(running)
     assert refused() == [
-        f"rail0: mtu: systemd-networkd sets 1500 again, as {later} says, which counts more than {_DROP_IN} "
-        "(write MTUBytes=9000 there, or take the line out)"
+        f"rail0: mtu: systemd-networkd sets 1500 again, as {later} says, which overrides {_DROP_IN} "
+        "(write MTUBytes=9000 there, or remove the line)"
     ]
 
 
@@ -336,7 +336,7 @@ def test_rail_routes_are_not_lost_by_telling_networkd(running: contextlib.ExitSt
     converge(node(system, {"rail0": routes}), [RailRoutes(system)])
     system.close()
     before = run("ip rule; ip route show table 100")
-    with pytest.raises(Refused, match="which takes its rail routes away") as failure:
+    with pytest.raises(Refused, match="which removes its rail routes") as failure:
         apply(more=routes)
     assert f"mtu in {_DROP_IN}: " in str(failure.value) and mtu() == 1500
     _DROP_IN.parent.mkdir()
@@ -406,7 +406,7 @@ def test_what_netplan_made_for_networkd_gets_a_drop_in_and_its_vfs_are_told(runn
     yaml = generated_by_netplan("")
     appear()
     start_networkd(running)
-    assert kept()[owner.NETWORKD] == owner.Keeper(owner.NETWORKD, "/run/systemd/network/10-netplan-rail0.network")
+    assert kept()[owner.NETWORKD] == owner.Manager(owner.NETWORKD, "/run/systemd/network/10-netplan-rail0.network")
     run("ip link set rail0 mtu 9000")
     reconfigure()
     assert mtu() == 1500
@@ -420,7 +420,7 @@ def test_what_netplan_made_for_networkd_gets_a_drop_in_and_its_vfs_are_told(runn
     system = System(run=_run)
     assert [str(one) for one in owner.vfs_refusals(system, "rail0", "rail0", 8)] == [
         f"rail0: num_vfs: {yaml} makes 4 VFs of rail0, not 8 "
-        "(write 8 there or take it out, or leave the VFs to it: externally_managed: true)"
+        "(write 8 there or remove it, or leave the VFs to that program: externally_managed: true)"
     ]
     assert not owner.vfs_refusals(system, "rail0", "rail0", 4)
     assert owner._vfs_of_netplan(system, "ens1") == 2 and owner._vfs_of_netplan(system, "ens1v0") is None
@@ -442,7 +442,7 @@ def profile(text: str = "mtu=1500", place: Path = _PROFILE, own: str = f"uuid={_
 def test_networkmanager_keeps_the_mtu_that_its_profile_was_given(running: contextlib.ExitStack) -> None:
     profile()
     start_networkmanager(running)
-    assert kept()[owner.NETWORK_MANAGER] == owner.Keeper(owner.NETWORK_MANAGER, str(_PROFILE), _UUID)
+    assert kept()[owner.NETWORK_MANAGER] == owner.Manager(owner.NETWORK_MANAGER, str(_PROFILE), _UUID)
     for command in ("nmcli device reapply rail0", "nmcli connection up rail0"):
         run("ip link set rail0 mtu 9000")
         run(command)

@@ -82,10 +82,10 @@ def test_what_cannot_be_meant_is_refused():
     def told(name: str = "rail0", **asked) -> str:
         return refusals(RailRoutes, {name: {"rail_routes": asked}})[0]
 
-    assert "the kernel's own" in told(table=254)
+    assert "reserved by the kernel" in told(table=254)
     assert "used for something else: 192.0.2.0/24" in told(table=77)
     assert "used for something else: from 0.0.0.0/0" in told(table=78)
-    assert "in no network of rail0" in told(table=100, gateway="10.9.0.1")
+    assert "not in a network of rail0" in told(table=100, gateway="10.9.0.1")
     assert "has no IP address" in told("bare", table=100)
     both = {name: {"rail_routes": {"table": 100}} for name in ("rail0", "rail1")}
     assert "that of rail0 already" in refusals(RailRoutes, both)[0]

@@ -234,7 +234,7 @@ def test_an_undo_that_cannot_be_read_is_kept(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(boot.sys, "argv", ["fabric.pyz", "undo", str(path)])
     with pytest.raises(SystemExit) as ended:
         boot.main()
-    assert f"{path} cannot be used" in str(ended.value.code) and "nothing was taken back" in str(ended.value.code)
+    assert f"{path} cannot be used" in str(ended.value.code) and "nothing was undone" in str(ended.value.code)
     assert path.read_text() == text and [one.name for one in tmp_path.glob("undo*")] == ["undo-7.json"]
 
 

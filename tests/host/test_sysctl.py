@@ -70,7 +70,7 @@ def test_what_is_refused() -> None:
         "net.ipv4.conf.rail0.rp_filter": "belongs to one interface",
         "net.ipv4.route.flush": "cannot be read",
         "net.core.somaxconn": "99-site.conf sets it to 77",
-        "../../etc/passwd": "no name of a sysctl",
+        "../../etc/passwd": "not a valid sysctl name",
     }.items():
         with pytest.raises(Refused, match=reason):
             _converge({key: 1, "net.ipv4.tcp_fin_timeout": 7})

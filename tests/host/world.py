@@ -6,7 +6,7 @@
 
 SR-IOV, drivers of PCI functions, the modes of a switch, DCB and firmware need cards. Writing a file of this tree has
 the effect that the kernel's attribute has; netlink messages are pyroute2's own, encoded and decoded. What a run has
-changed is seen by comparing all files and all that the kernel keeps (:meth:`World.seen`).
+changed is seen by comparing all files and all that the kernel keeps (`World.seen`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _LIMITED = ("unlimited            unlimited            bytes", "65536           
 
 
 class World:
-    """The files below C(root), and what kernel, systemd and card keep beside them."""
+    """The files below `root`, and what kernel, systemd and card keep beside them."""
 
     def __init__(self, folder: Path) -> None:
         self.root = build(_MACHINE, folder / "node")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run virtual nodes in the foreground until Ctrl-C: C(make lab).
+"""Run virtual nodes in the foreground until Ctrl-C: `make lab`.
 
     python -m tests.lab [--nodes 2] [--boot] [--iommu] [--nvme] [--memory 1024] [--cluster]
 

@@ -283,7 +283,7 @@ def one_member() -> t.Iterator[tuple[Lab, Member]]:
 
 
 class Service(installed.Driver):
-    """The driver as a service of C(node): the role's unit, with its restrictions."""
+    """The driver as a service of `node`: the role's unit, with its restrictions."""
 
     def __init__(self, node: Member, settings: Object | None = None) -> None:
         self.node = node
@@ -383,7 +383,7 @@ class Service(installed.Driver):
 
 def host_state(machine: Machine, name: str, pf: str = "") -> str:
     """Everything that the node's programs know of an interface, without what counts up and without its index; with
-    C(pf), what that physical function's interface keeps for its virtual ones, too."""
+    `pf`, what that physical function's interface keeps for its virtual ones, too."""
     ipv6.wait(lambda words: machine.ssh(f"ip {words}"), name, pause=0.2)
     command = f"""ip -json -details link show dev {name}; ip -json address show dev {name}
 for family in -4 -6; do

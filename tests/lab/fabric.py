@@ -73,7 +73,7 @@ def converge(
 ) -> dict[str, t.Any]:
     """Bring a node to what is wanted by PCI address or interface, with resources as (module, class).
 
-    Returns C(changes), C(refusals), C(reboot), C(failed), C(steps). The change number C(fails) fails with C(code).
+    Returns `changes`, `refusals`, `reboot`, `failed`, `steps`. The change number `fails` fails with `code`.
     """
     asked = {"resources": list(resources), "settings": settings, "general": general or {}}
     text = json.dumps({**asked, "check": check, "fails": fails, "code": code})

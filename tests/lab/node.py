@@ -192,7 +192,7 @@ class Node:
 
     @property
     def devices(self) -> list[Device]:
-        """What it was given, nvme included where C(plug_nvme) has plugged it."""
+        """What it was given, nvme included where `plug_nvme` has plugged it."""
         return [one for one in self.shape.devices if one.kind != "nvme"]
 
     @property
@@ -434,7 +434,7 @@ class Node:
     def ssh(self, command: str, check: bool = True, timeout: float = PATIENCE, stdin: str | None = None) -> str:
         """Run a shell command as root; what it prints on standard output, without the last line's end.
 
-        Failed, with all that it printed, where its status is not 0 and C(check) is true, and where it cannot be
+        Failed, with all that it printed, where its status is not 0 and `check` is true, and where it cannot be
         reached.
         """
         try:
@@ -549,7 +549,7 @@ def _overlay(base: Path, place: Path, kind: str = "qcow2") -> None:
 
 
 class Lab:
-    """Some nodes that end together, with C(close), as a context manager, or when this process dies.
+    """Some nodes that end together, with `close`, as a context manager, or when this process dies.
 
     folder: where disks, consoles and sockets go, which must not exist; a temporary one by default. Removed at the end.
 
@@ -578,7 +578,7 @@ class Lab:
         self.close()
 
     def start(self, count: int = 1, snapshot: bool = True, shape: Shape | None = None) -> list[Node]:
-        """Start nodes and wait for all of them; once a lab. Without C(snapshot) they boot, and keep nothing."""
+        """Start nodes and wait for all of them; once a lab. Without `snapshot` they boot, and keep nothing."""
         assert not self.nodes, "a lab starts once"
         self.nodes = [Node(self._held, index, shape or Shape(), count) for index in range(count)]
         with ThreadPoolExecutor(count) as pool:

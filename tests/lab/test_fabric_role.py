@@ -144,7 +144,7 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
         assert time.monotonic() < deadline
         time.sleep(2)
     assert not site.node.ssh(at_boot)
-    assert "nobody confirmed them in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
+    assert "not confirmed in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
 
     # a step fails: the run has taken all back itself, and leaves no timer behind
     text = ansible(*on_it, json.dumps({**more, "node": {"sysctl": {"kernel.pid_max": "1"}}}), fails=True)

@@ -39,7 +39,7 @@ class Site:
         return self.lab.nodes
 
     def command(self, own: dict[str, dict[str, t.Any]] | None = None, *options: str, **given: t.Any) -> list[str]:
-        """The command of a run, with variables of C(own) for single nodes."""
+        """The command of a run, with variables of `own` for single nodes."""
         inventory = self.lab.write_inventory(self._folder / "inventory.json")
         for node in self.nodes:
             (self._folder / "host_vars").mkdir(exist_ok=True)

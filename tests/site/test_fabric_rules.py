@@ -104,7 +104,7 @@ def test_a_rule_that_chooses_nothing_is_told(tmp_path: Path, machine: t.Callable
     hosts = {"one": {**tree, "fabric_nics": idle, "fabric_persist": False}, "two": tree}
     output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
     assert "its rule chooses no NIC: rails" in output and "1 node, nothing to do" not in output
-    assert "bonds (without type it chooses PFs only, and it fits others: say type: [virtual])" in output
+    assert "bonds (without type it chooses PFs only, but it matches others: set type: [virtual])" in output
     told, shown = drift(tmp_path, hosts, 0)
     assert told["nodes"]["one"]["idle_rules"][0] == "rails"
     assert "one: nothing differs, as far as rules choose NICs there" in shown and "0 nodes as wanted" in shown

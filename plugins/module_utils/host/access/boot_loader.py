@@ -35,7 +35,7 @@ _KERNELOPTS = re.compile(r"\$\{?kernelopts\b")
 
 
 class BootLoader:
-    """One boot loader's configuration. C(name) is for messages."""
+    """One boot loader's configuration. `name` is for messages."""
 
     name = ""
     file = ""
@@ -53,13 +53,13 @@ class BootLoader:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Put back what C(change) found. Raises HostError."""
+        """Put back what `change` found. Raises HostError."""
         for path, content in reversed(list(self._original.items())):
             self.system.install(path, content, f"put back {path}")
 
     @property
     def changed(self) -> bool:
-        """Whether C(restore) knows what to put back."""
+        """Whether `restore` knows what to put back."""
         return bool(self._original)
 
     def record(self) -> Arguments:
@@ -128,7 +128,7 @@ class Grub(BootLoader):
 
     def _update(self) -> None:
         program = next((one for one in _UPDATE_GRUB if self.system.exists(one)), _UPDATE_GRUB[0])
-        self.system.command([program], "make GRUB's menu anew", "look at /etc/default/grub and grub.d for errors")
+        self.system.command([program], "rebuild GRUB's menu", "look at /etc/default/grub and grub.d for errors")
 
     def _rival(self) -> str:
         folder = GRUB_FILE.rpartition("/")[0]
@@ -249,7 +249,7 @@ def find_boot_loader(system: System) -> BootLoader | None:
 
 
 def why_none(system: System) -> tuple[str, str]:
-    """Why no boot loader can be configured here, and the way out."""
+    """Why no boot loader can be configured here, and how to fix it."""
     if system.exists("/run/ostree-booted"):
         return "this node is managed by OSTree", "use rpm-ostree kargs"
     if _efi_text(system, "StubInfo"):

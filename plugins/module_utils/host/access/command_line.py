@@ -46,18 +46,18 @@ def words(text: str) -> list[str]:
 
 
 def split(text: str) -> list[str]:
-    """The arguments without quotes, up to C(--), behind which the first process's own arguments stand."""
+    """The arguments without quotes, up to `--`, behind which the first process's own arguments stand."""
     found = [word.replace('"', "") for word in words(text)]
     return found[: found.index("--")] if "--" in found else found
 
 
 def quoted(argument: str) -> str:
-    """An argument as GRUB's language and the kernel both take it: C(;) and C(&) would end GRUB's command."""
+    """An argument as GRUB's language and the kernel both take it: `;` and `&` would end GRUB's command."""
     return argument if re.match(r"^[\w.,:=/@+%-]+$", argument, re.ASCII) else f'"{argument}"'
 
 
 def key(argument: str) -> str:
-    """The name of an argument. The kernel takes C(-) and C(_) in it for the same."""
+    """The name of an argument. The kernel takes `-` and `_` in it for the same."""
     return argument.partition("=")[0].replace("-", "_")
 
 
@@ -70,7 +70,7 @@ def equal(one: str, other: str) -> bool:
 
 
 def hit(item: str, argument: str) -> bool:
-    """Whether an argument is one that an item of unwanted ones means: C(quiet) is any C(quiet) or C(quiet=...)."""
+    """Whether an argument is one that an item of unwanted ones means: `quiet` is any `quiet` or `quiet=...`."""
     return key(item) == key(argument) if "=" not in item else equal(item, argument)
 
 
@@ -89,7 +89,7 @@ class Arguments:
     def seen(self, arguments: t.Sequence[str]) -> list[str]:
         """The arguments that matter here: those of the same name, and the unwanted ones; in the order of the wish.
 
-        Equal to C(present) where all is as it is to be.
+        Equal to `present` where all is as it is to be.
         """
         names = [_group(key(one)) for one in self.present]
         found: list[tuple[int, int, str]] = []
@@ -105,7 +105,7 @@ class Arguments:
         return [one for _n, _place, one in sorted(found)]
 
     def ordered(self) -> list[str]:
-        """C(present) as :meth:`seen` tells it: arguments of one name together, where the first of them stands."""
+        """`present` in the order of `seen`: arguments of one name together, where the first of them stands."""
         names = [_group(key(one)) for one in self.present]
         return [
             one
@@ -116,9 +116,9 @@ class Arguments:
         ]
 
     def applied(self, text: str, old: Arguments, back: t.Sequence[str] = ()) -> str:
-        """A command line with these in it, what an C(old) wish had added taken out, and what that had taken put back.
+        """A command line with these in it, what an `old` wish had added taken out, and what that had taken put back.
 
-        C(back) are the arguments that the old wish has taken out.
+        `back` are the arguments that the old wish has taken out.
         """
         kept = words(text)
         rest = kept[kept.index("--") :] if "--" in kept else []

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The mode of the switch in a NIC, as devlink tells and changes it (linux/devlink.h)."""
+"""The mode of the switch in a NIC, as devlink shows and changes it (linux/devlink.h)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODES = ("legacy", "switchdev")
 
 
 def eswitch_mode(system: System, address: str) -> str | None:
-    """C(legacy) or C(switchdev) of the PF at a PCI address; None where there is no choice. Raises HostError."""
+    """`legacy` or `switchdev` of the PF at a PCI address; None where there is no choice. Raises HostError."""
     try:
         kernel = system.socket("devlink")
         from . import messages

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Interfaces as rtnetlink tells them (linux/if_link.h)."""
+"""Interfaces as rtnetlink shows them (linux/if_link.h)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .system import HostError, System
 _VFS, _NO_COUNTERS = 1, 8
 
 
-def told(system: System, interface: str, with_vfs: bool = False) -> t.Any:
-    """What the kernel tells of an interface (C(messages.Link)). Raises HostError."""
+def read_link(system: System, interface: str, with_vfs: bool = False) -> t.Any:
+    """The state of an interface (`messages.Link`). Raises HostError."""
     kernel = system.socket("ROUTE")
     from . import messages
 
     mask = _NO_COUNTERS | (_VFS if with_vfs else 0)
     message = (messages.GET_LINK, messages.Link, [("IFLA_IFNAME", interface), ("IFLA_EXT_MASK", mask)])
-    return system.read(f"read what the kernel tells of {interface}", lambda: messages.exchange(kernel, *message)[0])
+    return system.read(f"read the state of {interface}", lambda: messages.exchange(kernel, *message)[0])
 
 
 def index(system: System, interface: str) -> int:
     """The number of an interface, fresh from the kernel. Raises HostError."""
     number = system.integer(f"/sys/class/net/{interface}/ifindex")
     if number is None:
-        raise HostError(f"find {interface}", "the node no longer shows it", "look at 'dmesg', then run again")
+        raise HostError(f"find {interface}", "it is no longer present", "look at 'dmesg', then run again")
     return number
 
 
 def mtu_limits(system: System, interface: str) -> tuple[int | None, int | None]:
-    """The smallest and the largest MTU that the driver takes; None where it does not tell. Raises HostError."""
-    link = told(system, interface)
+    """The smallest and the largest MTU that the driver takes; None where it does not say. Raises HostError."""
+    link = read_link(system, interface)
     return link.get_attr("IFLA_MIN_MTU") or None, link.get_attr("IFLA_MAX_MTU") or None

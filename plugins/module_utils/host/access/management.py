@@ -35,9 +35,9 @@ def ssh_connection() -> str:
 
 
 def management_interfaces(system: System, connection: str = "") -> dict[str, str]:
-    """Interfaces by name, and why the node must not lose them, by the rule of :mod:`uplinks.carried`.
+    """Interfaces by name, and why the node must not lose them, by the rule of `uplinks.carried`.
 
-    The SSH C(connection) that this came by (the value of SSH_CONNECTION: far address, port, own address, port) counts
+    The SSH `connection` that this came by (the value of SSH_CONNECTION: far address, port, own address, port) counts
     as every other session, wherever its socket is. Raises HostError.
     """
     # takes long to load, and a run that changes nothing does not ask

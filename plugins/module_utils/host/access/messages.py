@@ -191,7 +191,7 @@ class RdmaSystem(nlmsg):
 
 
 def opened(name: str) -> t.Any:
-    """C(IPRoute), or the socket of the family of that name. Raises NetlinkError, OSError."""
+    """`IPRoute`, or the socket of the family of that name. Raises NetlinkError, OSError."""
     if name == "IPRoute":
         return IPRoute(ext_ack=True)
     of_its_own = name in _FAMILIES

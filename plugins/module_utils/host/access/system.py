@@ -31,7 +31,7 @@ _OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
 #: Where folders of drop-ins are: an empty one means nothing.
 _DROP_INS = ("/etc/systemd/system/", "/etc/systemd/network/")
 
-#: What an error number of the kernel most often means here, and the way out.
+#: What an error number of the kernel most often means here, and how to fix it.
 _MEANING = {
     errno.EBUSY: "something uses it at this moment: stop that, then run again",
     errno.EPERM: "the kernel forbids it even to root here: look for Secure Boot lockdown or missing capabilities",
@@ -50,7 +50,7 @@ _MEANING = {
 
 
 class HostError(Exception):
-    """A step that failed: what was attempted, the C(reason), and the C(fix)."""
+    """A step that failed: what was attempted, the `reason`, and the `fix`."""
 
     def __init__(self, step: str, reason: str, fix: str = "", code: int | None = None) -> None:
         self.step = step
@@ -61,11 +61,11 @@ class HostError(Exception):
 
 
 class NotRecorded(HostError):
-    """Something was asked of a recorded tree that only a running node can tell."""
+    """Something was read of a recorded tree that only a running node has."""
 
 
 def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
-    """The error of a step that the kernel answered with the error number C(code)."""
+    """The error of a step that the kernel answered with the error number `code`."""
     name = errno.errorcode.get(code, str(code))
     text = f"{os.strerror(code)} [{name}]" + (f": {detail}" if detail else "")
     return HostError(step, text, fix or _MEANING.get(code, ""), code)
@@ -75,7 +75,7 @@ def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
 class Found:
     """What a run found where it wrote first: a file, or some bytes of an attribute of the kernel.
 
-    C(content) is None where there was no file, or where an attribute cannot be read (as C(bind) of a driver).
+    `content` is None where there was no file, or where an attribute cannot be read (as `bind` of a driver).
     """
 
     path: str
@@ -98,7 +98,7 @@ class Difference:
 class System:
     """Reads and changes one node.
 
-    C(root) other than C(/) is a recorded tree, of which plans can be made. C(run) runs a command line and returns
+    `root` other than `/` is a recorded tree, of which plans can be made. `run` runs a command line and returns
     status, output and error output; AnsibleModule.run_command fits.
     """
 
@@ -168,7 +168,7 @@ class System:
     def write(self, path: str, value: str, step: str, fix: str = "") -> None:
         """Write an attribute of sysfs, procfs or configfs in one write(2).
 
-        Raises HostError saying C(step), the error number and the C(fix).
+        Raises HostError saying `step`, the error number and the `fix`.
         """
         self._note_attribute(path)
         try:
@@ -181,7 +181,7 @@ class System:
             raise refused(step, error.errno or 0, path, fix) from None
 
     def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
-        """Write bytes at C(offset), as a register of a device's configuration space. Raises HostError."""
+        """Write bytes at `offset`, as a register of a device's configuration space. Raises HostError."""
         self._note_attribute(path, offset, len(data))
         try:
             handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC)
@@ -250,14 +250,14 @@ class System:
             self._made.append(one)
 
     def _remove_empty(self, path: str) -> None:
-        """Remove folders that have lost their last file with C(path): the collection's own, and those of drop-ins."""
+        """Remove folders that have lost their last file with `path`: the collection's own, and those of drop-ins."""
         inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
         own = [folder for folder in _OWN_FOLDERS if path.startswith(f"{folder}/")]
         for folder in (*inner, *own):
             with contextlib.suppress(OSError):  # something else is in it
                 os.rmdir(self._prefix + folder)
 
-    # -- what a run found, to tell after an undo whether the node is as it was
+    # -- what a run found, to compare the node with it after an undo
 
     def begin(self) -> None:
         """Forget what was found: from here on it is noted for the run that begins."""
@@ -285,7 +285,7 @@ class System:
             self._found[path, 0] = _file(path, place)
 
     def differences(self) -> list[Difference]:
-        """Put back the files that are not as the run found them, and tell what differs even so.
+        """Restore the files that differ from what the run found, and return what differs even so.
 
         Attributes are compared only: their values are the resources' to put back. One that is gone went with its
         device. Never raises OSError or HostError.
@@ -327,7 +327,7 @@ class System:
         return self._command(argv, step, fix)
 
     def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
-        """Send a netlink C(request) that changes something. Raises HostError."""
+        """Send a netlink `request` that changes something. Raises HostError."""
         try:
             self._asked(step, request, fix)
         except HostError as error:
@@ -337,15 +337,15 @@ class System:
     # -- reading by programs and netlink
 
     def query(self, argv: list[str], step: str, fix: str = "") -> str:
-        """The output of a program that only tells something. Raises HostError where it fails."""
+        """The output of a program that only reads. Raises HostError where it fails."""
         return self._command(argv, step, fix)
 
     def read(self, step: str, request: t.Callable[[], T]) -> T:
-        """What a netlink C(request) that only tells something answers. Raises HostError."""
+        """The answer of a netlink `request` that only reads. Raises HostError."""
         return self._asked(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[t.Any]]) -> list[t.Any]:
-        """All that a netlink C(request) lists, begun again where that changed meanwhile. Raises HostError."""
+        """All that a netlink `request` lists, begun again where that changed meanwhile. Raises HostError."""
 
         def whole() -> list[t.Any]:
             for _unused in range(8):
@@ -362,12 +362,12 @@ class System:
         return self._asked(step, whole, "")
 
     def socket(self, name: str) -> t.Any:
-        """A socket of pyroute2, opened once: C(IPRoute), or of a family (C(ROUTE), C(RDMA), generic ones by name).
+        """A socket of pyroute2, opened once: `IPRoute`, or of a family (`ROUTE`, `RDMA`, generic ones by name).
 
         Raises HostError where pyroute2 is missing, or the kernel has not the family (with the code ENOENT).
         """
         if not self.reader.live:
-            raise NotRecorded("ask the kernel", "a recorded tree does not tell it")
+            raise NotRecorded("ask the kernel", "a recorded tree does not have it")
         if name not in self._sockets:
             from . import messages
 

@@ -13,7 +13,7 @@ RUNS, RUNS_NOT = "runs", "does not run"
 
 
 def state(system: System, unit: str) -> str:
-    """C(runs) or C(does not run), as one does that systemd starts over and over. Raises HostError."""
+    """`runs` or `does not run`, as one does that systemd starts over and over. Raises HostError."""
     argv = ["systemctl", "show", unit, "--property=ActiveState", "--value"]
     shown = system.query(argv, f"ask whether {unit} runs").strip()
     return RUNS if shown in ("active", "reloading") else RUNS_NOT
@@ -26,4 +26,4 @@ def start(system: System, unit: str) -> None:
         system.command(["systemctl", "reset-failed", unit], step)
     except HostError:
         pass  # one that has not failed, which an older systemd may not even have loaded
-    system.command(["systemctl", "start", unit], step, f"'journalctl -u {unit}' says why")
+    system.command(["systemctl", "start", unit], step, f"see 'journalctl -u {unit}'")

@@ -20,11 +20,11 @@ _USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
 def users(system: System, function: str) -> str:
-    """Who uses the VF or PF at the PCI address C(function), as the end of a sentence; empty for nobody.
+    """Who uses the VF or PF at the PCI address `function`, as the end of a sentence; empty if nobody does.
 
     A pod has it where a claim's record names it or its interface is in another network namespace, a guest or a program
-    has it where it is open through VFIO or UIO. What the node itself uses is not told here, but by
-    :func:`management.management_interfaces`.
+    has it where it is open through VFIO or UIO. What the node itself uses is in
+    `management.management_interfaces`.
     """
     for name in system.names(_CLAIMS):
         if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
@@ -35,14 +35,14 @@ def users(system: System, function: str) -> str:
         process = _opened_by(system, paths)
         return f"process {process} has it open through {driver}" if process else ""
     if driver and system.exists(f"{_DEVICES}/{function}/net") and not system.names(f"{_DEVICES}/{function}/net"):
-        return "its interface is in another network namespace, as of a container"
+        return "its interface is in another network namespace, such as that of a container"
     return ""
 
 
 def as_published(system: System, function: str) -> dict[str, t.Any]:
     """What a selector compares of a function that a pod has, as the DRA driver published it before the pod had it.
 
-    C(interface), C(link_layer) and C(speed_mbps), of the driver's record of the claim; empty where no record tells.
+    `interface`, `link_layer` and `speed_mbps`, of the driver's record of the claim; empty where no record has it.
     """
     for name in system.names(_CLAIMS):
         text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
@@ -57,7 +57,7 @@ def as_published(system: System, function: str) -> dict[str, t.Any]:
                 "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
             }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # the driver tells of a record that it cannot read
+            continue  # the driver reports a record that it cannot read
         return {key: value for key, value in found.items() if value}
     return {}
 

@@ -11,7 +11,7 @@ import dataclasses
 import typing as t
 from dataclasses import dataclass, field, replace
 
-#: The device of settings that are the node's and no NIC's.
+#: The device of settings that belong to the node and not to a NIC.
 NODE = "node"
 
 #: State of a resource: device -> setting -> value. A value is JSON, or a `Value`. None is "not there" or "not known".
@@ -36,7 +36,7 @@ def stored(value: t.Any) -> t.Any:
 class Change:
     """One setting of one device that differs from what is wanted.
 
-    C(device) is a PCI address, an interface without one, C(ADDRESS vf NUMBER) or L(NODE,). C(interrupts) names what
+    `device` is a PCI address, an interface without one, `ADDRESS vf NUMBER` or `NODE`. `interrupts` names what
     stops working for a moment while the change is made, or is empty.
     """
 
@@ -65,9 +65,9 @@ class Unread(str):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something wanted that will not be done, with the way out. One refusal, and nothing at all is changed.
+    """Something wanted that will not be done, and how to fix it. With one refusal nothing at all is changed.
 
-    With C(drain) it is a pod or guest that is in the way, and there is none once the node is drained.
+    With `drain` it is a pod or guest that is in the way, and there is none once the node is drained.
     """
 
     device: str
@@ -82,7 +82,7 @@ class Refusal:
 
 @dataclass
 class Plan:
-    """What is to be done. C(reboot) are the reasons why the wanted state is only reached after a reboot."""
+    """What is to be done. `reboot` are the reasons why the wanted state is only reached after a reboot."""
 
     changes: list[Change] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)

@@ -26,7 +26,7 @@ _LOCK_SECONDS = 30.0
 
 
 class Refused(Unfit):
-    """Nothing was changed: some of what is wanted will not be done. C(refusals) are all of them."""
+    """Nothing was changed: some of what is wanted will not be done. `refusals` are all of them."""
 
     def __init__(self, refusals: t.Sequence[Refusal]) -> None:
         self.refusals = list(refusals)
@@ -37,9 +37,9 @@ class Refused(Unfit):
 class Outcome:
     """What a run did, or in check mode would do.
 
-    C(before) and C(after) hold what changed, by resource; C(after) is what the node shows, in check mode what was
-    asked for. C(not_recorded) are the resources about which a recorded tree says nothing, each with what it lacks.
-    C(reboot) are the reasons for a reboot, C(drain) those to take the node's pods away first.
+    `before` and `after` hold what changed, by resource; `after` is what the node shows, in check mode what was
+    asked for. `not_recorded` are the resources about which a recorded tree says nothing, each with what it lacks.
+    `reboot` are the reasons for a reboot, `drain` those to take the node's pods away first.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
-    """Keep a second run off the node. Raises HostError where another one goes on after C(seconds)."""
+    """Keep a second run off the node. Raises HostError where another one goes on after `seconds`."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     with open(path, "a+", encoding="ascii") as file:
         deadline = time.monotonic() + seconds
@@ -66,7 +66,9 @@ def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
                     who = file.read(32).strip() or "unknown"
                     step = "configure the node"
                     fix = "wait for it, then run again"
-                    raise HostError(step, f"another run (process {who}) is at it for {seconds:.0f} s", fix) from None
+                    raise HostError(
+                        step, f"another run (process {who}) has held the lock {path} for {seconds:.0f} s", fix
+                    ) from None
                 time.sleep(0.2)
         file.seek(0)
         file.truncate()
@@ -83,9 +85,9 @@ def converge(
     wanted: t.Mapping[str, State] | None = None,
     ready: t.Callable[[list[Change]], None] | None = None,
 ) -> Outcome:
-    """Bring the node to what its settings say, or to C(wanted) by resource, in the order of C(resources).
+    """Bring the node to what its settings say, or to `wanted` by resource, in the order of `resources`.
 
-    C(ready) is called with all changes before the first of them is made. In check mode with C(drained), what only pods
+    `ready` is called with all changes before the first of them is made. In check mode with `drained`, what only pods
     are in the way of is no refusal but a reason to drain.
 
     Raises Refused before anything is changed, Failed where a step fails, after the steps before it were undone, and
@@ -159,7 +161,7 @@ def _lacks(node: Node, resource: Resource) -> str:
 
 
 def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State:
-    """Make the changes of one resource, and read them back. Each is C(done) before it is made: half may happen."""
+    """Make the changes of one resource, and read them back. Each is `done` before it is made: half may happen."""
     for change in plan.changes:
         done.append(Done(resource, change))
         done[-1].beside = resource.beside(node, change)

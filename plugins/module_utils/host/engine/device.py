@@ -18,7 +18,7 @@ Facts = dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Device:
-    """A PF, a VF, or an interface without a PCI function. C(key) is its PCI address, else its name."""
+    """A PF, a VF, or an interface without a PCI function. `key` is its PCI address, else its name."""
 
     key: str
     address: str | None

@@ -23,12 +23,12 @@ from .settings import Settings
 
 
 class Node:
-    """One node: its C(devices) by key, and the merged C(settings) of those that rules choose.
+    """One node: its `devices` by key, and the merged `settings` of those that rules choose.
 
-    C(general) are the settings of the node itself. Where several rules choose a device, a later one replaces what an
-    earlier one says, mapping by mapping, and takes away what it gives as None. C(idle) are the rules that choose
+    `general` are the settings of the node itself. Where several rules choose a device, a later one replaces what an
+    earlier one says, mapping by mapping, and takes away what it gives as None. `idle` are the rules that choose
     nothing, each with what may be meant. A NIC whose interface is in another network namespace counts for a rule, and
-    has no settings: C(left_alone) tells who has it. With C(only), no device but that has settings. Raises Unfit where a
+    has no settings: `left_alone` has who holds it. With `only`, no device but that has settings. Raises Unfit where a
     rule finds fewer or more NICs than it says, or finds none as its model or driver is not written whole.
     """
 
@@ -82,7 +82,7 @@ class Node:
         return {key: settings for key, settings in chosen.items() if key not in elsewhere}
 
     def fast(self, rule: Rule) -> tuple[str, ...]:
-        """The PFs that have the rate which a rule's selector asks for, if it asks for one; for L(Rule.fast,)."""
+        """The PFs that have the rate which a rule's selector asks for, if it asks for one; for `Rule.fast`."""
         least = rule.select.min_speed_mbps
         return tuple(sorted(key for key, rate in self._rates.items() if rate >= least)) if least else ()
 
@@ -98,10 +98,10 @@ class Node:
         return self._management
 
     def device(self, name: str) -> Device:
-        """The device that a change is of; of C(ADDRESS vf NUMBER) its PF. Raises HostError where it has gone."""
+        """The device that a change is of; of `ADDRESS vf NUMBER` its PF. Raises HostError where it has gone."""
         key = name.partition(" ")[0]
         if key not in self.devices:
-            raise HostError(f"find {key}", "the node no longer shows it", "look at 'dmesg', then run again")
+            raise HostError(f"find {key}", "it is no longer present", "look at 'dmesg', then run again")
         return self.devices[key]
 
     def reached_by(self, change: Change) -> str:

@@ -16,7 +16,7 @@ from .node import Node
 
 
 class Resource:
-    """One part of a node's configuration. A subclass says C(name), and C(boot) if a boot forgets its settings.
+    """One part of a node's configuration. A subclass says `name`, and `boot` if a boot forgets its settings.
 
     All of a run's resources plan before any of them changes something, so a plan is of the node as it was found: what
     another resource will have made by then (VFs, say) reads as None.
@@ -50,12 +50,12 @@ class Resource:
     def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
         """What a change may alter beside its own setting, by name: read before it is made and after it was undone.
 
-        A value is JSON, or L(Unread,). Raises HostError.
+        A value is JSON, or `Unread`. Raises HostError.
         """
         return {}
 
     def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
-        """Bring back what C(beside) has found, after the change itself was undone. Raises HostError."""
+        """Bring back what `beside` has found, after the change itself was undone. Raises HostError."""
 
     def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
         """Whether a present value is as good as the wanted one."""
@@ -82,7 +82,7 @@ class Resource:
         return ""
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """Compare what the site wants, or C(wanted), with what is.
+        """Compare what the site wants, or `wanted`, with what is.
 
         Raises HostError where the present state cannot be read.
         """

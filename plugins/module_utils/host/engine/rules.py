@@ -20,10 +20,10 @@ Values = t.Mapping[str, t.Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings for the NICs that a selector chooses. C(count) is how many it must find, C(at_least) the fewest.
+    """Settings for the NICs that a selector chooses. `count` is how many it must find, `at_least` the fewest.
 
-    C(fast) are PFs, by address, that are known to have the selector's rate, and their VFs with them: at a boot no link
-    is up yet, and the kernel tells no rate (speed_show in net/core/net-sysfs.c).
+    `fast` are PFs, by address, that are known to have the selector's rate, and their VFs with them: at a boot no link
+    is up yet, and the kernel reports no rate (speed_show in net/core/net-sysfs.c).
     """
 
     name: str
@@ -35,7 +35,7 @@ class Rule:
 
 
 class Unfit(ValueError):
-    """What the site wants does not fit the node; C(problems) are all the reasons."""
+    """What the site wants does not fit the node; `problems` are all the reasons."""
 
     def __init__(self, problems: t.Sequence[str]) -> None:
         self.problems = list(problems)
@@ -135,4 +135,4 @@ def _of_another_type(select: Selector, values: t.Iterable[Values]) -> str:
     if select.type or select.address:
         return ""
     kinds = sorted({str(one["type"]) for one in values if select.matches(one)})
-    return f"without type it chooses PFs only, and it fits others: say type: [{', '.join(kinds)}]" if kinds else ""
+    return f"without type it chooses PFs only, but it matches others: set type: [{', '.join(kinds)}]" if kinds else ""

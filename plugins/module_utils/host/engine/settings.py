@@ -13,7 +13,7 @@ Settings = dict[str, t.Any]
 
 
 def merged(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:
-    """C(base) with what C(more) says; mappings are merged, None takes away, and all else is replaced."""
+    """`base` with what `more` says; mappings are merged, None takes away, and all else is replaced."""
     result = overlaid(base, more)
     return {key: merged({}, one) if isinstance(one, dict) else one for key, one in result.items() if one is not None}
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Taking back what a run has done, and telling what state the node is in then: by reading it, not by assuming it."""
+"""Undo what a run has done, and report the state of the node after that: it is read, not assumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .rules import Unfit
 
 @dataclass
 class Done:
-    """A change that was begun, and what it may have altered C(beside) its own setting, as that was before."""
+    """A change that was begun, and what it may have altered `beside` its own setting, as that was before."""
 
     resource: Resource
     change: Change
@@ -29,9 +29,9 @@ class Done:
 
 @dataclass(frozen=True)
 class Remaining:
-    """Something that is not as it was before the run, or of which that cannot be told.
+    """Something that differs from its state before the run, or whose state is unknown.
 
-    C(now) is its value, L(Unread,) where it cannot be read. C(reason) is why it was not put back, where that is known.
+    `now` is its value, `Unread` where it cannot be read. `reason` is why it was not put back, where that is known.
     """
 
     resource: str
@@ -48,9 +48,9 @@ class Remaining:
 
     def __str__(self) -> str:
         if isinstance(self.now, Unread):
-            text = f"what it is now cannot be read ({self.now})"
+            text = f"cannot be read now ({self.now})"
         elif self.now is None and self.before is not None:
-            text = f"is not there, or not shown, and was {_brief(self.before)}"
+            text = f"is missing or not shown now, and was {_brief(self.before)}"
         elif self.now == self.before:
             text = f"is {_brief(self.now)} as before, but a step of putting it back failed"
         else:
@@ -59,9 +59,9 @@ class Remaining:
 
 
 class Failed(Exception):
-    """A step failed. C(undone) are the changes that were taken back; C(remaining) is all that is not as it was.
+    """A step failed. `undone` are the changes that were taken back; `remaining` is all that is not as it was.
 
-    C(change) is the change that failed; C(surprise) tells that its error was none that a step is known to have.
+    `change` is the change that failed; With `surprise` its error is not one that a step is known to have.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
                 if _twice(differs, node, one):
                     step(node, one)
             except Exception as trouble:  # noqa: BLE001  # a defect of ours, too, must not keep the others from being taken back
-                troubles.setdefault(place, []).append(told(trouble))
+                troubles.setdefault(place, []).append(described(trouble))
     files = node.system.differences()
     remaining: list[Remaining] = []
     undone = []
@@ -182,8 +182,8 @@ def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.
 def _read(request: t.Callable[[], t.Any]) -> t.Any:
     try:
         return request()
-    except Exception as error:  # noqa: BLE001  # whatever it is, the rest is to be read and told
-        return Unread(told(error))
+    except Exception as error:  # noqa: BLE001  # whatever it is, the rest must be read and reported
+        return Unread(described(error))
 
 
 def _of_file(one: Difference) -> Remaining:
@@ -195,10 +195,10 @@ def _as_host_error(error: BaseException) -> HostError:
         return error
     if isinstance(error, Unfit):  # the NICs are others than before the change
         return HostError("find the NICs again", str(error))
-    return HostError("go on", told(error), "nothing is known that would raise this: please report it")
+    return HostError("continue", described(error), "this is a defect: please report it")
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """What an error says; one that no step is known to have, with its kind."""
     return (
         str(error) if isinstance(error, (HostError, Unfit, Failed)) else f"{type(error).__name__}: {error}".rstrip(": ")

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the program does on a node: C(boot) applies what a boot forgets, C(network) those parts of it that need the
-network, C(undo FILE) takes changes back."""
+"""What the program does on a node: `boot` applies what a boot forgets, `network` those parts of it that need the
+network, `undo FILE` takes changes back."""
 
 # pylint: disable=ansible-bad-function
 # It runs where there is no AnsibleModule: what it says and how it ends are a program's.
@@ -24,7 +24,7 @@ from ..engine.converge import LOCK, alone, converge
 from ..engine.node import Node
 from ..engine.resource import Resource
 from ..engine.rules import Rule, Unfit, selector
-from ..engine.undo import told
+from ..engine.undo import described
 from ..resources.catalogue import named, resources
 from . import guard
 from .program import Boot, load
@@ -34,7 +34,7 @@ _UNDO_WAITS = 3600.0
 
 
 def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
-    """Rules from their JSON form: C(name), C(select), C(settings), C(count), C(at_least), C(fast). Raises Unfit."""
+    """Rules from their JSON form: `name`, `select`, `settings`, `count`, `at_least`, `fast`. Raises Unfit."""
     return [
         Rule(
             one["name"],
@@ -61,16 +61,16 @@ def _boot(system: System, network: bool = False) -> None:
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
         # one that fails does not keep the others from what they can do
-        told: list[str] = []
+        found: list[str] = []
         if resource.network == network:
-            told = [_apply(system, nics, general, resource)]
-            # nor does a NIC, though a run with somebody looking on takes all back
-            keys = _chosen(system, nics) if told[0] and resource.name in of_nics else []
+            found = [_apply(system, nics, general, resource)]
+            # nor does one NIC keep the others; a run that somebody watches undoes all instead
+            keys = _chosen(system, nics) if found[0] and resource.name in of_nics else []
             if len(keys) > 1:
-                told = [_apply(system, nics, general, resource, key) for key in keys]
+                found = [_apply(system, nics, general, resource, key) for key in keys]
         elif network and resource.name in of_nics:
-            told = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
-        failed += [one for one in told if one]
+            found = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
+        failed += [one for one in found if one]
     if failed:
         sys.exit("\n".join(failed))
 
@@ -78,19 +78,19 @@ def _boot(system: System, network: bool = False) -> None:
 def _apply(
     system: System, nics: t.Sequence[Rule], general: t.Mapping[str, t.Any], resource: Resource, only: str = ""
 ) -> str:
-    """Bring what a resource is about to what is wanted, of one device with C(only); what failed, if something did."""
+    """Bring what a resource is about to what is wanted, of one device with `only`; what failed, if something did."""
     try:
-        # management is for people who are connected; nobody is yet
+        # at boot nobody is connected who could lose the connection
         node = Node(system, nics, dict(general), allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
     except Exception as error:  # noqa: BLE001  # whatever it is, the other resources and NICs are to have theirs
-        return f"{resource.name}: {told(error)}"
+        return f"{resource.name}: {described(error)}"
     return ""
 
 
 def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> list[str]:
-    """The devices that rules choose; with C(virtual), those without a PCI function."""
+    """The devices that rules choose; with `virtual`, those without a PCI function."""
     try:
         node = Node(system, nics, allow_management=True)
         return [key for key in node.settings if not (virtual and node.devices[key].address)]
@@ -99,7 +99,7 @@ def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> li
 
 
 def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
-    """Take changes back, the last first; what could not be is told."""
+    """Undo changes, the last first. Returns those that could not be undone, each with the reason."""
     node = Node(system, allow_management=True)
     known = [*named(system, {change.resource for change in changes}), Boot(system, {})]
     by_name = {one.name: one for one in known}
@@ -111,9 +111,9 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
             resource.apply(node, replace(change, before=after, after=before))
             if resource.renews:
                 node.refresh()
-        # nobody is there to mend a surprise, which must not keep the others from being taken back
+        # nobody watches: an unexpected error must not keep the other changes from being undone
         except Exception as error:  # noqa: BLE001
-            failed.append(f"{change}: {told(error)}")
+            failed.append(f"{change}: {described(error)}")
     return failed
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A way back for changes to what the node is reached by: they undo themselves unless confirmed in time."""
+"""Rollback of changes to how the node is reached: a timer undoes them unless they are confirmed in time."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _read(path: str) -> tuple[float, list[Change]]:
         ]
         return float(found["until"]), changes
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        fix = "nothing was taken back, and the file stays: it says what to set by hand; remove it after that"
-        raise HostError("take back changes that nobody confirmed", f"{path} cannot be used: {error}", fix) from None
+        fix = "nothing was undone. The file has the values to set by hand: remove it after that"
+        raise HostError("undo changes that were not confirmed", f"{path} cannot be used: {error}", fix) from None
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
@@ -68,11 +68,11 @@ def needed(node: Node, changes: t.Sequence[Change]) -> bool:
 
 
 def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
-    """Let systemd take the changes back in C(seconds). The name to confirm with is returned. Raises HostError."""
+    """Let systemd take the changes back in `seconds`. The name to confirm with is returned. Raises HostError."""
     name = str(os.getpid())
     step, path = _ARM, _path(name)
     if not system.exists("/run/systemd/system"):
-        fix = "set rollback_after to 0 to go without a way back"
+        fix = "set rollback_after to 0 to go without a rollback"
         raise HostError(step, "systemd does not run on this node", fix)
     system.install(_PROGRAM, archive(), step, 0o600)
     _write(system, path, changes, seconds, step)
@@ -81,15 +81,15 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     try:
         system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
     except BaseException:
-        # nothing was changed yet, and nobody would ever undo it, while it would keep other runs away
+        # nothing was changed yet, and a file that stays would block other runs
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
     return name
 
 
-def count_anew(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
-    """Give all of C(seconds) to whoever confirms, however long the changes took. Raises HostError.
+def restart_timer(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
+    """Start the time for a confirmation again, however long the changes took. Raises HostError.
 
     For the run that made them, which keeps an undo out as long as it has the lock.
     """
@@ -106,31 +106,33 @@ def left(path: str) -> float:
 
 
 def begun_changes(path: str) -> list[Change]:
-    """What L(begin,) has claimed. Raises OSError, HostError."""
+    """What `begin` has claimed. Raises OSError, HostError."""
     return _read(path)[1]
 
 
-def none_waits(system: System) -> None:
+def check_none_pending(system: System) -> None:
     """Raises HostError where changes of an earlier run are neither confirmed nor taken back yet.
 
-    Their way back would take back what another run makes of the same settings meanwhile.
+    Their undo would also undo what another run makes of the same settings meanwhile.
     """
     for entry in system.names(_FOLDER):
         if not entry.startswith("undo-") or not entry.endswith(".json"):
             continue
         unit = _unit(entry[len("undo-") : -len(".json")])
-        reason = "changes of an earlier run to what the node is reached by wait to be confirmed, or else are taken back"
-        fix = (
-            f"run again when 'systemctl is-active {unit}.timer' says inactive; if {_FOLDER}/{entry} is there even then"
+        reason = (
+            "an earlier run changed how the node is reached, and these changes are neither confirmed nor undone yet"
         )
-        raise HostError("configure the node", reason, f"{fix}, nothing takes them back: remove it to keep them")
+        fix = f"run again when 'systemctl is-active {unit}.timer' says inactive; if {_FOLDER}/{entry} still exists then"
+        raise HostError(
+            "configure the node", reason, f"{fix}, nothing will undo them: remove the file to keep the changes"
+        )
 
 
 def begin(path: str) -> str | None:
     """Claim the changes of that file for an undo: its name from then on, or None where they were confirmed.
 
-    Either this gets the file or M(confirm) does. Who undoes removes it when all is taken back, so that one that is left
-    tells of an undo that goes on, or ended half way. Raises OSError.
+    Either this gets the file or `confirm` does. It is removed when all is
+    undone, so a file that stays means an undo that is running or has failed. Raises OSError.
     """
     begun = _begun(path)
     try:
@@ -144,14 +146,14 @@ def confirm(system: System, name: str) -> bool:
     """Keep the changes of that name, and call off their timer. Raises HostError where it was too late."""
     path = _path(name)
     step = "confirm the changes"
-    late, fix = "they were undone already, as nobody confirmed them in time", "raise rollback_after"
+    late, fix = "they were already undone, because they were not confirmed in time", "raise rollback_after"
     if not name.isdigit():
         raise HostError(step, late, fix)
     try:
         os.unlink(path)
     except FileNotFoundError:
         if system.exists(_begun(path)):
-            late = "nobody confirmed them in time, and they are being undone, or that ended half way"
+            late = "they were not confirmed in time, and the undo is running or has failed"
             fix = f"look at 'journalctl -u {_unit(name)}', then {fix}"
         raise HostError(step, late, fix) from None
     except OSError as error:

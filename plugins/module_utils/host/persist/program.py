@@ -5,7 +5,7 @@
 
 """The program that runs this package on a node without Ansible: at boot, and to take back what was not confirmed.
 
-It is this package and C(topology) in one zip file that Python runs, so that a boot goes the same way as a playbook.
+It is this package and `topology` in one zip file that Python runs, so that a boot goes the same way as a playbook.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DESIRED = "/etc/lanewise/fabric.json"
 _FORMS = Forms(unnumbered=1)
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
-#: Runs where something needs the network: elsewhere nobody shall wait for it.
+#: Installed only where something needs the network, so that other nodes do not wait for it.
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
@@ -175,8 +175,8 @@ def start(python: str, program: str = PROGRAM) -> str:
 class Boot(Resource):
     """What makes the settings last: the program, what it is to apply, and the units that run it.
 
-    Where C(desired) is empty, nothing is to be applied at boot, and all of it is removed. The second unit is there
-    where C(network) of it is true.
+    Where `desired` is empty, nothing is to be applied at boot, and all of it is removed. The second unit is there
+    where `network` of it is true.
     """
 
     name = "boot"

@@ -162,7 +162,7 @@ def _kubelet() -> type[Resource]:
 
 
 #: Whether a resource is about NICs or the node, the settings that it takes, and how it is loaded. The kernel's own
-#: stand first, then what makes devices, then what sets them up, then what is started anew.
+#: stand first, then what makes devices, then what sets them up, then what is restarted.
 _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
     ("node", ("kernel_args", "kernel_args_absent", "iommu"), _kernel_args),
     ("node", ("kernel_modules", "module_options"), _kernel_modules),
@@ -194,7 +194,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
 def resources(
     system: System, nics: t.Iterable[t.Mapping[str, t.Any]], general: t.Mapping[str, t.Any], boot: bool = False
 ) -> list[Resource]:
-    """The resources that the settings of NIC rules and of the node need; with C(boot), those that a boot forgets."""
+    """The resources that the settings of NIC rules and of the node need; with `boot`, those that a boot forgets."""
     wanted = {
         "nic": {key for settings in nics for key, value in settings.items() if value is not None},
         "node": {key for key, value in general.items() if value is not None},

@@ -24,7 +24,7 @@ _OFFERS = {
 
 
 class Cpu(Resource):
-    """C(cpu_governor), C(cpu_energy_preference) and C(cpu_idle_max_latency_us) of the node.
+    """`cpu_governor`, `cpu_energy_preference` and `cpu_idle_max_latency_us` of the node.
 
     The value is what all processors have, or a mapping where they differ.
     """
@@ -88,7 +88,7 @@ class Cpu(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.before is None:
             fix = "set it in the firmware's setup, or in the hypervisor"
-            return Refusal(NODE, change.setting, "the kernel does not govern this processor's power", fix)
+            return Refusal(NODE, change.setting, "the kernel does not control this processor's power", fix)
         if change.setting not in _FILES:
             return None
         for path in self._places(change.setting).values():
@@ -98,12 +98,14 @@ class Cpu(Resource):
                 continue  # the processor's own scale, 0 to 255
             for one in change.after.values() if isinstance(change.after, dict) else (change.after,):
                 if one not in offered:
-                    return Refusal(NODE, change.setting, f"there is no {one} here", f"of {', '.join(offered)}")
+                    return Refusal(
+                        NODE, change.setting, f"{one} is not available here", f"use one of {', '.join(offered)}"
+                    )
         governor = node.general.get("cpu_governor") or self._governor()
         if change.setting == "cpu_energy_preference" and governor == "performance" and self._active():
             if change.after not in ("performance", "0", 0):
-                fix = "leave it out, or choose the governor powersave, which does not mean what it says here"
-                message = "with the governor performance the driver takes the preference performance only"
+                fix = "leave it out, or choose the governor powersave, which follows the load here"
+                message = "with the governor performance the driver accepts only the preference performance"
                 return Refusal(NODE, change.setting, message, fix)
         return None
 

@@ -54,10 +54,10 @@ class Trust(Value):
 
 
 class Dcb(Resource):
-    """C(dcb) of a PF: C(trust), C(dscp_priorities), C(ets), C(pfc), C(buffer).
+    """`dcb` of a PF: `trust`, `dscp_priorities`, `ets`, `pfc`, `buffer`.
 
-    The trust of DSCPs is in the table of applications: a driver trusts them as soon as it has an entry. Of C(ets) and
-    C(buffer), parts that are left out stay as they are.
+    The trust of DSCPs is in the table of applications: a driver trusts them as soon as it has an entry. Of `ets` and
+    `buffer`, parts that are left out stay as they are.
     """
 
     name = "dcb"
@@ -70,9 +70,7 @@ class Dcb(Resource):
             if asked.get("trust") == "pcp" or asked.get("trust") == "dscp" or "dscp_priorities" in asked:
                 own = {int(code): int(priority) for code, priority in (asked.get("dscp_priorities") or {}).items()}
                 if asked.get("trust") == "pcp" and own:
-                    raise HostError(
-                        f"set dcb trust of {key}", "dscp_priorities are there, and pcp does not look at them"
-                    )
+                    raise HostError(f"set dcb trust of {key}", "dscp_priorities is set, but trust pcp ignores it")
                 one["trust"] = Trust() if asked.get("trust") == "pcp" else Trust({**_classes(), **own})
             for name in ("ets", "buffer"):
                 if name in asked:
@@ -86,8 +84,8 @@ class Dcb(Resource):
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
         for key, settings in wanted.items():
-            told = _told(self.system, node.device(key).interface)
-            shown = decoded(told)
+            parts = _read_parts(self.system, node.device(key).interface)
+            shown = decoded(parts)
             found[key] = {name: shown.get(name) for name in settings}
         return found
 
@@ -105,34 +103,36 @@ class Dcb(Resource):
 
         device = node.device(change.device)
         if device.physfn:
-            return refusal(f"is a VF, and it is for its PF {device.physfn}", "choose PFs only: type: pf")
+            return refusal(f"is a VF: set it for its PF {device.physfn}", "choose PFs only: type: pf")
         if change.before is None:
-            return refusal(f"the driver of {device.interface} has no such part of DCB", "leave it out for this NIC")
-        reason = _strange(change.setting, change.after)
+            return refusal(
+                f"the driver of {device.interface} does not support this part of DCB", "leave it out for this NIC"
+            )
+        reason = _invalid(change.setting, change.after)
         if reason:
             return refusal(reason)
         if change.setting == "pfc" and change.after:
-            pause = Ethtool(self.system).told(device.interface, "pause")[0]
+            pause = Ethtool(self.system).read_group(device.interface, "pause")[0]
             planned = (node.settings.get(change.device, {}).get("ethtool") or {}).get("pause") or {}
             if any(planned.get(way, pause.get(way)) for way in ("rx", "tx")):
                 fix = "switch it off: ethtool: {pause: {rx: false, tx: false}}"
-                return refusal("global pause is on, and takes the place of pause by priority", fix)
+                return refusal("global pause is on, and replaces priority flow control", fix)
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
-        return f"lossless traffic of {node.device(change.device)} may lose packets while its buffers are divided anew"
+        return f"lossless traffic of {node.device(change.device)} may lose packets while its buffers are reconfigured"
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
         interface = device.interface
         step = f"set dcb {change.setting} of {device} to {change.after}"
-        told = _told(self.system, interface)
-        if change.setting not in decoded(told):
-            raise HostError(step, f"the driver of {interface} no longer tells it", "look at 'dmesg'")
+        parts = _read_parts(self.system, interface)
+        if change.setting not in decoded(parts):
+            raise HostError(step, f"the driver of {interface} no longer reports it", "look at 'dmesg'")
         if change.setting == "trust":
-            self._trust(interface, decoded(told)["trust"], change.after, step)
+            self._trust(interface, decoded(parts)["trust"], change.after, step)
             return
-        self._send(interface, _IEEE_SET, (change.setting, changed(told, change.setting, change.after)), step)
+        self._send(interface, _IEEE_SET, (change.setting, changed(parts, change.setting, change.after)), step)
 
     def _trust(self, interface: str, before: Trust, after: Trust, step: str) -> None:
         old, new = before.priorities, after.priorities
@@ -140,7 +140,7 @@ class Dcb(Resource):
         self._send_apps(interface, _IEEE_SET, set(new.items()) - set(old.items()), step)
         gone = set(old.items()) - set(new.items())
         # a driver may have replaced an entry by the new one of its DSCP
-        self._send_apps(interface, _IEEE_DEL, gone & _apps(_told(self.system, interface)), step)
+        self._send_apps(interface, _IEEE_DEL, gone & _apps(_read_parts(self.system, interface)), step)
 
     def _send_apps(self, interface: str, command: int, entries: set[tuple[int, int]], step: str) -> None:
         if entries:
@@ -165,8 +165,8 @@ class Dcb(Resource):
         self.system.ask(step, request)
 
 
-def _told(system: System, interface: str) -> dict[str, t.Any]:
-    """The parts of IEEE 802.1Qaz that a driver tells (C(messages.Dcb)); empty where it has none. Raises HostError."""
+def _read_parts(system: System, interface: str) -> dict[str, t.Any]:
+    """The parts of IEEE 802.1Qaz that a driver reports (`messages.Dcb`); empty where it has none. Raises HostError."""
     kernel = system.socket("ROUTE")
     from ..access import messages
 
@@ -181,24 +181,24 @@ def _told(system: System, interface: str) -> dict[str, t.Any]:
     return {one[0]: one[1] for one in ieee["attrs"]} if ieee else {}
 
 
-def decoded(told: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Settings of the state, of the kernel's parts; those that a driver does not tell are left out."""
+def decoded(parts: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Settings of the state, of the kernel's parts; those that a driver does not report are left out."""
     found: dict[str, t.Any] = {}
-    if told:
-        found["trust"] = Trust(dict(sorted(_apps(told))))
-    if "pfc" in told:
-        found["pfc"] = [priority for priority in range(8) if told["pfc"]["enabled"] >> priority & 1]
-    if "ets" in told:
-        ets = {part: list(told["ets"][part]) for part in ("priority_tc", "tsa", "bandwidth")}
+    if parts:
+        found["trust"] = Trust(dict(sorted(_apps(parts))))
+    if "pfc" in parts:
+        found["pfc"] = [priority for priority in range(8) if parts["pfc"]["enabled"] >> priority & 1]
+    if "ets" in parts:
+        ets = {part: list(parts["ets"][part]) for part in ("priority_tc", "tsa", "bandwidth")}
         found["ets"] = {**ets, "tsa": [_TSA.get(one, str(one)) for one in ets["tsa"]]}
-    if "buffer" in told:
-        found["buffer"] = {part: list(told["buffer"][part]) for part in ("priority_buffer", "size")}
+    if "buffer" in parts:
+        found["buffer"] = {part: list(parts["buffer"][part]) for part in ("priority_buffer", "size")}
     return found
 
 
-def changed(told: t.Mapping[str, t.Any], setting: str, value: t.Any) -> dict[str, t.Any]:
+def changed(parts: t.Mapping[str, t.Any], setting: str, value: t.Any) -> dict[str, t.Any]:
     """The kernel's part with a setting of the state in it."""
-    fields = {name: one for name, one in told[setting].items() if name not in ("header", "attrs", "value")}
+    fields = {name: one for name, one in parts[setting].items() if name not in ("header", "attrs", "value")}
     if setting == "pfc":
         return {**fields, "enabled": sum(1 << priority for priority in value)}
     by_name = {name: code for code, name in _TSA.items()}
@@ -206,9 +206,9 @@ def changed(told: t.Mapping[str, t.Any], setting: str, value: t.Any) -> dict[str
     return {**fields, **new}
 
 
-def _apps(told: t.Mapping[str, t.Any]) -> set[tuple[int, int]]:
+def _apps(parts: t.Mapping[str, t.Any]) -> set[tuple[int, int]]:
     """DSCPs and their priorities in the table of applications."""
-    apps = told["apps"].get_attrs("app") if "apps" in told else ()
+    apps = parts["apps"].get_attrs("app") if "apps" in parts else ()
     return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
 
 
@@ -223,25 +223,25 @@ def _alike(part: str, before: t.Any, after: t.Any) -> bool:
     return len(before) == len(after) and all(0 <= want - have < _CELL for have, want in zip(before, after))
 
 
-def _strange(setting: str, value: t.Any) -> str:
+def _invalid(setting: str, value: t.Any) -> str:
     """Why a wanted value makes no sense; empty where it does."""
     if setting == "pfc":
         return "" if all(0 <= one <= 7 for one in value) else "priorities are 0 to 7"
     if setting == "trust":
         bad = [f"{code}: {one}" for code, one in value.priorities.items() if code > 63 or not 0 <= one <= 7]
-        return f"{bad[0]} is no DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
+        return f"{bad[0]} is not a DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
     for part, numbers in value.items():
         if len(numbers) != 8:
-            return f"{part} has {len(numbers)} values, and 8 are needed"
+            return f"{part} has {len(numbers)} values, but 8 are needed"
         top = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
         if top is not None and not all(0 <= one <= top for one in numbers):
             return f"values of {part} are 0 to {top}"
     names = [one for one in value.get("tsa", ()) if one not in _TSA.values()]
     if names:
-        return f"{names[0]} is no tsa: {', '.join(_TSA.values())}"
+        return f"{names[0]} is not a tsa, which is one of {', '.join(_TSA.values())}"
     shared = [one for one, kind in zip(value.get("bandwidth", ()), value.get("tsa", ())) if kind == "ets"]
     return (
-        f"bandwidth of classes with ets is {sum(shared)} in all, and 100 is needed"
+        f"bandwidth of classes with ets is {sum(shared)} in all, but 100 is needed"
         if shared and sum(shared) != 100
         else ""
     )

@@ -16,7 +16,7 @@ from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf_driver import beside, put_back
-from .vfs import VFS_AFTER_MODE, address, made_anew, number_of_vfs
+from .vfs import VFS_AFTER_MODE, address, number_of_vfs, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -28,7 +28,7 @@ _FIX = "take the PF out of its bond or bridge and remove its tc rules first; 'dm
 
 
 class Eswitch(Resource):
-    """C(eswitch_mode) of a PF: C(legacy) or C(switchdev). It stands after the number of VFs."""
+    """`eswitch_mode` of a PF: `legacy` or `switchdev`. It stands after the number of VFs."""
 
     name = "eswitch"
     renews = True
@@ -50,14 +50,16 @@ class Eswitch(Resource):
             return Refusal(change.device, change.setting, message, fix, drain)
 
         if device.physfn:
-            return refusal(f"is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+            return refusal(f"is itself a VF of {device.physfn}", "choose PFs only: type: pf")
         if change.before is None:
             if change.after == "legacy":
-                return refusal("the driver offers no choice: it is legacy", "leave eswitch_mode out for this NIC")
+                return refusal("the driver supports legacy only", "leave eswitch_mode out for this NIC")
             return refusal("the driver offers no switchdev mode", "leave eswitch_mode out for this NIC")
         if device.driver not in (*VFS_AFTER_MODE, *_VFS_UNBOUND, *_VFS_AS_THEY_ARE):
             known = ", ".join((*_VFS_UNBOUND, *VFS_AFTER_MODE, *_VFS_AS_THEY_ARE))
-            return refusal(f"in which order {device.driver} wants VFs and mode is not known", f"it is of {known}")
+            return refusal(
+                f"the order of VFs and mode is not known for the driver {device.driver}", f"it is known for {known}"
+            )
         for vf in device.vfs:
             reason = users(self.system, vf)
             if reason:
@@ -67,9 +69,9 @@ class Eswitch(Resource):
     def interrupts(self, node: Node, change: Change) -> str:
         device = node.device(change.device)
         count = number_of_vfs(self.system, change.device)
-        text = f"the interface of {device} is made anew"
-        if count and not made_anew(self.system, node, change.device):
-            text += f", and its {count} VFs leave their drivers"
+        text = f"the interface of {device} is recreated"
+        if count and not to_be_recreated(self.system, node, change.device):
+            text += f", and its {count} VFs are unbound from their drivers"
         elif count:
             text += f", and all its {count} VFs"
         return text

@@ -39,7 +39,7 @@ _INTERRUPTING = ("channels", "rings")
 
 
 class Ethtool(Resource):
-    """C(ethtool) of a NIC's interface, by group and name. A number beyond what the device tells is refused."""
+    """`ethtool` of a NIC's interface, by group and name. A number above the device's limit is refused."""
 
     name = "ethtool"
 
@@ -50,10 +50,10 @@ class Ethtool(Resource):
             for group in (*_NUMBERS, *_SWITCHES):
                 given = {name: value for name, value in (asked.get(group) or {}).items() if value is not None}
                 known = list(_NUMBERS[group]) if group in _NUMBERS else sorted(given)
-                strange = sorted(set(given) - set(known))
-                if strange:
+                unknown = sorted(set(given) - set(known))
+                if unknown:
                     fix = f"use {', '.join(known)}"
-                    raise HostError(f"set ethtool {group} of {key}", f"{strange[0]} is not known", fix)
+                    raise HostError(f"set ethtool {group} of {key}", f"{unknown[0]} is not known", fix)
                 for name in known:
                     if name in given:
                         found.setdefault(key, {})[f"{group}.{name}"] = given[name]
@@ -64,17 +64,17 @@ class Ethtool(Resource):
         for key, settings in wanted.items():
             interface = node.device(key).interface
             groups = dict.fromkeys(setting.partition(".")[0] for setting in settings)
-            told = {group: self.told(interface, group)[0] for group in groups}
+            groups_read = {group: self.read_group(interface, group)[0] for group in groups}
             found[key] = {}
             for setting in settings:
                 group, _dot, name = setting.partition(".")
-                found[key][setting] = told[group].get(name)
+                found[key][setting] = groups_read[group].get(name)
         return found
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         group, _dot, name = change.setting.partition(".")
         interface = node.device(change.device).interface
-        values, limits = self.told(interface, group)
+        values, limits = self.read_group(interface, group)
         if change.before is None:
             kinds = ", ".join(sorted(values)) or "none"
             message = f"the driver of {interface} has no {group.rstrip('s')} {_NAMES.get(name, name)}"
@@ -83,17 +83,17 @@ class Ethtool(Resource):
         if group in _SWITCHES:
             if limit:
                 return None
-            message = f"the driver of {interface} does not let it be changed"
+            message = f"the driver of {interface} does not allow a change of it"
             return Refusal(change.device, change.setting, message, "leave it out for this NIC")
         if limit is not None and change.after > limit:
-            message = f"{change.after} is more than {interface} has"
+            message = f"{change.after} is more than {interface} supports"
             return Refusal(change.device, change.setting, message, f"ask for {limit} at most")
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
         if change.setting.partition(".")[0] not in _INTERRUPTING:
             return ""
-        return f"traffic of {node.device(change.device)} stops while the driver makes its queues anew"
+        return f"traffic of {node.device(change.device)} stops while the driver recreates its queues"
 
     def apply(self, node: Node, change: Change) -> None:
         group, _dot, name = change.setting.partition(".")
@@ -116,7 +116,7 @@ class Ethtool(Resource):
             fix if device.rdma_devices else "",
         )
 
-    def told(self, interface: str, group: str) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    def read_group(self, interface: str, group: str) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
         """What the driver has of a group, and the largest values, or of switches whether they can be changed."""
         try:
             kernel = self.system.socket("ethtool")
@@ -131,14 +131,14 @@ class Ethtool(Resource):
             if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6; the driver has none of it
                 return {}, {}
             raise
-        told = {one[0]: one[1] for one in answers[0]["attrs"]} if answers else {}
+        parts = {one[0]: one[1] for one in answers[0]["attrs"]} if answers else {}
         if group in _NUMBERS:
-            values = {name: told[name] for name in _NUMBERS[group] if name in told}
-            return values, {name: told[f"{name} max"] for name in values if f"{name} max" in told}
-        bits = _set(told.get("active"))
+            values = {name: parts[name] for name in _NUMBERS[group] if name in parts}
+            return values, {name: parts[f"{name} max"] for name in values if f"{name} max" in parts}
+        bits = _set(parts.get("active"))
         if group == "private_flags":
             return bits, dict.fromkeys(bits, True)
-        changeable, fixed = _set(told.get("changeable")), _set(told.get("fixed"))
+        changeable, fixed = _set(parts.get("changeable")), _set(parts.get("fixed"))
         known = {*bits, *changeable, *fixed}
         can = {name: changeable.get(name, False) and not fixed.get(name) for name in known}
         return {name: bits.get(name, False) for name in known}, can
@@ -150,7 +150,7 @@ def _header(interface: str, flags: int = 0) -> tuple[str, t.Any]:
 
 
 def _set(bitset: t.Any) -> dict[str, bool]:
-    """The bits with names of a bitset, and whether each is set. In a set without a mask only those set are told."""
+    """The bits with names of a bitset, and whether each is set. A set without a mask lists only those that are set."""
     bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
     no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
     return {

@@ -21,14 +21,14 @@ _NAME = re.compile(r"^[A-Z][A-Z0-9_]*$", re.ASCII)
 _COLUMNS = re.compile(r"^Configurations:\s+(.*)$")
 _ROW = re.compile(r"^\s*\*?\s+([A-Z][A-Z0-9_]*(?:\[\S+\])?)\s+(\S.*)$", re.ASCII)
 _NUMBERED = re.compile(r"^(?:.*\()?(-?\d+|0x[0-9a-fA-F]+)\)?$", re.ASCII)
-#: Where is noted in which boot a setting was written, to tell a reboot that is due from one that has not helped.
+#: The boot in which a setting was written: it separates a reboot that is due from one that has not helped.
 NOTES = "/var/lib/lanewise/firmware-boot"
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """The settings of C(mstconfig -e query): default, current and next value of each.
+    """The settings of `mstconfig -e query`: default, current and next value of each.
 
-    Firmware that tells one column only has it as C(next). Values are as printed: C(True(1)), C(ETH(2)), C(16).
+    Firmware that prints one column only has it as `next`. Values are as printed: `True(1)`, `ETH(2)`, `16`.
     """
     found: dict[str, dict[str, str]] = {}
     columns: list[str] = []
@@ -47,7 +47,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def plain(value: t.Any) -> str:
-    """A value without its name, so that C(True), C(1) and C(True(1)) are one, and C(2) and C(ETH(2))."""
+    """A value without its name, so that `True`, `1` and `True(1)` are one, and `2` and `ETH(2)`."""
     text = str(value).strip()
     if text.lower() in ("true", "false"):
         return "1" if text.lower() == "true" else "0"
@@ -56,7 +56,7 @@ def plain(value: t.Any) -> str:
 
 
 class Firmware(Resource):
-    """C(firmware) of a PF: a mapping of settings to values, as C(mstconfig) names them.
+    """`firmware` of a PF: a mapping of settings to values, as `mstconfig` names them.
 
     The firmware takes a value for the next boot of the card. What ports of a card share, NUM_OF_VFS for one, must be
     the same in the rules for them.
@@ -73,8 +73,8 @@ class Firmware(Resource):
         found = {key: dict(one["firmware"]) for key, one in node.settings.items() if one.get("firmware")}
         return t.cast("State", found)
 
-    def _table(self, address: str, anew: bool = False) -> dict[str, dict[str, str]]:
-        if anew or address not in self._tables:
+    def _table(self, address: str, refresh: bool = False) -> dict[str, dict[str, str]]:
+        if refresh or address not in self._tables:
             argv = [_PROGRAM, "-d", address, "-e", "query"]
             fix = "install mstflint; a card in a restricted host refuses (mstprivhost)"
             self._tables[address] = parse(self.system.query(argv, f"read the firmware settings of {address}", fix))
@@ -86,7 +86,7 @@ class Firmware(Resource):
             device = node.devices.get(key)
             if device is None or device.address is None or device.vendor_id != _NVIDIA or device.physfn:
                 continue
-            table = self._table(key, anew=True)
+            table = self._table(key, refresh=True)
             found[key] = {name: table.get(name, {}).get("next") for name in settings}
         return found
 
@@ -99,11 +99,11 @@ class Firmware(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
         if device.vendor_id != _NVIDIA or device.address is None:
-            return Refusal(change.device, change.setting, "is no NVIDIA NIC", "choose with vendor_id: 15b3")
+            return Refusal(change.device, change.setting, "is not an NVIDIA NIC", "choose with vendor_id: 15b3")
         if device.physfn:
-            return Refusal(change.device, change.setting, f"is a VF, of {device.physfn}", "choose PFs: type: pf")
+            return Refusal(change.device, change.setting, f"is a VF of {device.physfn}", "choose PFs: type: pf")
         if not _NAME.match(change.setting.partition("[")[0]):
-            return Refusal(change.device, change.setting, "is no name of a firmware setting")
+            return Refusal(change.device, change.setting, "is not a valid name of a firmware setting")
         if change.before is None:
             fix = "names are in 'mstconfig query'; some show after ADVANCED_PCI_SETTINGS is set and the card was reset"
             return Refusal(change.device, change.setting, "this card's firmware has no such setting", fix)
@@ -113,7 +113,7 @@ class Firmware(Resource):
                 continue
             if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, wish, change.after):
                 message = f"{other} of the same card wants {wish}: the ports share it"
-                return Refusal(change.device, change.setting, message, "want the larger of both for each")
+                return Refusal(change.device, change.setting, message, "request the larger value for both")
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
@@ -123,7 +123,7 @@ class Firmware(Resource):
         noted = self.system.text(NOTES)
         if wanted and plan.reboot and not plan.changes and noted and noted != self._boot():
             for reason in plan.reboot:
-                message = f"the node was booted since it was written, and {reason}"
+                message = f"the node was booted after it was written, but {reason}"
                 fix = "some cards take it at a power cycle or 'mstfwreset' only; BlueField in DPU mode needs the former"
                 plan.refusals.append(Refusal(NODE, "firmware", message, fix))
             plan.reboot.clear()
@@ -139,7 +139,7 @@ class Firmware(Resource):
             for name, wish in settings.items():
                 row = table.get(name, {})
                 if not self.same(name, row.get("next"), wish) or "current" not in row:
-                    continue  # a change is planned, or old firmware does not tell
+                    continue  # a change is planned, or old firmware does not print it
                 if not self.same(name, row["current"], wish):
                     reasons.append(f"the firmware of {key} runs with {name}={row['current']}, not {wish}")
         return reasons

@@ -27,7 +27,7 @@ _RELEASE = re.compile(r"^(\d+)\.(\d+)")
 
 
 class Gpudirect(Resource):
-    """C(gpudirect) of the node: C(dma_buf) proves that the driver and the kernel have it; C(peermem) loads the module.
+    """`gpudirect` of the node: `dma_buf` proves that the driver and the kernel have it; `peermem` loads the module.
 
     dma-buf has nothing to be switched on: open kernel modules of the driver and Linux 5.12 are what it takes.
     """
@@ -43,7 +43,7 @@ class Gpudirect(Resource):
             return {NODE: {"nvidia-peermem": True, "nvidia-peermem at boot": _TEXT}}
         if way is None:
             return {}
-        raise HostError("prepare GPUDirect", f"there is no way {way!r}", "dma_buf or peermem")
+        raise HostError("prepare GPUDirect", f"{way!r} is not known", "use dma_buf or peermem")
 
     def read(self, node: Node, wanted: State) -> State:
         found = {
@@ -59,10 +59,10 @@ class Gpudirect(Resource):
         if version is None:
             return "NVIDIA's driver is not loaded"
         if "Open Kernel Module" not in version:
-            return "the driver has its closed kernel modules, which give out no dma-buf"
+            return "the driver has its proprietary kernel modules, which do not export dma-buf"
         release = _RELEASE.match(self.system.text("/proc/sys/kernel/osrelease") or "")
         if release and (int(release.group(1)), int(release.group(2))) < (5, 12):
-            return f"RDMA takes dma-buf since Linux 5.12, and this is {release.group()}"
+            return f"RDMA supports dma-buf since Linux 5.12, but this node runs {release.group()}"
         return ""
 
     def check(self, node: Node, change: Change) -> Refusal | None:

@@ -24,17 +24,17 @@ _SETTING = re.compile(r"^hugepages (\w+) on NUMA node (\d+)$", re.ASCII)
 
 
 def kilobytes(size: str) -> int:
-    """Of a size such as C(2M) or C(1G). Raises HostError."""
+    """Of a size such as `2M` or `1G`. Raises HostError."""
     match = _SIZE.match(size)
     if not match:
-        raise HostError("set huge pages", f"{size!r} is no size of a page", "say 2M or 1G, say")
+        raise HostError("set huge pages", f"{size!r} is not a page size", "use 2M or 1G")
     return int(match.group(1)) * _KILOBYTES[match.group(2)]
 
 
 class Hugepages(Resource):
-    """C(hugepages) of the node: a list of C(size), C(count) for each NUMA node, and C(numa_nodes).
+    """`hugepages` of the node: a list of `size`, `count` for each NUMA node, and `numa_nodes`.
 
-    Without C(numa_nodes) all nodes with processors are meant: nodes of a GPU's memory have none, and pages there would
+    Without `numa_nodes` all nodes with processors are meant: nodes of a GPU's memory have none, and pages there would
     be taken from the GPU.
     """
 
@@ -59,7 +59,7 @@ class Hugepages(Resource):
         """The size of a page in kilobytes, and the number of the NUMA node. Raises HostError."""
         match = _SETTING.match(setting)
         if not match:
-            raise HostError("set huge pages", f"{setting!r} names no size and NUMA node")
+            raise HostError("set huge pages", f"{setting!r} does not name a size and a NUMA node")
         return kilobytes(match.group(1)), match.group(2)
 
     def _folder(self, setting: str) -> str:
@@ -76,13 +76,13 @@ class Hugepages(Resource):
             parent = folder.rpartition("/")[0]
             sizes = ", ".join(_shown(name) for name in self.system.names(parent))
             if not sizes:
-                return Refusal(NODE, change.setting, "the node shows no such NUMA node with huge pages")
-            fix = f"of these sizes: {sizes}"
+                return Refusal(NODE, change.setting, "the node has no such NUMA node with huge pages")
+            fix = f"available sizes: {sizes}"
             return Refusal(NODE, change.setting, "this processor or kernel has no pages of that size", fix)
         if change.after < change.before:
             used = change.before - (self.system.integer(f"{folder}/free_hugepages") or 0)
             if change.after < used:
-                fix = "drain the node first, or ask for no fewer"
+                fix = "drain the node first, or request at least as many"
                 return Refusal(NODE, change.setting, f"{used} of {change.before} are in use", fix, drain=True)
         state = self._unfit_state(change)
         if state:
@@ -116,10 +116,10 @@ class Hugepages(Resource):
         if got == change.after:
             return
         size = change.setting.split()[1]
-        fix = "reboot: memory is whole then; or let something on that NUMA node end"
+        fix = "reboot, after which memory is not fragmented, or stop a program on that NUMA node"
         if kilobytes(size) >= kilobytes("1G"):
             fix = f"take them at boot: kernel_args: [hugepagesz={size}, hugepages=NUMBER FOR ALL NUMA NODES]"
-        raise HostError(step, f"the kernel found room for {got}", fix)
+        raise HostError(step, f"the kernel could allocate only {got}", fix)
 
 
 def _shown(name: str) -> str:

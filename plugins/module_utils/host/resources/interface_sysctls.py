@@ -16,7 +16,7 @@ from ..engine.resource import Resource
 
 _FAMILIES = ("ipv4", "ipv6")
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
-#: IPv4 settings of which the larger of the interface's and C(all)'s counts (include/linux/inetdevice.h, MAXCONF).
+#: IPv4 settings of which the larger of the interface's and `all`'s counts (include/linux/inetdevice.h, MAXCONF).
 _LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
 #: Those that are on where either is (ORCONF), and those that are on only where both are (ANDCONF).
 _EITHER = (
@@ -27,9 +27,9 @@ _BOTH = ("accept_source_route", "bootp_relay")
 
 
 class InterfaceSysctls(Resource):
-    """C(sysctls) of a NIC's interface, by family and name: C(net.FAMILY.conf.INTERFACE.NAME).
+    """`sysctls` of a NIC's interface, by family and name: `net.FAMILY.conf.INTERFACE.NAME`.
 
-    A value that has no effect because C(all) decides is refused, and not written in vain.
+    A value that has no effect because `all` decides is refused, and not written in vain.
     """
 
     name = "interface_sysctls"

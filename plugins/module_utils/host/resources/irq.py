@@ -23,10 +23,10 @@ _FIX = "where no space is left, these CPUs have no free vectors: use fewer chann
 
 
 class Irq(Resource):
-    """C(irq_affinity) of a NIC, to the CPUs of its NUMA node: C(local) each interrupt to all of them, C(spread) to one
+    """`irq_affinity` of a NIC, to the CPUs of its NUMA node: `local` each interrupt to all of them, `spread` to one
     each, in turn.
 
-    The state before is the CPUs of each interrupt; what is wanted is named by its CPUs, since interrupts are made anew
+    The state before is the CPUs of each interrupt; what is wanted is named by its CPUs, since interrupts are recreated
     where the number of queues changes. Interrupts that the kernel manages by itself are left to it.
     """
 
@@ -57,7 +57,7 @@ class Irq(Resource):
         if balancer is None or _banned(balancer, driver, list(change.before)):
             return None
         fix = f"stop and disable irqbalance, or start it with --banmod={driver}"
-        return Refusal(change.device, change.setting, "irqbalance runs, and would move them again", fix)
+        return Refusal(change.device, change.setting, "irqbalance is running and would move the interrupts again", fix)
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
@@ -70,7 +70,7 @@ class Irq(Resource):
             except HostError as error:
                 if error.code != errno.EIO:
                     raise
-                self._managed.add(irq)  # older kernels tell so only now
+                self._managed.add(irq)  # older kernels say so only now
 
     def _present(self, key: str) -> dict[str, str]:
         """The CPUs of each interrupt of a device that is not managed by the kernel."""
@@ -87,7 +87,7 @@ class Irq(Resource):
         if device.address is None:
             raise HostError(step, "it has no interrupts of its own", "choose NICs with a PCI address")
         if device.numa_node is None:
-            raise HostError(step, "the machine does not tell its NUMA node", "leave irq_affinity out for it")
+            raise HostError(step, "the machine does not report its NUMA node", "leave irq_affinity out for it")
         cpus = self.system.text(f"/sys/devices/system/node/node{device.numa_node}/cpulist")
         if not cpus:
             raise HostError(step, f"NUMA node {device.numa_node} has no CPUs", "leave irq_affinity out for it")

@@ -25,7 +25,7 @@ _VITAL = ("root", "BOOT_IMAGE", "initrd", "init", "ostree", "rd.luks.uuid", "rd.
 
 
 class KernelArgs(Resource):
-    """C(kernel_args), C(kernel_args_absent) and C(iommu) of the node: one wish, which this resource owns as a whole.
+    """`kernel_args`, `kernel_args_absent` and `iommu` of the node: one wish, which this resource owns as a whole.
 
     The value is the site's part of the next boot's command line: what is recorded as the site's, or where that has
     been changed by others, what is left of it.
@@ -82,12 +82,12 @@ class KernelArgs(Resource):
         for one in (*wish.present, *wish.absent):
             if not _FIT.match(one) or not key(one):
                 fix = "arguments with blanks, quotes, $, # or backslashes are for the boot loader's own configuration"
-                return Refusal(NODE, change.setting, f"{one!r} is no argument that every boot loader carries", fix)
+                return Refusal(NODE, change.setting, f"{one!r} is not an argument that every boot loader supports", fix)
             if key(one) in _VITAL:
                 return Refusal(NODE, change.setting, f"{one}: the node would not boot without its own {key(one)}")
         for one in wish.present:
             if any(hit(item, one) for item in wish.absent):
-                return Refusal(NODE, change.setting, f"{one} is wanted and unwanted at once")
+                return Refusal(NODE, change.setting, f"{one} is both wanted and unwanted")
         word = node.general.get("iommu")
         if word is not None and _iommu(self.system, word) is None:
             fix = "give the arguments themselves as kernel_args"
@@ -149,7 +149,7 @@ def _arguments(value: t.Mapping[str, t.Any]) -> Arguments:
 
 
 def _difference(asked: Arguments, arguments: t.Sequence[str]) -> list[str]:
-    """What an argument list lacks (C(+x)) or has too many of (C(-x))."""
+    """What an argument list lacks (`+x`) or has too many of (`-x`)."""
     seen = asked.seen(arguments)
     if seen == asked.ordered():
         return []

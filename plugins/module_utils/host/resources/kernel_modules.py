@@ -24,7 +24,7 @@ _LOADED = "module {}"
 _AT_BOOT = "module {} at boot"
 _OF_MODULE = "options of module {}"
 _BOOLEANS = {"Y": "1", "N": "0", "y": "1", "n": "0"}
-#: What makes the initial RAM disk anew, for all kernels.
+#: What rebuilds the initial RAM disk, for all kernels.
 _BUILDERS = (
     ("/usr/sbin/update-initramfs", ["update-initramfs", "-u", "-k", "all"]),
     ("/usr/bin/dracut", ["dracut", "--force", "--regenerate-all"]),
@@ -33,11 +33,11 @@ _BUILDERS = (
 
 
 class KernelModules(Resource):
-    """C(kernel_modules), a list to be loaded now and at each boot, and C(module_options), a mapping of modules to
-    C(name=value ...).
+    """`kernel_modules`, a list to be loaded now and at each boot, and `module_options`, a mapping of modules to
+    `name=value ...`.
 
     A module takes its options when it is loaded; where it is loaded already with others, that takes a boot, and the
-    initial RAM disk is made anew because modules are loaded from there with the options that it holds.
+    initial RAM disk is rebuilt because modules are loaded from there with the options that it holds.
     """
 
     name = "kernel_modules"
@@ -93,19 +93,19 @@ class KernelModules(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         module = _module(change.setting)
         if not _NAME.match(module):
-            return Refusal(NODE, change.setting, "is no name of a kernel module")
+            return Refusal(NODE, change.setting, "is not a valid name of a kernel module")
         if change.after is None:
             return None
         if change.setting.startswith("options"):
             wrong = [one for one in change.after.split() if not _OPTION.match(one)]
             if wrong:
-                return Refusal(NODE, change.setting, f"{wrong[0]!r} is no option of the form name=value")
+                return Refusal(NODE, change.setting, f"{wrong[0]!r} is not an option of the form name=value")
             if self.system.exists(f"/sys/module/{module}") and not self._is_loaded(module):
                 arguments = ", ".join(f"{module}.{one}" for one in change.after.split())
                 fix = f"kernel_args: [{arguments}]"
-                return Refusal(NODE, change.setting, "it is built into this kernel, and takes no options here", fix)
+                return Refusal(NODE, change.setting, "it is built into this kernel, where options have no effect", fix)
             for other in self._rivals(module):
-                return Refusal(NODE, change.setting, f"{other} has options for it as well", "take them out there")
+                return Refusal(NODE, change.setting, f"{other} has options for it as well", "remove them there")
         elif change.setting == _LOADED.format(module):
             try:
                 self.system.query(["modprobe", "--show-depends", module], f"find the module {module}")
@@ -179,10 +179,10 @@ class KernelModules(Resource):
 
 
 def rebuild_initramfs(system: System, module: str) -> None:
-    """Make the initial RAM disk anew, which has options of modules as they were when it was made. Raises HostError."""
+    """Rebuild the initial RAM disk, which has the options of modules from when it was built. Raises HostError."""
     for program, argv in _BUILDERS:
         if system.exists(program):
-            system.command(argv, f"make the initial RAM disk anew for the options of {module}")
+            system.command(argv, f"rebuild the initial RAM disk for the options of {module}")
             return
 
 
@@ -193,5 +193,5 @@ def _module(setting: str) -> str:
 
 
 def _kernel_name(module: str) -> str:
-    """As the kernel shows it: C(nvidia-peermem) is C(nvidia_peermem)."""
+    """As the kernel shows it: `nvidia-peermem` is `nvidia_peermem`."""
     return module.replace("-", "_")

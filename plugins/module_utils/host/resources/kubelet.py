@@ -34,7 +34,7 @@ _STATES = {
     "cpu_manager_state": ("cpuManagerPolicy", ("cpuManagerPolicyOptions", "reservedSystemCPUs")),
     "memory_manager_state": ("memoryManagerPolicy", ("reservedMemory",)),
 }
-#: The last that kubelet makes once all its managers have started, wherever C(--root-dir) is.
+#: The last that kubelet makes once all its managers have started, wherever `--root-dir` is.
 _SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 _UNIT = "kubelet.service"
 _ERROR = re.compile(r'^[EF]\d{4} .* err="(.*)"$')
@@ -42,7 +42,7 @@ _SECONDS = 60.0
 
 
 class Kubelet(Resource):
-    """C(kubelet) of the node: a drop-in of kubelet's configuration directory (C(--config-dir), Kubernetes 1.30).
+    """`kubelet` of the node: a drop-in of kubelet's configuration directory (`--config-dir`, Kubernetes 1.30).
 
     The value is the file. Where the policy of the CPU or memory manager or what it reserves changes, its state is
     removed while kubelet is stopped, so that the node must be without pods that it placed.
@@ -112,19 +112,21 @@ class Kubelet(Resource):
         fields = _fields(change.after)
         if fields.get("cpuManagerPolicy") == "static" and not fields.get("reservedSystemCPUs"):
             fix = "give reserved_system_cpus, of the NUMA node without GPUs where there is one"
-            return Refusal(
-                NODE, "kubelet", "the static CPU policy takes processors that are reserved for the rest", fix
-            )
+            return Refusal(NODE, "kubelet", "the static CPU policy needs CPUs that are reserved for the system", fix)
         if fields.get("memoryManagerPolicy") == "Static" and not fields.get("reservedMemory"):
             fix = "give reserved_memory for each NUMA node: together they are kubeReserved, systemReserved and eviction"
-            return Refusal(NODE, "kubelet", "the Static memory policy takes memory that is reserved for the rest", fix)
+            return Refusal(
+                NODE, "kubelet", "the Static memory policy needs memory that is reserved for the system", fix
+            )
         rival = self._rival(change.setting, fields)
         if rival:
-            return Refusal(NODE, "kubelet", rival, "take it out there")
+            return Refusal(NODE, "kubelet", rival, "remove it there")
         for name in sorted(fields):
             option = "".join(f"-{one.lower()}" if one.isupper() else one for one in name).replace("-c-p-us", "-cpus")
             if self.option(option) is not None:
-                return Refusal(NODE, "kubelet", f"its command line has --{option}, which wins", "take it out there")
+                return Refusal(
+                    NODE, "kubelet", f"its command line has --{option}, which takes precedence", "remove it there"
+                )
         return None
 
     def _rival(self, path: str, fields: t.Mapping[str, t.Any]) -> str:
@@ -135,7 +137,7 @@ class Kubelet(Resource):
                 text = self.system.content(f"{folder}/{name}") or ""
                 for field in fields:
                     if any(line.strip().strip('"').startswith(field) for line in text.splitlines()):
-                        return f"{folder}/{name} has {field} too, and wins"
+                        return f"{folder}/{name} has {field} too, and takes precedence"
         return ""
 
     def _changed_states(self, change: Change) -> list[str]:
@@ -162,14 +164,16 @@ class Kubelet(Resource):
         self.system.command(["systemctl", "stop", _UNIT], step)
         for path in (*states, _SOCKET):
             self.system.remove(path, f"remove {path}")
-        self.system.command(["systemctl", "start", _UNIT], step, "'journalctl -u kubelet' says why")
+        self.system.command(["systemctl", "start", _UNIT], step, "see 'journalctl -u kubelet'")
         self._wait(step)
         fields = _fields(change.after)
         for path in states:
             policy = _STATES[path.rpartition("/")[2]][0]
             made = json.loads(self.system.content(path) or "{}").get("policyName", "nothing")
             if policy in fields and made.lower() != str(fields[policy]).lower():
-                raise HostError(step, f"kubelet has started with {policy}={made}", "look for what sets that")
+                raise HostError(
+                    step, f"kubelet has started with {policy}={made}", "find the configuration that sets it"
+                )
 
     def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
         return {_UNIT: units.state(self.system, _UNIT)}
@@ -188,9 +192,9 @@ class Kubelet(Resource):
             ended = first == "0" or self.system.query(ask, step).strip() != first
             if ended or time.monotonic() >= deadline:
                 lines = self.system.query(["journalctl", f"--unit={_UNIT}", "--output=cat", "--lines=50"], step)
-                told = [match.group(1) for match in map(_ERROR.match, lines.splitlines()) if match]
-                reason = "kubelet ends" if ended else f"kubelet has not started its managers after {_SECONDS:.0f} s"
-                raise HostError(step, ": ".join([reason, *told[-1:]]), "'journalctl -u kubelet' tells more")
+                errors = [match.group(1) for match in map(_ERROR.match, lines.splitlines()) if match]
+                reason = "kubelet stopped" if ended else f"kubelet has not started its managers after {_SECONDS:.0f} s"
+                raise HostError(step, ": ".join([reason, *errors[-1:]]), "see 'journalctl -u kubelet'")
             time.sleep(0.2)
 
 

@@ -38,7 +38,7 @@ _UNLIMITED = "unlimited"
 
 
 def limits(text: str) -> list[str] | None:
-    """Soft and hard limit of locked memory in C(/proc/PID/limits), C(unlimited) or bytes."""
+    """Soft and hard limit of locked memory in `/proc/PID/limits`, `unlimited` or bytes."""
     for line in text.splitlines():
         if line.startswith("Max locked memory"):
             return line[len("Max locked memory") :].split()[:2]
@@ -46,7 +46,7 @@ def limits(text: str) -> list[str] | None:
 
 
 class Memlock(Resource):
-    """C(memlock_unlimited) of the node: of container runtimes and kubelet, those that run and those to be started, and
+    """`memlock_unlimited` of the node: of container runtimes and kubelet, those that run and those to be started, and
     of logins. Pods that run keep the limit that they were started with.
     """
 
@@ -101,7 +101,7 @@ class Memlock(Resource):
             process = self.units().get(change.setting.split()[2])
             if process and change.after:
                 soft, hard = (resource.RLIM_INFINITY if one == _UNLIMITED else int(one) for one in change.after)
-                fix = "it may have been started anew meanwhile: run again"
+                fix = "it may have been restarted meanwhile: run again"
                 self.system.ask(step, lambda: resource.prlimit(process, resource.RLIMIT_MEMLOCK, (soft, hard)), fix)
         else:
             unit = change.setting.split()[2]
@@ -112,7 +112,7 @@ class Memlock(Resource):
             shown = self.system.query(["systemctl", "show", "--property=LimitMEMLOCK", "--value", unit], step).strip()
             if shown != "infinity":
                 fix = f"'systemctl cat {unit}' shows which drop-in of a later name sets LimitMEMLOCK"
-                raise HostError(step, f"systemd still takes {shown}", fix)
+                raise HostError(step, f"systemd still uses {shown}", fix)
 
 
 def _path(setting: str) -> str:

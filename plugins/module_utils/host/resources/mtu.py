@@ -17,9 +17,9 @@ from . import owner
 
 
 class Mtu(Resource):
-    """C(mtu) of a NIC's interface. A PF is raised before its VFs and lowered after them, as drivers want it.
+    """`mtu` of a NIC's interface. A PF is raised before its VFs and lowered after them, as drivers want it.
 
-    Where another program has a value of its own for the interface, that is a setting too (see C(owner)).
+    Where another program has a value of its own for the interface, that is a setting too (see `owner`).
     """
 
     name = "mtu"
@@ -73,10 +73,10 @@ class Mtu(Resource):
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
-        if owner.starts_anew(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
+        if owner.reconfigures(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
             # it takes the addresses away for a moment, and the kernel the routes that are made from them
-            message = f"systemd-networkd would set {device.interface} up anew, which takes its rail routes away"
-            fix = "write it by hand, 'networkctl reload', then run again, which gives it new routes"
+            message = f"systemd-networkd would reconfigure {device.interface}, which removes its rail routes"
+            fix = "write that file by hand, run 'networkctl reload', then run again to add the routes"
             return Refusal(change.device, change.setting, message, fix)
         if not self.system.reader.live or change.setting != "mtu":
             return None
@@ -86,13 +86,15 @@ class Mtu(Resource):
         fix = f"ask for {low or 0} to {high}" if high else f"ask for {low} or more"
         if device.link_layer == "infiniband":
             fix += ", the most that this InfiniBand port carries in its present mode"
-        return Refusal(change.device, change.setting, f"the driver of {device.interface} takes no {change.after}", fix)
+        return Refusal(
+            change.device, change.setting, f"the driver of {device.interface} does not accept {change.after}", fix
+        )
 
     def interrupts(self, node: Node, change: Change) -> str:
         if owner.is_native(change.setting):
-            anew = owner.starts_anew(change.setting)
-            return f"systemd-networkd sets {node.device(change.device)} up anew" if anew else ""
-        return f"traffic of {node.device(change.device)} stops while the driver makes its queues anew"
+            restarts = owner.reconfigures(change.setting)
+            return f"systemd-networkd reconfigures {node.device(change.device)}" if restarts else ""
+        return f"traffic of {node.device(change.device)} stops while the driver recreates its queues"
 
     def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
         """The running MTU, which the program that has the interface may set when its file changes."""
@@ -114,7 +116,7 @@ class Mtu(Resource):
         step = f"set mtu of {device} to {change.after}"
         fix = ""
         if device.link_layer == "infiniband":
-            fix = "the port carries less: compare with the MTU that the subnet manager set, 'ibv_devinfo' tells it"
+            fix = "the port carries less: compare with the MTU that the subnet manager set ('ibv_devinfo' shows it)"
         self.system.write(_path(device.interface), str(change.after), step, fix)
 
 

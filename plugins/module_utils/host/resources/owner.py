@@ -5,8 +5,8 @@
 
 """What other programs keep of an interface, and would set again: systemd-networkd, udev, NetworkManager, netplan.
 
-They tell by files which of their own files counts: C(/run/systemd/netif/links) (sd-network.c), C(/run/udev/data)
-(C(ID_NET_LINK_FILE)), C(/run/NetworkManager/devices) (nm-config.c). Files: systemd.network(5), systemd.link(5),
+Each writes which of its own files it uses: `/run/systemd/netif/links` (sd-network.c), `/run/udev/data`
+(`ID_NET_LINK_FILE`), `/run/NetworkManager/devices` (nm-config.c). Files: systemd.network(5), systemd.link(5),
 nm-settings-keyfile(5); ifcfg files of NetworkManager are not read, nor what DHCP brings.
 """
 
@@ -39,8 +39,8 @@ _SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Keeper:
-    """A program that has an interface, with its C(file), and the UUID of NetworkManager's C(profile).
+class Manager:
+    """A program that has an interface, with its `file`, and the UUID of NetworkManager's `profile`.
 
     The file is empty where the profile is in no keyfile.
     """
@@ -59,7 +59,7 @@ class Keeper:
 def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
     """Section, key and value of each line; a section's own line has no key.
 
-    With C(continued) a backslash joins a line with the next, as in files of systemd's (systemd.syntax(7)).
+    With `continued` a backslash joins a line with the next, as in files of systemd's (systemd.syntax(7)).
     """
     found = []
     section = held = ""
@@ -87,45 +87,45 @@ def size(text: str) -> int | str | None:
     return int(match.group(1)) * 1024 ** "BKMG".index(match.group(2) or "B") or None
 
 
-def keepers(system: System, interface: str) -> list[Keeper]:
-    """The programs that have an interface, by what they themselves tell. Raises HostError."""
+def managers(system: System, interface: str) -> list[Manager]:
+    """The programs that have an interface, by what they themselves write. Raises HostError."""
     index = system.integer(f"/sys/class/net/{interface}/ifindex")
     if index is None:
         return []
     found = []
     state = _values(system, f"/run/systemd/netif/links/{index}")
     if state.get("NETWORK_FILE") and state.get("ADMIN_STATE") != "unmanaged":
-        found.append(Keeper(NETWORKD, re.sub(r"\\(.)", r"\1", state["NETWORK_FILE"].strip('"'))))
+        found.append(Manager(NETWORKD, re.sub(r"\\(.)", r"\1", state["NETWORK_FILE"].strip('"'))))
     link = _values(system, f"/run/udev/data/n{index}").get("E:ID_NET_LINK_FILE")
     if link:
-        found.append(Keeper(UDEV, link))
+        found.append(Manager(UDEV, link))
     state = _values(system, f"/run/NetworkManager/devices/{index}")
     profile = state.get("connection-uuid", "")
     if profile and state.get("managed") != "false":
-        found.append(Keeper(NETWORK_MANAGER, _keyfile(system, profile), profile))
+        found.append(Manager(NETWORK_MANAGER, _keyfile(system, profile), profile))
     return found
 
 
 def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, t.Any]:
-    """The settings beside C(mtu) that keep the interface's programs from setting another one: by name, with the MTU,
+    """The settings beside `mtu` that keep the interface's programs from setting another one: by name, with the MTU,
     or None where a file of ours is to go. Raises HostError."""
     found: dict[str, t.Any] = {}
-    for keeper in keepers(system, interface):
-        differs = _mtu(system, keeper)[0] not in (None, mtu)
-        if keeper.program == NETWORK_MANAGER:
-            found.update({_IN + keeper.file: mtu} if differs else {})
-        elif differs or system.exists(_drop_in(keeper)):
-            found[_IN + _drop_in(keeper)] = mtu if differs else None
+    for manager in managers(system, interface):
+        differs = _mtu(system, manager)[0] not in (None, mtu)
+        if manager.program == NETWORK_MANAGER:
+            found.update({_IN + manager.file: mtu} if differs else {})
+        elif differs or system.exists(_drop_in(manager)):
+            found[_IN + _drop_in(manager)] = mtu if differs else None
     return found
 
 
 def is_native(setting: str) -> bool:
-    """Whether a setting is one of C(mtu_settings)."""
+    """Whether a setting is one of `mtu_settings`."""
     return setting.startswith(_IN)
 
 
-def starts_anew(setting: str) -> bool:
-    """Whether changing such a setting makes its program set the interface up anew."""
+def reconfigures(setting: str) -> bool:
+    """Whether changing such a setting makes its program reconfigure the interface."""
     return is_native(setting) and setting.endswith(f".network.d/{_DROP_IN}")
 
 
@@ -143,7 +143,7 @@ def read(system: System, setting: str) -> int | str | None:
 
 
 def write(system: System, setting: str, value: int | None, interface: str) -> None:
-    """Change such a setting and tell its program, which the interface may notice. Raises HostError."""
+    """Change such a setting and notify its program, which may interrupt the interface. Raises HostError."""
     path = setting[len(_IN) :]
     step = f"set the MTU of {interface} in {path} to {value}"
     if path.startswith(_ETC):
@@ -157,24 +157,24 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
             system.text(f"/proc/{one}/comm") == "systemd-network" for one in system.names("/proc") if one.isdigit()
         ):
             system.command(["networkctl", "reload"], step)  # it would start one that does not run
-            own = [_mtu(system, one)[0] for one in keepers(system, interface) if _drop_in(one) == path]
+            own = [_mtu(system, one)[0] for one in managers(system, interface) if _drop_in(one) == path]
             _wait(system, interface, own[0] if value is None and own else value, step)
         return
     found = entries(_text(system, path))
     profile = next((text for section, key, text in found if (section, key) == ("connection", "uuid")), "")
     section = next((_SECTIONS[one[0]] for one in found if one[0] in _SECTIONS), "")
     if not profile or not section:
-        raise HostError(step, "it is no profile with a UUID and an MTU any more", "look at 'nmcli connection show'")
+        raise HostError(step, "it is no longer a profile with a UUID and an MTU", "look at 'nmcli connection show'")
     asked = [f"{section}.mtu", str(value or 0)]
     system.command(["nmcli", "connection", "load", path], step)  # else a line that was edited by hand would be lost
     system.command(["nmcli", "connection", "modify", "uuid", profile, *asked], step)
-    if Keeper(NETWORK_MANAGER, path, profile) in keepers(system, interface):
+    if Manager(NETWORK_MANAGER, path, profile) in managers(system, interface):
         # the one property, and not what else may have been changed in the profile since it was activated
         system.command(["nmcli", "device", "modify", interface, *asked], step)
 
 
 def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> None:
-    """Until systemd-networkd has done what it was told: it answers before it begins."""
+    """Wait until systemd-networkd has applied the change: it answers before it begins."""
     deadline = time.monotonic() + _SECONDS
     while isinstance(mtu, int) and system.integer(f"/sys/class/net/{interface}/mtu") != mtu:
         if time.monotonic() >= deadline:
@@ -184,36 +184,36 @@ def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> N
 
 
 def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t.Container[str]) -> list[Refusal]:
-    """Why an MTU would not last, and could not be made to. C(asked) are all interfaces that are to have this MTU."""
+    """Why an MTU would not last, and could not be made to. `asked` are all interfaces that are to have this MTU."""
     found = []
-    for keeper in keepers(system, interface):
+    for manager in managers(system, interface):
         message = fix = ""
-        value, place = _mtu(system, keeper)
-        if keeper.program == NETWORK_MANAGER and not keeper.file:
+        value, place = _mtu(system, manager)
+        if manager.program == NETWORK_MANAGER and not manager.file:
             message = (
-                f"NetworkManager's profile {keeper.profile} of {interface} is in no keyfile, so its MTU is unknown"
+                f"NetworkManager's profile {manager.profile} of {interface} is in no keyfile, so its MTU is unknown"
             )
-            fix = f"'nmcli connection migrate uuid {keeper.profile}' makes one of an ifcfg file"
+            fix = f"'nmcli connection migrate uuid {manager.profile}' makes one of an ifcfg file"
         elif value in (None, mtu):
             continue
-        elif keeper.program == NETWORK_MANAGER:
+        elif manager.program == NETWORK_MANAGER:
             message = f"NetworkManager sets {value} again, as {place} says"
-            if keeper.netplan:
-                fix = f"write mtu: {mtu} for {keeper.netplan} in {_yaml(system, keeper.netplan)}, and 'netplan apply'"
+            if manager.netplan:
+                fix = f"write mtu: {mtu} for {manager.netplan} in {_yaml(system, manager.netplan)}, and 'netplan apply'"
             elif not place.startswith("/etc/"):
-                fix = f"give the profile {keeper.profile} the MTU {mtu} by nmcli, or change what makes this file"
+                fix = f"give the profile {manager.profile} the MTU {mtu} by nmcli, or change what makes this file"
             elif not system.exists("/usr/bin/nmcli"):
                 fix = f"write mtu={mtu} there: this node has no nmcli that would do it"
-        elif place != keeper.file and place.rpartition("/")[2] > _DROP_IN:
-            message = f"{keeper.program} sets {value} again, as {place} says, which counts more than {_drop_in(keeper)}"
-            fix = f"write MTUBytes={mtu} there, or take the line out"
+        elif place != manager.file and place.rpartition("/")[2] > _DROP_IN:
+            message = f"{manager.program} sets {value} again, as {place} says, which overrides {_drop_in(manager)}"
+            fix = f"write MTUBytes={mtu} there, or remove the line"
         if not fix:
             others = [
-                one for one in system.names("/sys/class/net") if one not in asked and keeper in keepers(system, one)
+                one for one in system.names("/sys/class/net") if one not in asked and manager in managers(system, one)
             ]
             if others:
                 shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-                message = f"{keeper.program} sets {value} again, as {place} says, which is for {shown} too"
+                message = f"{manager.program} sets {value} again, as {place} says, which is for {shown} too"
                 fix = f"give {interface} a file of its own, or ask for {mtu} there too"
         if fix:
             found.append(Refusal(device, "mtu", message, fix))
@@ -224,16 +224,16 @@ def vfs_refusals(system: System, device: str, interface: str, number: int) -> li
     """Why a number of VFs would not last: another program makes another one. Raises HostError."""
     said: dict[str, int | str | None] = {}
     names = set()
-    for keeper in keepers(system, interface):
-        names.add(keeper.netplan)
-        if keeper.program == UDEV:
-            said[keeper.file] = _vfs_of_link(system, keeper.file)
-        elif keeper.program == NETWORK_MANAGER and keeper.file:
-            one = {key: value for part, key, value in entries(_text(system, keeper.file)) if part == "sriov"}
-            said[keeper.file] = _number(one.get("total-vfs") or "0") if one else None
+    for manager in managers(system, interface):
+        names.add(manager.netplan)
+        if manager.program == UDEV:
+            said[manager.file] = _vfs_of_link(system, manager.file)
+        elif manager.program == NETWORK_MANAGER and manager.file:
+            one = {key: value for part, key, value in entries(_text(system, manager.file)) if part == "sriov"}
+            said[manager.file] = _number(one.get("total-vfs") or "0") if one else None
     for name in sorted(names - {""}) if system.live else ():
         said[_yaml(system, name)] = _vfs_of_netplan(system, name)
-    fix = "write {} there or take it out, or leave the VFs to it: externally_managed: true"
+    fix = "write {} there or remove it, or leave the VFs to that program: externally_managed: true"
     return [
         Refusal(device, "num_vfs", f"{path} makes {count} VFs of {interface}, not {number}", fix.format(number))
         for path, count in said.items()
@@ -261,13 +261,13 @@ def _vfs_of_netplan(system: System, name: str) -> int | str | None:
     return len(named.findall(system.query(["netplan", "get", "ethernets"], step))) or None
 
 
-def _mtu(system: System, keeper: Keeper) -> tuple[int | str | None, str]:
+def _mtu(system: System, manager: Manager) -> tuple[int | str | None, str]:
     """What the program itself says, without our drop-in, and the file that says it."""
-    if keeper.program == NETWORK_MANAGER:
-        return _last(system, keeper.file, _SECTIONS, "mtu") if keeper.file else None, keeper.file
-    found: tuple[int | str | None, str] = (None, keeper.file)
-    for path in _files(system, keeper.file):
-        value = _last(system, path, ("Link",), "MTUBytes") if path != _drop_in(keeper) else None
+    if manager.program == NETWORK_MANAGER:
+        return _last(system, manager.file, _SECTIONS, "mtu") if manager.file else None, manager.file
+    found: tuple[int | str | None, str] = (None, manager.file)
+    for path in _files(system, manager.file):
+        value = _last(system, path, ("Link",), "MTUBytes") if path != _drop_in(manager) else None
         found = (value, path) if value is not None else found
     return found
 
@@ -278,8 +278,8 @@ def _last(system: System, path: str, sections: t.Container[str], key: str) -> in
     return size(values[-1]) if values else None
 
 
-def _drop_in(keeper: Keeper) -> str:
-    return f"{_ETC}/{keeper.file.rpartition('/')[2]}.d/{_DROP_IN}"
+def _drop_in(manager: Manager) -> str:
+    return f"{_ETC}/{manager.file.rpartition('/')[2]}.d/{_DROP_IN}"
 
 
 def _files(system: System, file: str) -> list[str]:

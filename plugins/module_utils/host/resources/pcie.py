@@ -40,7 +40,7 @@ def _word(system: System, address: str, offset: int) -> int | None:
 
 
 def _change_bits(system: System, address: str, offset: int, mask: int, bits: int, step: str) -> None:
-    """Change the bits of a word under C(mask) and no others. Raises HostError."""
+    """Change the bits of a word under `mask` and no others. Raises HostError."""
     found = _word(system, address, offset)
     if found is None or found == 0xFFFF:
         raise HostError(step, f"{_UNREADABLE}: the device does not answer", "look at 'dmesg' for PCIe errors")
@@ -49,7 +49,7 @@ def _change_bits(system: System, address: str, offset: int, mask: int, bits: int
 
 
 class Pcie(Resource):
-    """C(max_read_request_bytes) and C(relaxed_ordering) of a PF. Its VFs have what it has."""
+    """`max_read_request_bytes` and `relaxed_ordering` of a PF. Its VFs have what it has."""
 
     name = "pcie"
     settings = ("max_read_request_bytes", "relaxed_ordering")
@@ -82,11 +82,11 @@ class Pcie(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
         if device.address is None:
-            return Refusal(change.device, change.setting, "is no PCI function")
+            return Refusal(change.device, change.setting, "is not a PCI function")
         if device.physfn:
             return Refusal(change.device, change.setting, f"a VF has what its PF {device.physfn} has", "choose the PF")
         if change.before is None:
-            return Refusal(change.device, change.setting, f"{_UNREADABLE}, or it is no PCI Express function")
+            return Refusal(change.device, change.setting, f"{_UNREADABLE}, or it is not a PCI Express function")
         if change.setting == "max_read_request_bytes" and change.after not in _SIZES:
             return Refusal(change.device, change.setting, f"must be one of {', '.join(map(str, _SIZES))}")
         return None
@@ -104,7 +104,7 @@ class Pcie(Resource):
 
 
 class AcsForGpudirect(Resource):
-    """C(acs) of the node: C(gpudirect) lets GPUs and NICs below one switch reach each other without the processor.
+    """`acs` of the node: `gpudirect` lets GPUs and NICs below one switch reach each other without the processor.
 
     Only ports on the way between a GPU and its nearest NIC are changed, each as its board needs it; all other ports
     keep what they have. The value of a port is the list of its enabled controls, by the letters that lspci uses.
@@ -116,7 +116,7 @@ class AcsForGpudirect(Resource):
         if node.general.get("acs") is None:
             return {}
         if node.general["acs"] != "gpudirect":
-            raise HostError("set ACS", f"there is no profile {node.general['acs']!r}", "the profile is gpudirect")
+            raise HostError("set ACS", f"{node.general['acs']!r} is not a known profile", "use gpudirect")
         found: dict[str, t.Any] = {}
         for port, bits in ports(self._facts(node)).items():
             registers = self._registers(port)
@@ -184,7 +184,7 @@ class AcsForGpudirect(Resource):
         step = f"set {change.setting} to {' '.join(change.after) or 'nothing'}"
         registers = self._registers(port)
         if registers is None:
-            raise HostError(step, "the port has no ACS any longer")
+            raise HostError(step, "the port no longer has ACS")
         bits = sum(1 << ACS_NAMES.index(name) for name in change.after)
         _change_bits(self.system, port, registers[0], registers[1] & 0x7F, bits, step)
 

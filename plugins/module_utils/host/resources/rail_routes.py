@@ -38,7 +38,7 @@ Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 
 class RailRoutes(Resource):
-    """C(rail_routes) of a NIC: C(table), C(priority) of its rules, C(gateway) if there is one.
+    """`rail_routes` of a NIC: `table`, `priority` of its rules, `gateway` if there is one.
 
     A table is one NIC's own: its routes, and the rules that lead to it, are those wanted and no others.
     """
@@ -63,7 +63,7 @@ class RailRoutes(Resource):
         }
 
     def _present(self, node: Node, key: str, setting: str) -> list[_Entry]:
-        """What the table of a setting (C(table NUMBER rules), C(table NUMBER routes)) has."""
+        """What the table of a setting (`table NUMBER rules`, `table NUMBER routes`) has."""
         _unused, table, kind = setting.split()
         if kind == "rules":
             return _sorted(one for one in self._all_rules() if one.table == int(table))
@@ -89,23 +89,23 @@ class RailRoutes(Resource):
                 plan.refusals.append(Refusal(key, "rail_routes", message, fix))
 
             own = index(self.system, interface)
-            strange = [one for one in entries if one.table == table and not (one.plain and one.out in (0, own))]
+            foreign = [one for one in entries if one.table == table and not (one.plain and one.out in (0, own))]
             addresses = self._addresses(node, key)
             if table in _TAKEN:
-                refuse(f"table {table} is the kernel's own", "choose another number, such as 100 and the rail's")
+                refuse(f"table {table} is reserved by the kernel", "choose another number, such as 100 and the rail's")
             elif table in tables:
-                refuse(f"table {table} is that of {tables[table]} already", "give each NIC a table of its own")
-            elif strange:
+                refuse(f"table {table} is already used by {tables[table]}", "give each NIC a table of its own")
+            elif foreign:
                 fix = "choose a table that nothing else uses"
-                refuse(f"table {table} is used for something else: {strange[0].value}", fix)
+                refuse(f"table {table} is used for something else: {foreign[0].value}", fix)
             tables.setdefault(table, key)
             if not addresses:
                 refuse(f"{interface} has no IP address", "give it one first: the routes are made from it")
             elif not self._up(interface):
-                refuse(f"{interface} is down, and takes no routes", "bring it up first")
+                refuse(f"{interface} is down, and does not accept routes", "bring it up first")
             for gateway in _gateways(asked) if addresses else ():
                 if not any(gateway in one.network for one in addresses):
-                    refuse(f"the gateway {gateway} is in no network of {interface}", "look at its addresses")
+                    refuse(f"the gateway {gateway} is not in a network of {interface}", "look at its addresses")
         return plan
 
     def apply(self, node: Node, change: Change) -> None:
@@ -148,12 +148,12 @@ class RailRoutes(Resource):
         return sorted(found, key=lambda one: (one.version, int(one.ip)))
 
     def _all_rules(self) -> list[_Entry]:
-        told = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
-        return [_rule(one) for one in told if one["family"] in _ANY and one["action"] == _TO_TABLE]
+        message = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
+        return [_rule(one) for one in message if one["family"] in _ANY and one["action"] == _TO_TABLE]
 
     def _all_routes(self) -> list[_Entry]:
-        told = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
-        return [_route(one) for one in told if one["family"] in _ANY]
+        message = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
+        return [_route(one) for one in message if one["family"] in _ANY]
 
 
 @dataclass(frozen=True)
@@ -267,28 +267,28 @@ def _routes(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list
     return sorted(found.values(), key=str)
 
 
-def _rule(told: t.Any) -> _Entry:
-    source = _network(told["family"], told.get_attr("FRA_SRC"), told["src_len"])
-    suppressed = told.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
-    special = told["dst_len"] or told["tos"] or told["flags"] & _NOT or suppressed
-    plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_OF_RULES, told)
-    rule = SourceRule(source, told.get_attr("FRA_PRIORITY") or 0)
-    return _Entry(rule, told.get_attr("FRA_TABLE", told["table"]), 0, plain)
+def _rule(message: t.Any) -> _Entry:
+    source = _network(message["family"], message.get_attr("FRA_SRC"), message["src_len"])
+    suppressed = message.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
+    special = message["dst_len"] or message["tos"] or message["flags"] & _NOT or suppressed
+    plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_OF_RULES, message)
+    rule = SourceRule(source, message.get_attr("FRA_PRIORITY") or 0)
+    return _Entry(rule, message.get_attr("FRA_TABLE", message["table"]), 0, plain)
 
 
-def _route(told: t.Any) -> _Entry:
-    length = told["dst_len"]
+def _route(message: t.Any) -> _Entry:
+    length = message["dst_len"]
     route = RailRoute(
-        _network(told["family"], told.get_attr("RTA_DST"), length) if length else None,
-        _address(told.get_attr("RTA_GATEWAY")),
-        _address(told.get_attr("RTA_PREFSRC")),
-        told.get_attr("RTA_PRIORITY") or 0,
+        _network(message["family"], message.get_attr("RTA_DST"), length) if length else None,
+        _address(message.get_attr("RTA_GATEWAY")),
+        _address(message.get_attr("RTA_PREFSRC")),
+        message.get_attr("RTA_PRIORITY") or 0,
     )
-    metrics = told.get_attr("RTA_METRICS")
-    special = told["type"] != _UNICAST or told["tos"] or (metrics and metrics["attrs"])
-    plain = not special and bool(told.get_attr("RTA_PREFSRC")) and _has_only(_OF_ROUTES, told)
-    out = 0 if told.get_attr("RTA_MULTIPATH") else told.get_attr("RTA_OIF") or 0
-    return _Entry(route, told.get_attr("RTA_TABLE", told["table"]), out, plain)
+    metrics = message.get_attr("RTA_METRICS")
+    special = message["type"] != _UNICAST or message["tos"] or (metrics and metrics["attrs"])
+    plain = not special and bool(message.get_attr("RTA_PREFSRC")) and _has_only(_OF_ROUTES, message)
+    out = 0 if message.get_attr("RTA_MULTIPATH") else message.get_attr("RTA_OIF") or 0
+    return _Entry(route, message.get_attr("RTA_TABLE", message["table"]), out, plain)
 
 
 def _address(text: str | None) -> Address | None:
@@ -300,5 +300,5 @@ def _network(family: int, address: str | None, length: int) -> Network:
     return ipaddress.ip_network(f"{address or nothing}/{length}", strict=False)
 
 
-def _has_only(names: set[str], told: t.Any) -> bool:
-    return all(one[0] in names for one in told["attrs"])
+def _has_only(names: set[str], message: t.Any) -> bool:
+    return all(one[0] in names for one in message["attrs"])

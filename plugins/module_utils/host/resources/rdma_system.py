@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How RDMA devices are divided among network namespaces (rdma/rdma_netlink.h; C(rdma system))."""
+"""How RDMA devices are divided among network namespaces (rdma/rdma_netlink.h; `rdma system`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODES = ("exclusive", "shared")
 
 
 class RdmaSystem(Resource):
-    """C(rdma_netns_mode) of the node: C(shared) or C(exclusive), now and after the next boot.
+    """`rdma_netns_mode` of the node: `shared` or `exclusive`, now and after the next boot.
 
     The kernel changes it only while no network namespace but the node's exists. Where there is one, as of a pod, the
     file for the next boot is written, and a reboot asked for.
@@ -39,12 +39,12 @@ class RdmaSystem(Resource):
         return {NODE: {"rdma_netns_mode": mode, "rdma_netns_mode_at_boot": mode}} if mode else {}
 
     def read(self, node: Node, wanted: State) -> State:
-        told = self.system.text(PARAMETER)
+        parameter = self.system.text(PARAMETER)
         content = self.system.content(PATH)
         at_boot = None
         if content is not None:
             at_boot = next((mode for value, mode in enumerate(_MODES) if content == _LINE.format(value)), content)
-        now = None if told is None else "shared" if told == "Y" else "exclusive"
+        now = None if parameter is None else "shared" if parameter == "Y" else "exclusive"
         return {NODE: {"rdma_netns_mode": now, "rdma_netns_mode_at_boot": at_boot}}
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
@@ -70,7 +70,7 @@ class RdmaSystem(Resource):
         from ..access import messages
 
         mode = [("netns_mode", _MODES.index(change.after))]
-        fix = "a network namespace exists that no process shows: end the containers, or reboot"
+        fix = "a network namespace without a process exists: stop the containers, or reboot"
         message = (messages.SET_RDMA_SYSTEM, messages.RdmaSystem, mode)
         self.system.ask(step, lambda: messages.exchange(kernel, *message, change=True), fix)
 

@@ -22,7 +22,7 @@ _FILES = {"mode": "default_roce_mode", "tos": "default_roce_tos"}
 
 
 class Roce(Resource):
-    """C(roce) of a NIC: C(mode) and C(tos) that the RDMA connection manager takes, and the forced C(traffic_class).
+    """`roce` of a NIC: `mode` and `tos` that the RDMA connection manager takes, and the forced `traffic_class`.
 
     What the connection manager has can only be read once a folder is made for the device, which check mode does not
     do: then the value is not known, and the wanted one is written. Each port has its own.
@@ -70,9 +70,9 @@ class Roce(Resource):
             return refusal("the RDMA connection manager shows no settings", fix)
         limit = 255
         if name != "mode" and not 0 <= change.after <= limit:
-            return refusal(f"{change.after} is beyond 0 to {limit}")
+            return refusal(f"{change.after} is not within 0 to {limit}")
         if name == "mode" and change.after not in _MODES:
-            return refusal(f"{change.after} is none", "use v1 or v2")
+            return refusal(f"{change.after} is not a RoCE version", "use v1 or v2")
         return None
 
     def apply(self, node: Node, change: Change) -> None:
@@ -116,6 +116,6 @@ def _tc(device: str, port: str) -> str:
 
 
 def _parts(setting: str) -> tuple[str, str, str]:
-    """RDMA device, port and name of C(DEVICE port NUMBER NAME)."""
+    """RDMA device, port and name of `DEVICE port NUMBER NAME`."""
     device, _port, port, name = setting.split(" ")
     return device, port, name

@@ -31,7 +31,7 @@ _NRI = "io.containerd.nri.v1.nri"
 
 
 def values(dump: str) -> dict[str, str]:
-    """The settings of C(containerd config dump), by table and key, quotes taken off. Lists stand as they are."""
+    """The settings of `containerd config dump`, by table and key, quotes taken off. Lists stand as they are."""
     found: dict[str, str] = {}
     table = ""
     for line in dump.splitlines():
@@ -70,7 +70,7 @@ def with_key(text: str, plugin: str, key: str, value: str) -> str:
 
 
 class Runtime(Resource):
-    """C(runtime_cdi) and C(runtime_nri) of the node. The value is the file of configuration.
+    """`runtime_cdi` and `runtime_nri` of the node. The value is the file of configuration.
 
     containerd 2 has a drop-in where its own file imports them. containerd 1 replaces the whole table of a plugin by
     that of an imported file, the cgroup driver in it too: there, and without imports, one line of its own file changes.
@@ -140,7 +140,7 @@ class Runtime(Resource):
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.setting.startswith("plugins."):
-            fix = "containerd 1.7 or newer"
+            fix = "install containerd 1.7 or newer"
             return Refusal(NODE, "runtime", f"this containerd does not know {change.setting}", fix)
         if not change.setting.startswith("/"):
             fix = "where the distribution of Kubernetes has its own (k3s, RKE2), set it in its template"
@@ -178,13 +178,17 @@ class Runtime(Resource):
             ]
             if lost:
                 fix = "set runtime_cdi and runtime_nri in containerd's own file by hand"
-                raise HostError(step, f"containerd would change more than what is asked: {', '.join(lost[:5])}", fix)
+                raise HostError(
+                    step, f"containerd would change more than what is requested: {', '.join(lost[:5])}", fix
+                )
             wish = values(change.after or "")
-            deaf = [one for one in sorted(wish) if "plugins." in one and text.get(one) != wish[one] != after.get(one)]
-            if deaf:
-                fix = "it is too old to know it, or another file in its imports wins"
-                raise HostError(step, f"containerd shows no change of {', '.join(deaf)}", fix)
-        self.system.command(["systemctl", "try-restart", unit], f"restart {unit}", f"'journalctl -u {unit}' says why")
+            unchanged = [
+                one for one in sorted(wish) if "plugins." in one and text.get(one) != wish[one] != after.get(one)
+            ]
+            if unchanged:
+                fix = "it is too old for this setting, or another file in its imports overrides it"
+                raise HostError(step, f"containerd shows no change of {', '.join(unchanged)}", fix)
+        self.system.command(["systemctl", "try-restart", unit], f"restart {unit}", f"see 'journalctl -u {unit}'")
 
 
 def _unit(change: Change) -> str:

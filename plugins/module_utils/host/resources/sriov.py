@@ -28,9 +28,9 @@ _NO_ROOM = (
 
 
 class Sriov(Resource):
-    """C(num_vfs) and C(vfs_autoprobe) of a PF.
+    """`num_vfs` and `vfs_autoprobe` of a PF.
 
-    A PF that is C(externally_managed) is looked at and never changed: too few VFs are refused, more are welcome.
+    A PF that is `externally_managed` is looked at and never changed: too few VFs are refused, more are welcome.
     """
 
     name = "sriov"
@@ -74,18 +74,18 @@ class Sriov(Resource):
 
         device = node.device(change.device)
         if device.physfn:
-            return refusal(f"is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+            return refusal(f"is itself a VF of {device.physfn}", "choose PFs only: type: pf")
         if change.before is None:
-            fix = "switch SR-IOV on in the machine's and the card's firmware, and bind a driver that knows it"
+            fix = "switch SR-IOV on in the machine's and the card's firmware, and bind a driver that supports it"
             return refusal("the kernel offers no SR-IOV here", fix)
         if change.setting != "num_vfs":
             return None
         total = device.total_vfs or 0
         if change.after > total:
             fix = f"ask for {total} at most" if total else "raise the number in the card's firmware first"
-            return refusal(f"{change.after} VFs are wanted, and the card offers {total}", fix)
+            return refusal(f"{change.after} VFs are wanted, but the card offers {total}", fix)
         if node.settings.get(change.device, {}).get("externally_managed"):
-            return refusal(f"has {change.before} VFs, managed elsewhere, and {change.after} are wanted")
+            return refusal(f"has {change.before} VFs, which others manage, but {change.after} are wanted")
         for vf in device.vfs:  # the kernel takes a new number only over zero, so every VF goes
             reason = users(self.system, vf)
             if reason:
@@ -95,7 +95,7 @@ class Sriov(Resource):
 
     def interrupts(self, node: Node, change: Change) -> str:
         if change.setting == "num_vfs" and change.before:
-            return f"all {change.before} VFs of {change.device} are removed and made anew"
+            return f"all {change.before} VFs of {change.device} are removed and recreated"
         return ""
 
     def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
@@ -128,7 +128,7 @@ class Sriov(Resource):
                 return
             if time.monotonic() >= deadline:
                 if len(present) == number:
-                    return  # no driver wants them: whoever needs one asks for it
-                reason = f"{len(present)} of {number} VFs are there after {_SECONDS:.0f} s"
+                    return  # no driver binds to them by itself
+                reason = f"{len(present)} of {number} VFs exist after {_SECONDS:.0f} s"
                 raise HostError(step, reason, "look at 'dmesg' for errors of the card's driver")
             time.sleep(0.05)

@@ -44,7 +44,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 class Sysctl(Resource):
-    """C(sysctl) of the node: a mapping of keys to values, live and at boot.
+    """`sysctl` of the node: a mapping of keys to values, live and at boot.
 
     A key that leaves the mapping leaves the file, and keeps its value until the next boot. Keys that the file does
     not have are never touched.
@@ -90,18 +90,20 @@ class Sysctl(Resource):
         if at_boot or self._kept().get(key) == str(change.after):
             rival = self._rival(key, str(change.after))
             if rival:
-                return Refusal(NODE, change.setting, f"{'' if at_boot else 'at boot '}{rival}", "take it out there")
+                return Refusal(NODE, change.setting, f"{'' if at_boot else 'at boot '}{rival}", "remove it there")
         if at_boot:
             return None  # the live value has the other reasons
         if not _KEY.match(key) or "\n" in str(change.after):
-            return Refusal(NODE, change.setting, "is no name of a sysctl")
+            return Refusal(NODE, change.setting, "is not a valid sysctl name")
         if _OF_INTERFACE.match(key):
-            fix = "set it for the NIC: an interface that appears late misses what stands here"
+            fix = "set it in the NIC's sysctls: an interface that appears later does not get what is set here"
             return Refusal(NODE, change.setting, "belongs to one interface", fix)
         if not self.system.exists(_path(key)):
-            return Refusal(NODE, change.setting, "this kernel has no such sysctl", "is the module loaded that has it?")
+            return Refusal(
+                NODE, change.setting, "this kernel has no such sysctl", "load the kernel module that provides it"
+            )
         if change.before is None:
-            return Refusal(NODE, change.setting, "cannot be read, so that nobody can tell whether it is set")
+            return Refusal(NODE, change.setting, "cannot be read, so whether it is set is unknown")
         return None
 
     def _rival(self, key: str, value: str) -> str:

@@ -17,15 +17,16 @@ from ..access.usage import users
 from ..engine.change import Change, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
-from .vfs import address, made_anew, number_of_vfs, per_vf, split
+from .vfs import address, number_of_vfs, per_vf, split, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
 _ETHERNET = 1
-_UNTOLD = 2**32 - 1
+_NOT_REPORTED = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
 _VLAN = "802.1Q"
 _PROTOCOLS = {_VLAN: 0x8100, "802.1ad": 0x88A8}
+_KINDS = {"mac": "a MAC address", "node_guid": "a GUID", "port_guid": "a GUID"}
 #: A VLAN's text, see Vlan.
 _STORED_VLAN = re.compile(r"(\d+)(?: qos (\d+))?(?: (\S+))?", re.ASCII)
 #: Drivers that read a VF's address and GUIDs only when they start.
@@ -64,9 +65,9 @@ class Rate(Value):
 
 
 class Vf(Resource):
-    """C(vf), for all VFs of a PF, and C(vfs), for those of an index. A VF that is in use is never changed.
+    """`vf`, for all VFs of a PF, and `vfs`, for those of an index. A VF that is in use is never changed.
 
-    C(vlan), C(qos) and C(vlan_protocol) are one setting of the kernel, and so are C(min_rate) and C(max_rate).
+    `vlan`, `qos` and `vlan_protocol` are one setting of the kernel, and so are `min_rate` and `max_rate`.
     """
 
     name = "vf"
@@ -82,13 +83,13 @@ class Vf(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
-        told: dict[str, dict[int, dict[str, t.Any]]] = {}
+        read_before: dict[str, dict[int, dict[str, t.Any]]] = {}
         for name in wanted:
             key, number = split(name)
-            if key not in told:
-                there = number_of_vfs(self.system, key) and not made_anew(self.system, node, key)
-                told[key] = read(self.system, node.device(key).interface) if there else {}
-            found[name] = dict(told[key].get(number, {}))
+            if key not in read_before:
+                there = number_of_vfs(self.system, key) and not to_be_recreated(self.system, node, key)
+                read_before[key] = read(self.system, node.device(key).interface) if there else {}
+            found[name] = dict(read_before[key].get(number, {}))
         return found
 
     def from_stored(self, setting: str, value: t.Any) -> t.Any:
@@ -112,7 +113,7 @@ class Vf(Resource):
         key, number = split(change.device)
         device = node.device(key)
         if device.physfn:
-            return refusal(f"{key} is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+            return refusal(f"{key} is itself a VF of {device.physfn}", "choose PFs only: type: pf")
         count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(self.system, key))
         if number >= count:
             return refusal(f"the PF has {count} VFs", f"raise num_vfs to {number + 1}, or leave this VF out")
@@ -120,11 +121,13 @@ class Vf(Resource):
         if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
             if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
                 other = "node_guid and port_guid" if infiniband else "mac"
-                return refusal(f"a VF of {device.link_layer or 'this link layer'} has none", f"use {other}")
-        if number >= number_of_vfs(self.system, key) or made_anew(self.system, node, key):
+                return refusal(f"a VF of {device.link_layer or 'this link layer'} does not have it", f"use {other}")
+        if number >= number_of_vfs(self.system, key) or to_be_recreated(self.system, node, key):
             return None  # the VF is yet to be made
         if change.before is None:
-            return refusal("the PF's driver does not tell it, so it could not be checked", "leave it out for this NIC")
+            return refusal(
+                "the PF's driver does not report it, so a change could not be checked", "leave it out for this NIC"
+            )
         vf = address(self.system, key, number)
         reason = users(self.system, vf) if vf else ""
         return refusal(f"{vf} is in use: {reason}", "drain the node first", drain=True) if reason else None
@@ -132,8 +135,8 @@ class Vf(Resource):
     def interrupts(self, node: Node, change: Change) -> str:
         key, number = split(change.device)
         vf = address(self.system, key, number) if change.before is not None else None
-        if vf and self._starts_anew(vf, change.setting):
-            return f"the driver of {vf} starts anew, and its interface with it"
+        if vf and self._restarts_driver(vf, change.setting):
+            return f"the driver of {vf} restarts, and its interface is recreated"
         return ""
 
     def apply(self, node: Node, change: Change) -> None:
@@ -144,7 +147,7 @@ class Vf(Resource):
         step = f"set {change.setting} of VF {number} of {device} to {change.after}"
         send(self.system, device.interface, number, change.setting, change.after, step)
         vf = address(self.system, key, number)
-        if vf and self._starts_anew(vf, change.setting):
+        if vf and self._restarts_driver(vf, change.setting):
             driver = f"{_DRIVERS}/{self.system.link(f'{_DEVICES}/{vf}/driver')}"
             self.system.write(f"{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")
             self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
@@ -152,7 +155,7 @@ class Vf(Resource):
     def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
         """The driver of a VF that is stopped and started, which a failure in between leaves without one."""
         vf = address(self.system, *split(change.device)) if change.before is not None else None
-        if not vf or not self._starts_anew(vf, change.setting):
+        if not vf or not self._restarts_driver(vf, change.setting):
             return {}
         return {"driver": self.system.link(f"{_DEVICES}/{vf}/driver")}
 
@@ -162,7 +165,7 @@ class Vf(Resource):
             path = f"{_DRIVERS}/{beside['driver']}/bind"
             self.system.write(path, vf, f"start the driver {beside['driver']} of {vf} again")
 
-    def _starts_anew(self, vf: str, setting: str) -> bool:
+    def _restarts_driver(self, vf: str, setting: str) -> bool:
         if setting not in ("mac", "node_guid", "port_guid"):
             return False
         return self.system.link(f"{_DEVICES}/{vf}/driver") in _READ_AT_START
@@ -177,19 +180,21 @@ def _normal(name: str, asked: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         if one in asked:
             digits = re.sub(r"[:.-]", "", str(asked[one])).lower()
             if not re.fullmatch(f"[0-9a-f]{{{2 * length}}}", digits):
-                raise HostError(f"set {one} of {name}", f"{asked[one]!r} is none", f"write {length} bytes: 02:00:...")
+                raise HostError(
+                    f"set {one} of {name}", f"{asked[one]!r} is not {_KINDS[one]}", f"write {length} bytes: 02:00:..."
+                )
             found[one] = ":".join(digits[at : at + 2] for at in range(0, 2 * length, 2))
     if "vlan" in asked:
         found["vlan"] = Vlan(asked["vlan"], asked.get("qos", 0), asked.get("vlan_protocol", _VLAN))
     elif "qos" in asked or "vlan_protocol" in asked:
-        raise HostError(f"set the VLAN of {name}", "qos and vlan_protocol are a VLAN's", "set vlan, or 0 for none")
+        raise HostError(f"set the VLAN of {name}", "qos and vlan_protocol need a VLAN", "set vlan, or 0 for none")
     if "min_rate" in asked or "max_rate" in asked:
         found["rate"] = Rate(asked.get("min_rate", 0), asked.get("max_rate", 0))
     return found
 
 
 def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
-    """Give a setting of the state to the VF C(number) of a PF. Raises HostError."""
+    """Give a setting of the state to the VF `number` of a PF. Raises HostError."""
     kernel = system.socket("ROUTE")
     from ..access import messages
 
@@ -200,7 +205,7 @@ def send(system: System, interface: str, number: int, setting: str, value: t.Any
 
 
 def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
-    """The attribute of C(messages.Link) that gives a setting of the state to the VF C(number)."""
+    """The attribute of `messages.Link` that gives a setting of the state to the VF `number`."""
     if setting in ("trust", "spoof_check"):
         return setting, {"vf": number, "number": int(value)}
     if setting == "link_state":
@@ -218,37 +223,37 @@ def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
 
 
 def read(system: System, interface: str) -> dict[int, dict[str, t.Any]]:
-    """The settings of all VFs of a PF by index; without those that its driver does not tell. Raises HostError."""
-    return decoded(links.told(system, interface, with_vfs=True))
+    """The settings of all VFs of a PF by index; without those that its driver does not report. Raises HostError."""
+    return decoded(links.read_link(system, interface, with_vfs=True))
 
 
 def decoded(link: t.Any) -> dict[int, dict[str, t.Any]]:
-    """The same from the interface (C(messages.Link))."""
+    """The same from the interface (`messages.Link`)."""
     vfs = link.get_attr("IFLA_VFINFO_LIST")
     found: dict[int, dict[str, t.Any]] = {}
     for info in vfs.get_attrs("vf") if vfs else ():
-        told = {one[0]: one[1] for one in info["attrs"]}
-        if "mac" not in told:
+        parts = {one[0]: one[1] for one in info["attrs"]}
+        if "mac" not in parts:
             continue
         state: dict[str, t.Any] = {}
         if link["ifi_type"] == _ETHERNET:  # of InfiniBand it is 20 bytes, which nothing sets
-            state["mac"] = _hexadecimal(told["mac"]["mac"][:6])
-        entries = [told["vlan"]] if "vlan" in told else []
-        entries += told["vlans"].get_attrs("vlan") if "vlans" in told else []
+            state["mac"] = _hexadecimal(parts["mac"]["mac"][:6])
+        entries = [parts["vlan"]] if "vlan" in parts else []
+        entries += parts["vlans"].get_attrs("vlan") if "vlans" in parts else []
         names = {code: name for name, code in _PROTOCOLS.items()}
         for one in entries:
             state["vlan"] = Vlan(one["vlan"], one["qos"], names.get(one.get("protocol"), _VLAN))
-        if "rate" in told:
-            state["rate"] = Rate(told["rate"]["low"], told["rate"]["high"])
+        if "rate" in parts:
+            state["rate"] = Rate(parts["rate"]["low"], parts["rate"]["high"])
         for name in ("spoof_check", "trust"):
-            if name in told and told[name]["number"] != _UNTOLD:
-                state[name] = bool(told[name]["number"])
-        if "link_state" in told and told["link_state"]["number"] < len(_LINK_STATES):
-            state["link_state"] = _LINK_STATES[told["link_state"]["number"]]
+            if name in parts and parts[name]["number"] != _NOT_REPORTED:
+                state[name] = bool(parts[name]["number"])
+        if "link_state" in parts and parts["link_state"]["number"] < len(_LINK_STATES):
+            state["link_state"] = _LINK_STATES[parts["link_state"]["number"]]
         for name in ("node_guid", "port_guid"):
-            if name in told:
-                state[name] = _hexadecimal(told[name]["guid"].to_bytes(8, "big"))
-        found[told["mac"]["vf"]] = state
+            if name in parts:
+                state[name] = _hexadecimal(parts[name]["guid"].to_bytes(8, "big"))
+        found[parts["mac"]["vf"]] = state
     return found
 
 

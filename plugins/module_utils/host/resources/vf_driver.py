@@ -16,7 +16,7 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf import SETTINGS, Vf
 from .vf import read as settings_of_vfs
-from .vfs import address, made_anew, number_of_vfs, per_vf, split
+from .vfs import address, number_of_vfs, per_vf, split, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -28,7 +28,7 @@ _BRIDGE = "0x0604"
 
 
 class VfDriver(Resource):
-    """C(driver) of C(vf) and C(vfs): C(native), C(vfio-pci), another one's name, or C(none).
+    """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, another one's name, or `none`.
 
     It stands after what the PF keeps for its VFs: a VF without a driver of the node takes no address any more. The
     override is cleared once the driver has the VF, so that it decides nothing later.
@@ -49,7 +49,7 @@ class VfDriver(Resource):
         found: State = {}
         for name in wanted:
             key, number = split(name)
-            vf = None if made_anew(self.system, node, key) else address(self.system, key, number)
+            vf = None if to_be_recreated(self.system, node, key) else address(self.system, key, number)
             found[name] = {"driver": (self.system.link(f"{_DEVICES}/{vf}/driver") or NONE) if vf else None}
         return found
 
@@ -65,7 +65,7 @@ class VfDriver(Resource):
         key, number = split(change.device)
         device = node.device(key)
         if device.physfn:
-            return refusal(f"{key} is a VF itself, of {device.physfn}", "choose PFs only: type: pf")
+            return refusal(f"{key} is itself a VF of {device.physfn}", "choose PFs only: type: pf")
         count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(self.system, key))
         if number >= count:
             return refusal(f"the PF has {count} VFs", f"raise num_vfs to {number + 1}, or leave this VF out")
@@ -88,14 +88,17 @@ class VfDriver(Resource):
         ]
 
     def _unfit(self, vf: str, driver: str) -> tuple[str, str]:
-        """Why VFIO cannot have a VF, and the way out; empty where it can."""
+        """Why VFIO cannot have a VF, and how to fix it; empty where it can."""
         if driver != "vfio-pci":
             return "", ""
         group = self.system.link(f"{_DEVICES}/{vf}/iommu_group")
         if not group:
             if self.system.text(_NO_IOMMU) == "Y":
                 return "", ""
-            return f"{vf} is in no IOMMU group, which VFIO needs", "switch the IOMMU on in the firmware and the kernel"
+            return (
+                f"{vf} is not in an IOMMU group, which VFIO needs",
+                "switch the IOMMU on in the firmware and the kernel",
+            )
         for other in self.system.names(f"/sys/kernel/iommu_groups/{group}/devices"):
             kind = self.system.text(f"{_DEVICES}/{other}/class") or ""
             bound = self.system.link(f"{_DEVICES}/{other}/driver")
@@ -107,7 +110,7 @@ class VfDriver(Resource):
     def interrupts(self, node: Node, change: Change) -> str:
         if change.before in (None, NONE):
             return ""
-        return f"the VF {address(self.system, *split(change.device))} leaves its driver {change.before}"
+        return f"the VF {address(self.system, *split(change.device))} is unbound from its driver {change.before}"
 
     def apply(self, node: Node, change: Change) -> None:
         key, number = split(change.device)
@@ -147,15 +150,15 @@ class VfDriver(Resource):
 
 
 def beside(system: System, node: Node, key: str) -> dict[str, t.Any]:
-    """Drivers and settings of a PF's VFs, for L(Resource.beside,). Raises HostError."""
+    """Drivers and settings of a PF's VFs, for `Resource.beside`. Raises HostError."""
     found: dict[str, t.Any] = {}
     count = number_of_vfs(system, key)
     if not count:
         return found
-    told: dict[int, dict[str, t.Any]] = {}
+    settings: dict[int, dict[str, t.Any]] = {}
     unread = ""
     try:
-        told = settings_of_vfs(system, node.device(key).interface)
+        settings = settings_of_vfs(system, node.device(key).interface)
     except HostError as error:
         unread = str(error)
     for number in range(count):
@@ -164,13 +167,13 @@ def beside(system: System, node: Node, key: str) -> dict[str, t.Any]:
         if unread:
             found[f"settings of VF {number}"] = Unread(unread)
         for name in SETTINGS:
-            if name in told.get(number, {}):
-                found[f"{name} of VF {number}"] = told[number][name]
+            if name in settings.get(number, {}):
+                found[f"{name} of VF {number}"] = settings[number][name]
     return found
 
 
 def put_back(system: System, node: Node, key: str, wanted: t.Mapping[str, t.Any]) -> None:
-    """Give a PF's VFs what L(beside,) has found; all of it is tried. Raises HostError with what failed."""
+    """Give a PF's VFs what `beside` has found; all of it is tried. Raises HostError with what failed."""
     now = beside(system, node, key)
     failed = []
     # drivers last: a VF that the node does not have takes no address any more

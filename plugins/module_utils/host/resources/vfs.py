@@ -15,12 +15,12 @@ from ..access.system import HostError, System
 from ..engine.node import Node
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Drivers that change the mode of the embedded switch only while there are no VFs, so that these are made anew.
+#: Drivers that change the mode of the embedded switch only while there are no VFs, so that these are recreated.
 VFS_AFTER_MODE = ("ice",)
 
 
 def split(name: str) -> tuple[str, int]:
-    """The PF and the index in the name of a VF, C(ADDRESS vf NUMBER)."""
+    """The PF and the index in the name of a VF, `ADDRESS vf NUMBER`."""
     key, _vf, number = name.split(" ")
     return key, int(number)
 
@@ -34,8 +34,8 @@ def address(system: System, key: str, number: int) -> str | None:
     return system.link(f"{_DEVICES}/{key}/virtfn{number}")
 
 
-def made_anew(system: System, node: Node, key: str) -> bool:
-    """Whether this run is yet to make the VFs of a PF, so that what those of now have is lost."""
+def to_be_recreated(system: System, node: Node, key: str) -> bool:
+    """Whether this run is going to recreate the VFs of a PF, so that the settings of the present ones are lost."""
     settings = node.settings.get(key, {})
     if settings.get("externally_managed"):
         return False
@@ -48,12 +48,12 @@ def made_anew(system: System, node: Node, key: str) -> bool:
 
 
 def indexes(value: t.Any) -> list[int]:
-    """The indexes in C(3), C("0-3,6") or a list of these. Raises ValueError."""
+    """The indexes in `3`, `"0-3,6"` or a list of these. Raises ValueError."""
     found: list[int] = []
     for part in value if isinstance(value, (list, tuple)) else str(value).split(","):
         match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", str(part), re.ASCII)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise ValueError(f"{part!r} is no index or range of them such as 0-3")
+            raise ValueError(f"{part!r} is not an index or a range such as 0-3")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return found
 
@@ -72,7 +72,7 @@ def per_vf(system: System, key: str, settings: t.Mapping[str, t.Any]) -> dict[in
         alone = {"mac", "node_guid", "port_guid"}.intersection(own)
         if alone and len(numbers) > 1:
             raise HostError(
-                f"set {min(alone)} of VFs of {key}", f"{entry['index']} are several, and it is one VF's own"
+                f"set {min(alone)} of VFs of {key}", f"{entry['index']} are several VFs, and each needs its own"
             )
         for number in numbers:
             found.setdefault(number, dict(common)).update(own)

@@ -49,7 +49,7 @@ class Module:
 @pytest.fixture(name="ended")
 def _ended(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]:
     monkeypatch.setattr(fabric_module, "alone", contextlib.nullcontext)
-    monkeypatch.setattr(fabric_module.guard, "none_waits", lambda _system: None)
+    monkeypatch.setattr(fabric_module.guard, "check_none_pending", lambda _system: None)
 
     def ended(converge: t.Callable[..., Outcome], **options: t.Any) -> dict[str, t.Any]:
         monkeypatch.setattr(fabric_module, "converge", converge)
@@ -82,7 +82,7 @@ def test_what_fails_after_the_changes_says_that_they_stand(
     monkeypatch.setattr(fabric_module.origin, "wanted", lambda _system, _node: {})
     monkeypatch.setattr(fabric_module.origin, "forget", forget)
     answer = ended(lambda *_unused: Outcome(changes=[CHANGE]), restore=True)
-    assert "All changes were made and stand." in answer["msg"] and answer["remaining"]
+    assert "All changes were made and are in place." in answer["msg"] and answer["remaining"]
 
 
 def test_what_is_left_is_in_the_answer(ended: t.Callable[..., dict[str, t.Any]]) -> None:

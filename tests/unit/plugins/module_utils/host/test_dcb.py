@@ -68,15 +68,15 @@ def test_a_buffer_in_cells_is_as_good():
     ("setting", "value", "reason"),
     [
         ("pfc", [8], "priorities are 0 to 7"),
-        ("trust", dcb.Trust({64: 1}), "no DSCP"),
-        ("trust", dcb.Trust({3: 8}), "no DSCP"),
+        ("trust", dcb.Trust({64: 1}), "not a DSCP"),
+        ("trust", dcb.Trust({3: 8}), "not a DSCP"),
         ("ets", {"priority_tc": [0] * 7}, "8 are needed"),
         ("ets", {"bandwidth": [101] * 8}, "0 to 100"),
-        ("ets", {"tsa": ["wrr"] * 8}, "wrr is no tsa"),
+        ("ets", {"tsa": ["wrr"] * 8}, "wrr is not a tsa"),
         ("ets", {"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "is 96 in all"),
         ("ets", {"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [50] * 2 + [0] * 6}, ""),
     ],
 )
 def test_values_that_make_no_sense(setting, value, reason):
-    told = dcb._strange(setting, value)
+    told = dcb._invalid(setting, value)
     assert reason in told and bool(told) == bool(reason)

@@ -21,7 +21,7 @@ MLX5, ICE = "0000:16:00.1", "0000:c9:00.1"
 
 
 class Recorder(System):
-    """Notes what would be written, and fails the first write whose path ends with C(fails)."""
+    """Notes what would be written, and fails the first write whose path ends with `fails`."""
 
     def __init__(self, root: str, fails: str = "") -> None:
         super().__init__(root)
@@ -82,10 +82,10 @@ def test_a_mode_that_no_driver_offers_is_refused(monkeypatch, machine):
     assert "offers no switchdev mode" in str(plan(MLX5, None).refusals[0])
     assert not plan(MLX5, "switchdev").changes
     (change,) = plan(MLX5, "legacy").changes
-    assert "its 4 VFs leave their drivers" in change.interrupts
+    assert "its 4 VFs are unbound from their drivers" in change.interrupts
     (change,) = plan(ICE, "legacy").changes
     assert "all its 128 VFs" in change.interrupts
-    assert "order ixgbe wants VFs and mode is not known" in str(plan("0000:01:00.0", "legacy").refusals[0])
+    assert "order of VFs and mode is not known for the driver ixgbe" in str(plan("0000:01:00.0", "legacy").refusals[0])
 
 
 def test_vfs_in_use_keep_the_mode(monkeypatch, machine):

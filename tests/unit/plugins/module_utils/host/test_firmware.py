@@ -121,7 +121,7 @@ def test_a_boot_that_did_not_help_is_no_reason_for_another(root: Path) -> None:
     notes.write_text("first\n")
     assert _plan(root, _printed("0", "16"), NUM_OF_VFS=16).reboot
     _boot(root, "second")
-    with pytest.raises(Refused, match="booted since.*power cycle"):
+    with pytest.raises(Refused, match="booted after.*power cycle"):
         _plan(root, _printed("0", "16"), NUM_OF_VFS=16)
     assert not _plan(root, _printed("16", "16"), NUM_OF_VFS=16).reboot
 

@@ -95,7 +95,7 @@ def test_an_undo_that_ends_half_way_can_be_seen(node: Node, monkeypatch: pytest.
     with pytest.raises(KeyboardInterrupt if how == "killed" else SystemExit):
         boot.main()
     assert json.loads(node.begun.read_text())["changes"] == [dataclasses.asdict(CHANGE)]
-    with pytest.raises(HostError, match="half way"):
+    with pytest.raises(HostError, match="the undo is running or has failed"):
         node.confirm()
 
 
@@ -124,10 +124,12 @@ def test_a_timer_that_cannot_be_set_leaves_nothing_to_undo(node: Node, monkeypat
 def test_nobody_changes_what_may_be_taken_back(node: Node) -> None:
     for name in ("fabric.lock", "undo-8.json.begun", "undo-.txt"):
         (node.file.parent / name).touch()
-    with pytest.raises(HostError, match=r"wait to be confirmed.*lanewise-fabric-undo-7\.timer.*undo-7\.json"):
-        guard.none_waits(System())
+    with pytest.raises(
+        HostError, match=r"neither confirmed nor undone yet.*lanewise-fabric-undo-7\.timer.*undo-7\.json"
+    ):
+        guard.check_none_pending(System())
     node.confirm()
-    guard.none_waits(System())
+    guard.check_none_pending(System())
 
 
 def test_a_pf_has_a_way_back_where_its_vf_is_what_the_node_is_reached_by(
@@ -180,12 +182,12 @@ def test_who_confirms_has_all_the_time_after_a_long_run(node: Node, monkeypatch:
     assert len(undone) == 1
     node.change()
     begin = time.monotonic()
-    guard.count_anew(System(), "7", [CHANGE], 1)
+    guard.restart_timer(System(), "7", [CHANGE], 1)
     boot.main()
     assert len(undone) == 2 and undone[1] - begin >= 1
     # and nothing is undone where somebody confirms meanwhile
     node.change()
-    guard.count_anew(System(), "7", [CHANGE], 1)
+    guard.restart_timer(System(), "7", [CHANGE], 1)
     confirms = threading.Timer(0.2, node.confirm)
     confirms.start()
     boot.main()

@@ -53,7 +53,7 @@ def test_what_is_written_is_found_again(root: Path) -> None:
 @pytest.mark.parametrize(
     ("wish", "reason"),
     [
-        ({"size": "16M", "count": 1}, "of these sizes: 1G, 2M"),
+        ({"size": "16M", "count": 1}, "available sizes: 1G, 2M"),
         ({"size": "2M", "count": 1, "numa_nodes": [7]}, "no such NUMA node"),
         ({"size": "2M", "count": 3}, "6 of 10 are in use"),
     ],
@@ -67,7 +67,7 @@ def test_refusals(root: Path, wish: dict[str, t.Any], reason: str) -> None:
 
 
 def test_a_size_that_is_none(root: Path) -> None:
-    with pytest.raises(HostError, match="no size of a page"):
+    with pytest.raises(HostError, match="not a page size"):
         _converge(root, {"size": "2MB", "count": 1})
 
 

@@ -103,7 +103,7 @@ def test_a_card_that_a_pod_has_is_counted_and_left_alone(make_node: MakeNode) ->
     assert list(node.settings) == others
     assert node.left_alone == {
         first: f"a pod has it by the resource claim with UID {CLAIM}",
-        second: "its interface is in another network namespace, as of a container",
+        second: "its interface is in another network namespace, such as that of a container",
     }
     # the driver's record tells of the first what a probe cannot
     assert Node(free.system, [Rule("slow", selector({**fast, "interface": "eth*"}), {})]).left_alone.keys() == {second}

@@ -122,7 +122,7 @@ def test_what_a_network_file_says(site: Site, text: str, said: int | str | None)
     native = [f"PF: mtu in {DROP_IN} unset -> 9000"] if said not in (None, 9000) else []
     assert site.planned(Mtu, mtu=9000) == [*native, "PF: mtu 1500 -> 9000"]
     system = System(str(site.root))
-    assert [owner._mtu(system, one) for one in owner.keepers(system, site.interface)] == [
+    assert [owner._mtu(system, one) for one in owner.managers(system, site.interface)] == [
         (said, "/etc/systemd/network/10-rail.network")
     ]
 
@@ -130,8 +130,8 @@ def test_what_a_network_file_says(site: Site, text: str, said: int | str | None)
 def test_who_has_no_interface_is_not_asked(site: Site) -> None:
     site.networkd("[Link]\nMTUBytes=1500\n", state="unmanaged")
     site.networkmanager(_PROFILE.format("ethernet", "ethernet", 1500), managed="false")
-    assert not owner.keepers(System(str(site.root)), site.interface)
-    assert not owner.keepers(System(str(site.root)), "nothing0")
+    assert not owner.managers(System(str(site.root)), site.interface)
+    assert not owner.managers(System(str(site.root)), "nothing0")
     assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
 
 
@@ -151,7 +151,7 @@ def test_drop_ins_count_by_name_and_those_of_etc_before_others(site: Site) -> No
     assert site.planned(Mtu, mtu=9000)[0] == f"PF: mtu in /etc/{folder}/lanewise.conf unset -> 9000"
     site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=1450\n")
     text = site.refused(Mtu, mtu=9000)
-    assert f"systemd-networkd sets 1450 again, as /etc/{folder}/zz.conf says, which counts more" in text
+    assert f"systemd-networkd sets 1450 again, as /etc/{folder}/zz.conf says, which overrides" in text
     site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=9000\n")
     assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
 
@@ -213,7 +213,7 @@ def test_the_uuid_of_a_profile_without_one_is_known() -> None:
 
 
 def test_vfs_that_another_program_makes_are_refused(site: Site) -> None:
-    fix = "(write 16 there or take it out, or leave the VFs to it: externally_managed: true)"
+    fix = "(write 16 there or remove it, or leave the VFs to that program: externally_managed: true)"
     link = "/etc/systemd/network/10-rail.link"
     for text, count in (
         ("[Link]\nSR-IOVVirtualFunctions=4\n", 4),
@@ -246,7 +246,7 @@ def test_a_damaged_file_is_no_traceback(tmp_path: Path) -> None:
         for line in owner.entries(text.decode(errors="replace"), True):
             assert len(line) == 3 and "\n" not in "".join(line)
         system = System(str(tmp_path))
-        owner.keepers(system, "rail0")
+        owner.managers(system, "rail0")
         owner.mtu_settings(system, "rail0", 9000)
         owner.mtu_refusals(system, "0000:00:01.0", "rail0", 9000, ["rail0"])
         owner.vfs_refusals(system, "0000:00:01.0", "rail0", 8)

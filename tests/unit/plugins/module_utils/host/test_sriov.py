@@ -33,7 +33,7 @@ def test_only_what_differs_is_planned(make_node: MakeNode) -> None:
     node = make_node("sriov", {"address": address}, {"num_vfs": 4, "vfs_autoprobe": False})
     assert planned(node) == [f"{address}: vfs_autoprobe true -> false", f"{address}: num_vfs 8 -> 4"]
     outcome = converge(node, [Sriov(node.system)], check_mode=True)
-    assert outcome.drain == [f"{address}: all 8 VFs of {address} are removed and made anew"]
+    assert outcome.drain == [f"{address}: all 8 VFs of {address} are removed and recreated"]
 
 
 def test_what_cannot_be_is_refused_at_once(make_node: MakeNode) -> None:
@@ -41,7 +41,7 @@ def test_what_cannot_be_is_refused_at_once(make_node: MakeNode) -> None:
     with pytest.raises(Refused) as failure:
         planned(node)
     text = str(failure.value)
-    assert "1000 VFs are wanted, and the card offers" in text
+    assert "1000 VFs are wanted, but the card offers" in text
     assert "is a VF itself" in text and "carries the default route" in text
     assert len(failure.value.refusals) == len(node.settings)
 
@@ -101,7 +101,7 @@ def test_a_vf_that_a_program_has_open_is_in_the_way(
 def test_vfs_that_others_manage_are_only_counted(make_node: MakeNode) -> None:
     address = pf(make_node("sriov"), 8)
     assert planned(make_node("sriov", {"address": address}, {"num_vfs": 6, "externally_managed": True})) == []
-    with pytest.raises(Refused, match="has 8 VFs, managed elsewhere, and 16 are wanted"):
+    with pytest.raises(Refused, match="has 8 VFs, which others manage, but 16 are wanted"):
         planned(make_node("sriov", {"address": address}, {"num_vfs": 16, "externally_managed": True}))
 
 

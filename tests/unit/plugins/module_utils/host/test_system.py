@@ -62,7 +62,7 @@ def test_a_list_that_never_rests_is_an_error():
 
 
 def test_a_recorded_tree_has_no_sockets(tmp_path):
-    with pytest.raises(HostError, match="a recorded tree does not tell it"):
+    with pytest.raises(HostError, match="a recorded tree does not have it"):
         System(str(tmp_path)).socket("IPRoute")
 
 

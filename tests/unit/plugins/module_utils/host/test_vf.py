@@ -19,7 +19,7 @@ EMPTY_PF, INFINIBAND_PF, LEGACY_PF = "0000:c9:00.0", "0000:49:00.0", "0000:16:00
 )
 def test_indexes(value, found):
     if found is None:
-        with pytest.raises(ValueError, match="is no index"):
+        with pytest.raises(ValueError, match="is not an index"):
             indexes(value)
     else:
         assert indexes(value) == found
@@ -58,7 +58,7 @@ def test_vfs_that_are_made_anew_lose_what_they_have(machine):
 
 
 def test_what_the_vfs_are_without_the_kernel_is_not_guessed(machine):
-    with pytest.raises(HostError, match="a recorded tree does not tell it"):
+    with pytest.raises(HostError, match="a recorded tree does not have it"):
         machine.planned(Vf, {LEGACY_PF: {"vf": {"trust": True}}})
 
 
@@ -73,10 +73,10 @@ def test_infiniband_has_guids_and_ethernet_has_addresses(machine):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several, and it is one VF's own"),
+        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several VFs, and each needs its own"),
         ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is none"),
-        ({"vf": {"qos": 3}}, "qos and vlan_protocol are a VLAN's"),
-        ({"vfs": [{"index": "x", "trust": True}]}, "no index or range"),
+        ({"vf": {"qos": 3}}, "qos and vlan_protocol need a VLAN"),
+        ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
     ],
 )
 def test_what_makes_no_sense_is_told(machine, settings, reason):
