@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import typing as t
 from pathlib import Path
@@ -76,8 +77,7 @@ class Stored:
         node = self.node()
         wanted = resources(self.system, [rule.settings for rule in node.rules], GENERAL)
         wanted.append(Boot(self.system, desired(node, node.rules, GENERAL)))
-        ready = lambda changes: origin.remember(self.system, changes)  # noqa: E731
-        return converge(node, wanted, ready=ready).changes
+        return converge(node, wanted, ready=functools.partial(origin.remember, self.system)).changes
 
     def restore(self) -> None:
         """A run that puts all of it back."""
