@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 NODE = "node"
 
 #: State of a resource: device -> setting -> value. A value is JSON, or a `Value`. None is "not there" or "not known".
-State = dict[str, dict[str, t.Any]]
+State = dict[str, dict[str, object]]
+#: What a change may alter beside its own setting, by name: values, or `Unread`.
+Beside = t.Mapping[str, object]
 
 
 class Value:
@@ -25,7 +27,7 @@ class Value:
     """
 
 
-def stored(value: t.Any) -> t.Any:
+def stored(value: object) -> object:
     """A value as results and stored files have it: JSON, in which a `Value` is its text."""
     if isinstance(value, Value):
         return str(value)
@@ -50,7 +52,7 @@ class Change:
     def reversed(self) -> Change:
         return replace(self, before=self.after, after=self.before)
 
-    def as_json(self) -> dict[str, t.Any]:
+    def as_json(self) -> dict[str, object]:
         """The change as results and stored files have it."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "after": stored(self.after)}
@@ -89,6 +91,6 @@ class Plan:
     reboot: list[str] = field(default_factory=list)
 
 
-def shown(value: t.Any) -> str:
+def shown(value: object) -> str:
     """A value for a message."""
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(stored(value))

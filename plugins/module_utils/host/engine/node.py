@@ -19,7 +19,7 @@ from ..access.usage import as_published, users
 from .change import NODE, Change, Refusal, shown
 from .device import Device, Facts, devices_of
 from .rules import Candidate, Rule, choose
-from .settings import Settings
+from .settings import NicSettings, NodeSettings
 
 
 class Node:
@@ -36,14 +36,14 @@ class Node:
         self,
         system: System,
         rules: t.Sequence[Rule] = (),
-        general: Settings | None = None,
+        general: NodeSettings | None = None,
         allow_management: bool = False,
         connection: str = "",
         only: str = "",
     ) -> None:
         self.system = system
         self.rules = rules
-        self.general = general or {}
+        self.general: NodeSettings = general or {}
         self.allow_management = allow_management
         self._connection = connection
         self._only = only
@@ -58,7 +58,7 @@ class Node:
         self.devices = {device.key: device for device in devices_of(self.facts)}
         self.settings = self._choose()
 
-    def _choose(self) -> dict[str, Settings]:
+    def _choose(self) -> dict[str, NicSettings]:
         values = {nic["address"]: values_of(nic, self.facts) for nic in self.facts["nics"]}
         for entry in self.facts["interfaces"]:
             if entry["address"] is None:

@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-import typing as t
 from dataclasses import replace
 
 from ..access.system import System
-from .change import Change, Plan, Refusal, State
+from .change import Beside, Change, Plan, Refusal, State
 from .node import Node
 
 
@@ -47,21 +46,21 @@ class Resource:
         """Make one change; also called with the change reversed, to undo it. Raises HostError."""
         raise NotImplementedError
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         """What a change may alter beside its own setting, by name: read before it is made and after it was undone.
 
         A value is JSON, or `Unread`. Raises HostError.
         """
         return {}
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         """Bring back what `beside` has found, after the change itself was undone. Raises HostError."""
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         """Whether a present value is as good as the wanted one."""
         return bool(before == after)
 
-    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+    def from_stored(self, setting: str, value: object) -> object:
         """A value of a file that a run has stored; the reverse of `change.stored`. Raises ValueError."""
         return value
 

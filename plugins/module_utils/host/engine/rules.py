@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...topology.selector import NEAR, NUMBERS, TEXTS, Selector
 from .device import Device
-from .settings import Settings, merged
+from .settings import NicSettings, Settings, merged
 
 #: What a selector compares of a device, by field (see `topology.selector.values_of`).
 Values = t.Mapping[str, t.Any]
@@ -28,7 +28,7 @@ class Rule:
 
     name: str
     select: Selector
-    settings: Settings = field(default_factory=dict)
+    settings: NicSettings = field(default_factory=lambda: NicSettings())
     count: int | None = None
     at_least: int | None = None
     fast: tuple[str, ...] = ()
@@ -72,13 +72,13 @@ class Candidate(t.NamedTuple):
 
 def choose(
     rules: t.Iterable[Rule], candidates: t.Mapping[str, Candidate]
-) -> tuple[dict[str, Settings], dict[str, str]]:
+) -> tuple[dict[str, NicSettings], dict[str, str]]:
     """Apply the rules in order to the devices, by key.
 
     Returns the merged settings of each device that is chosen, and the rules that choose nothing, each with what may
     be meant instead. Raises Unfit.
     """
-    chosen: dict[str, Settings] = {}
+    chosen: dict[str, NicSettings] = {}
     idle: dict[str, str] = {}
     problems = []
     values = [one.values for one in candidates.values()]
@@ -96,7 +96,8 @@ def choose(
             elif not wrong:
                 idle[rule.name] = _of_another_type(rule.select, values)
         for key in found:
-            chosen[key] = merged(chosen.get(key, {}), rule.settings)
+            before = t.cast(Settings, chosen.get(key, {}))
+            chosen[key] = t.cast(NicSettings, merged(before, rule.settings))
     if problems:
         raise Unfit(problems)
     return chosen, idle

@@ -9,7 +9,95 @@ from __future__ import annotations
 
 import typing as t
 
+#: Settings as a module's options or a file have them, before their form is known.
 Settings = dict[str, t.Any]
+
+
+class VfSettings(t.TypedDict, total=False):
+    """`vf` of a PF, and an entry of its `vfs`, which has an `index`. Rates are in Mbit/s."""
+
+    index: str | int | list[str | int]
+    driver: str
+    mac: str
+    node_guid: str
+    port_guid: str
+    vlan: int
+    qos: int
+    vlan_protocol: str
+    trust: bool
+    spoof_check: bool
+    link_state: str
+    min_rate: int
+    max_rate: int
+
+
+class RailRoutesSettings(t.TypedDict, total=False):
+    """`rail_routes` of a NIC."""
+
+    table: int
+    priority: int
+    gateway: str | list[str]
+
+
+class DcbSettings(t.TypedDict, total=False):
+    """`dcb` of a PF. The lists have a value for each priority or traffic class."""
+
+    trust: str
+    dscp_priorities: dict[str, int]
+    pfc: list[int]
+    ets: dict[str, list[int | str] | None]
+    buffer: dict[str, list[int] | None]
+
+
+class NicSettings(t.TypedDict, total=False):
+    """The settings of a NIC. What is left out stays as it is."""
+
+    num_vfs: int
+    vfs_autoprobe: bool
+    externally_managed: bool
+    eswitch_mode: str
+    vf: VfSettings
+    vfs: list[VfSettings]
+    mtu: int
+    ethtool: dict[str, dict[str, int | bool | None]]
+    irq_affinity: str
+    sysctls: dict[str, dict[str, int | bool | str] | None]
+    rail_routes: RailRoutesSettings
+    max_read_request_bytes: int
+    relaxed_ordering: bool
+    roce: dict[str, int | str | None]
+    dcb: DcbSettings
+    firmware: dict[str, int | bool | str]
+
+
+class HugepagesSettings(t.TypedDict, total=False):
+    """An entry of `hugepages` of the node: the size such as `2M`, and the count for each NUMA node."""
+
+    size: str
+    count: int
+    numa_nodes: list[int] | None
+
+
+class NodeSettings(t.TypedDict, total=False):
+    """The settings of the node itself."""
+
+    kernel_args: list[str]
+    kernel_args_absent: list[str]
+    iommu: str
+    kernel_modules: list[str]
+    module_options: dict[str, str]
+    sysctl: dict[str, int | bool | str]
+    hugepages: list[HugepagesSettings]
+    memlock_unlimited: bool
+    cpu_governor: str
+    cpu_energy_preference: str
+    cpu_idle_max_latency_us: int
+    gpudirect: str
+    acs: str
+    rdma_netns_mode: str
+    kubelet: dict[str, object]
+    runtime_cdi: bool
+    runtime_nri: bool
 
 
 def merged(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:

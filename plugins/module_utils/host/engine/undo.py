@@ -12,10 +12,12 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..access.system import Difference, HostError
-from .change import NODE, Change, Unread, shown, stored
+from .change import NODE, Beside, Change, Unread, shown, stored
 from .node import Node
 from .resource import Resource
 from .rules import Unfit
+
+T = t.TypeVar("T")
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Done:
 
     resource: Resource
     change: Change
-    beside: t.Mapping[str, t.Any] = field(default_factory=dict)
+    beside: Beside = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,11 @@ class Remaining:
     resource: str
     device: str
     setting: str
-    before: t.Any
-    now: t.Any
+    before: object
+    now: object
     reason: str = ""
 
-    def as_json(self) -> dict[str, t.Any]:
+    def as_json(self) -> dict[str, object]:
         """This as a module returns it."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "now": stored(self.now)}
@@ -115,7 +117,7 @@ def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
     return Failed(_as_host_error(error), done[-1].change if done else None, undone, remaining, surprise)
 
 
-def _value(node: Node, one: Done) -> t.Any:
+def _value(node: Node, one: Done) -> object:
     change = one.change
     state = one.resource.read(node, {change.device: {change.setting: change.before}})
     return state.get(change.device, {}).get(change.setting)
@@ -160,7 +162,7 @@ def _put_back_beside(node: Node, one: Done) -> None:
 def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
     """What of a change and beside it is not as it was. Where several changes note the same, the first one's counts."""
     change, resource = one.change, one.resource
-    now: dict[str, t.Any] = {change.setting: _read(lambda: _value(node, one))}
+    now: dict[str, object] = {change.setting: _read(lambda: _value(node, one))}
     if one.beside:
         found = _read(lambda: resource.beside(node, change))
         now.update({name: found if isinstance(found, Unread) else found.get(name) for name in one.beside})
@@ -179,7 +181,7 @@ def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.
             yield Remaining(change.resource, change.device, name, before, value, trouble)
 
 
-def _read(request: t.Callable[[], t.Any]) -> t.Any:
+def _read(request: t.Callable[[], T]) -> T | Unread:
     try:
         return request()
     except Exception as error:  # noqa: BLE001  # whatever it is, the rest must be read and reported
@@ -205,6 +207,6 @@ def described(error: BaseException) -> str:
     )
 
 
-def _brief(value: t.Any) -> str:
+def _brief(value: object) -> str:
     text = shown(value)
     return text if "\n" not in text.strip() and len(text) <= 200 else f"a text of {len(text)} characters"

@@ -24,16 +24,17 @@ from ..engine.converge import LOCK, alone, converge
 from ..engine.node import Node
 from ..engine.resource import Resource
 from ..engine.rules import Rule, Unfit, selector
+from ..engine.settings import NodeSettings
 from ..engine.undo import described
 from ..resources.catalogue import named, resources
 from . import guard
-from .program import Boot, load
+from .program import Boot, StoredRule, load
 
 #: How long an undo waits for the run whose changes it takes back, and which may be at it still.
 _UNDO_WAITS = 3600.0
 
 
-def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
+def rules(nics: t.Iterable[StoredRule]) -> list[Rule]:
     """Rules from their JSON form: `name`, `select`, `settings`, `count`, `at_least`, `fast`. Raises Unfit."""
     return [
         Rule(
@@ -75,13 +76,11 @@ def _boot(system: System, network: bool = False) -> None:
         sys.exit("\n".join(failed))
 
 
-def _apply(
-    system: System, nics: t.Sequence[Rule], general: t.Mapping[str, t.Any], resource: Resource, only: str = ""
-) -> str:
+def _apply(system: System, nics: t.Sequence[Rule], general: NodeSettings, resource: Resource, only: str = "") -> str:
     """Bring what a resource is about to what is wanted, of one device with `only`; what failed, if something did."""
     try:
         # at boot nobody is connected who could lose the connection
-        node = Node(system, nics, dict(general), allow_management=True, only=only)
+        node = Node(system, nics, general, allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
     except Exception as error:  # noqa: BLE001  # whatever it is, the other resources and NICs are to have theirs

@@ -78,7 +78,7 @@ def wanted(system: System, node: Node) -> dict[str, State]:
     return found
 
 
-def _values(resource: Resource | None, settings: dict[str, t.Any]) -> dict[str, t.Any]:
+def _values(resource: Resource | None, settings: dict[str, object]) -> dict[str, object]:
     """The settings of a device as the resource has them; those for the boot are stored as they are."""
     if resource is None:
         return settings

@@ -24,6 +24,7 @@ from ..access.system import HostError, System
 from ..engine.change import NODE, Change, State
 from ..engine.node import Node
 from ..engine.resource import Resource
+from ..engine.settings import NicSettings, NodeSettings
 
 PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
@@ -89,6 +90,17 @@ WantedBy=multi-user.target
 """
 
 
+class StoredRule(t.TypedDict, total=False):
+    """A rule as the file of the wanted state has it. `name`, `select` and `settings` are always there, see `Rule`."""
+
+    name: str
+    select: dict[str, t.Any]
+    settings: NicSettings
+    count: int | None
+    at_least: int | None
+    fast: list[str]
+
+
 def archive() -> bytes:
     """The program, from the sources of the packages as they were imported: a folder or AnsiballZ's zip file.
 
@@ -108,7 +120,7 @@ def archive() -> bytes:
     return content.getvalue()
 
 
-def load(system: System) -> tuple[list[dict[str, t.Any]], dict[str, t.Any]]:
+def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
     """What is to be applied at boot: the rules of NICs and the settings of the node, as JSON; empty without the file.
     Raises HostError where it is damaged, or only a newer release can read it."""
     step, fix = f"read {DESIRED}", "play lanewise.dra.fabric on this node, which writes it and the program again"
@@ -122,10 +134,10 @@ def load(system: System) -> tuple[list[dict[str, t.Any]], dict[str, t.Any]]:
         raise HostError(step, f"a newer release wrote it: {error}", fix) from None
     except (ValueError, RecursionError) as error:
         raise HostError(step, f"it is damaged: {error}", fix) from None
-    return nics, general
+    return nics, t.cast(NodeSettings, general)
 
 
-def _is_rule(one: t.Any) -> bool:
+def _is_rule(one: object) -> bool:
     wanted = {"name": str, "select": dict, "settings": dict}
     return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in wanted.items())
 
@@ -182,7 +194,7 @@ class Boot(Resource):
     name = "boot"
     boot = False
 
-    def __init__(self, system: System, desired: t.Mapping[str, t.Any]) -> None:
+    def __init__(self, system: System, desired: t.Mapping[str, object]) -> None:
         super().__init__(system)
         self._desired = desired
         self._archive = archive() if desired else b""
@@ -201,7 +213,7 @@ class Boot(Resource):
         return {NODE: {**values, **(late if self._desired.get("network") else none)}}
 
     def read(self, node: Node, wanted: State) -> State:
-        values: dict[str, t.Any] = {"desired": self.system.content(DESIRED)}
+        values: dict[str, object] = {"desired": self.system.content(DESIRED)}
         for before, name, path in (("", UNIT, UNIT_PATH), ("network_", NETWORK_UNIT, NETWORK_UNIT_PATH)):
             values[f"{before}unit"] = self.system.content(path)
             wants = f"{path.rpartition('/')[0]}/multi-user.target.wants/{name}"

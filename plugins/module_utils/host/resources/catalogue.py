@@ -192,7 +192,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
 
 
 def resources(
-    system: System, nics: t.Iterable[t.Mapping[str, t.Any]], general: t.Mapping[str, t.Any], boot: bool = False
+    system: System, nics: t.Iterable[t.Mapping[str, object]], general: t.Mapping[str, object], boot: bool = False
 ) -> list[Resource]:
     """The resources that the settings of NIC rules and of the node need; with `boot`, those that a boot forgets."""
     wanted = {

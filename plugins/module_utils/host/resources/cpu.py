@@ -33,9 +33,9 @@ class Cpu(Resource):
     recorded_in = ("/sys/devices/system/cpu/cpufreq",)
 
     def wanted(self, node: Node) -> State:
-        found: dict[str, t.Any] = {
-            name: node.general[name] for name in _FILES if node.general.get(name) is not None
-        }  # the governor first: it decides which preferences there are
+        given: t.Mapping[str, object] = node.general
+        # the governor first: it decides which preferences there are
+        found = {name: given[name] for name in _FILES if given.get(name) is not None}
         limit = node.general.get("cpu_idle_max_latency_us")
         if limit is not None:
             for state, latency in self._idle_states().items():
@@ -76,7 +76,7 @@ class Cpu(Resource):
         return found
 
     def read(self, node: Node, wanted: State) -> State:
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             values = {name: self.system.text(path) for name, path in self._places(setting).items()}
             if setting not in _FILES:

@@ -15,6 +15,7 @@ from ..access.system import HostError, System
 from ..engine.change import Change, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
+from ..engine.settings import DcbSettings
 from .ethtool import Ethtool
 
 _IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27
@@ -65,18 +66,20 @@ class Dcb(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            asked = {name: value for name, value in (settings.get("dcb") or {}).items() if value is not None}
-            one: dict[str, t.Any] = {}
-            if asked.get("trust") == "pcp" or asked.get("trust") == "dscp" or "dscp_priorities" in asked:
-                own = {int(code): int(priority) for code, priority in (asked.get("dscp_priorities") or {}).items()}
+            asked = settings.get("dcb") or DcbSettings()
+            priorities = asked.get("dscp_priorities")
+            one: dict[str, object] = {}
+            if asked.get("trust") in ("pcp", "dscp") or priorities is not None:
+                own = {int(code): int(priority) for code, priority in (priorities or {}).items()}
                 if asked.get("trust") == "pcp" and own:
                     raise HostError(f"set dcb trust of {key}", "dscp_priorities is set, but trust pcp ignores it")
                 one["trust"] = Trust() if asked.get("trust") == "pcp" else Trust({**_classes(), **own})
-            for name in ("ets", "buffer"):
-                if name in asked:
-                    one[name] = {part: value for part, value in asked[name].items() if value is not None}
-            if "pfc" in asked:
-                one["pfc"] = sorted(set(asked["pfc"]))
+            for name, parts in (("ets", asked.get("ets")), ("buffer", asked.get("buffer"))):
+                if parts is not None:
+                    one[name] = {part: value for part, value in parts.items() if value is not None}
+            pfc = asked.get("pfc")
+            if pfc is not None:
+                one["pfc"] = sorted(set(pfc))
             if one:
                 found[key] = {name: one[name] for name in SETTINGS if name in one}
         return found
@@ -89,10 +92,10 @@ class Dcb(Resource):
             found[key] = {name: shown.get(name) for name in settings}
         return found
 
-    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+    def from_stored(self, setting: str, value: object) -> object:
         return Trust.parse(value) if setting == "trust" and isinstance(value, str) else value
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         if not isinstance(before, dict) or not isinstance(after, dict):
             return bool(before == after)
         return all(_alike(part, before.get(part), value) for part, value in after.items())
@@ -183,7 +186,7 @@ def _read_parts(system: System, interface: str) -> dict[str, t.Any]:
 
 def decoded(parts: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Settings of the state, of the kernel's parts; those that a driver does not report are left out."""
-    found: dict[str, t.Any] = {}
+    found: dict[str, object] = {}
     if parts:
         found["trust"] = Trust(dict(sorted(_apps(parts))))
     if "pfc" in parts:

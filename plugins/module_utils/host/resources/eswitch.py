@@ -7,12 +7,10 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ..access import devlink
 from ..access.system import HostError
 from ..access.usage import users
-from ..engine.change import Change, Refusal, State
+from ..engine.change import Beside, Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf_driver import beside, put_back
@@ -76,13 +74,13 @@ class Eswitch(Resource):
             text += f", and all its {count} VFs"
         return text
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         return {
             "num_vfs": number_of_vfs(self.system, change.device),
             **beside(self.system, node, change.device),
         }
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         count = beside["num_vfs"]
         if number_of_vfs(self.system, change.device) != count:
             path = f"{_DEVICES}/{change.device}/sriov_numvfs"

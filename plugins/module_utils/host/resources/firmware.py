@@ -46,7 +46,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def plain(value: t.Any) -> str:
+def plain(value: object) -> str:
     """A value without its name, so that `True`, `1` and `True(1)` are one, and `2` and `ETH(2)`."""
     text = str(value).strip()
     if text.lower() in ("true", "false"):
@@ -90,7 +90,7 @@ class Firmware(Resource):
             found[key] = {name: table.get(name, {}).get("next") for name in settings}
         return found
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         if before is None or after is None:
             return before is after
         one, other = plain(before), plain(after)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import typing as t
 
 from ..access.system import HostError
 from ..engine.change import NODE, Change, Refusal, State
@@ -42,7 +41,7 @@ class Hugepages(Resource):
     recorded_in = ("/sys/devices/system/node/node0/hugepages",)
 
     def wanted(self, node: Node) -> State:
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for one in node.general.get("hugepages") or []:
             kilobytes(one["size"])
             numa_nodes = one.get("numa_nodes")
@@ -67,7 +66,9 @@ class Hugepages(Resource):
         return f"{_NODES}/node{number}/hugepages/hugepages-{size}kB"
 
     def read(self, node: Node, wanted: State) -> State:
-        numbers = {one: self.system.integer(f"{self._folder(one)}/nr_hugepages") for one in wanted.get(NODE, {})}
+        numbers: dict[str, object] = {
+            one: self.system.integer(f"{self._folder(one)}/nr_hugepages") for one in wanted.get(NODE, {})
+        }
         return {NODE: numbers}
 
     def check(self, node: Node, change: Change) -> Refusal | None:

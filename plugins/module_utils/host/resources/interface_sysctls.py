@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ..engine.change import Change, Plan, Refusal, State
 from ..engine.node import Node
@@ -60,7 +59,7 @@ class InterfaceSysctls(Resource):
                     plan.refusals.append(refusal)
         return plan
 
-    def _in_vain(self, node: Node, key: str, setting: str, value: t.Any) -> Refusal | None:
+    def _in_vain(self, node: Node, key: str, setting: str, value: object) -> Refusal | None:
         """What is wanted of an interface, when all interfaces together decide otherwise."""
         interface = node.device(key).interface
         family, _dot, name = setting.partition(".")
@@ -98,7 +97,7 @@ def _path(interface: str, setting: str) -> str:
     return f"/proc/sys/net/{family}/conf/{interface}/{name}"
 
 
-def _shown(value: t.Any) -> t.Any:
+def _shown(value: object) -> int | str | None:
     """A value as the kernel shows it: a number where it is one, else text."""
     if value is None:
         return None

@@ -47,9 +47,12 @@ class Irq(Resource):
     def read(self, node: Node, wanted: State) -> State:
         return {key: {"irq_affinity": self._present(key)} for key in wanted}
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
-        expected = _expected(sorted(before, key=int), after)
-        return all(before[irq] == cpus for irq, cpus in expected.items() if irq in before and irq not in self._managed)
+    def same(self, setting: str, before: object, after: object) -> bool:
+        present, wanted = t.cast("dict[str, str]", before), t.cast("dict[str, str]", after)
+        expected = _expected(sorted(present, key=int), wanted)
+        return all(
+            present[irq] == cpus for irq, cpus in expected.items() if irq in present and irq not in self._managed
+        )
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         driver = node.device(change.device).driver or ""

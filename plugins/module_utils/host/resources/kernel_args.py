@@ -144,7 +144,8 @@ def _value(present: t.Iterable[str], absent: t.Iterable[str]) -> dict[str, list[
     return {"present": list(present), "absent": list(absent)}
 
 
-def _arguments(value: t.Mapping[str, t.Any]) -> Arguments:
+def _arguments(wish: object) -> Arguments:
+    value = t.cast("dict[str, list[str]]", wish)
     return Arguments(tuple(value["present"]), tuple(value["absent"]))
 
 

@@ -46,7 +46,7 @@ class KernelModules(Resource):
 
     def wanted(self, node: Node) -> State:
         modules, options = node.general.get("kernel_modules"), node.general.get("module_options")
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         if options is not None:  # before the loading, which takes them
             kept = self._options()
             for module, wish in options.items():
@@ -79,7 +79,7 @@ class KernelModules(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         at_boot, options = self._at_boot(), self._options()
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             module = _module(setting)
             if setting.startswith("options of "):
@@ -143,7 +143,7 @@ class KernelModules(Resource):
     def pending(self, node: Node, wanted: State, state: State) -> list[str]:
         reasons = []
         for setting, value in wanted.get(NODE, {}).items():
-            if not setting.startswith("options of ") or not value:
+            if not setting.startswith("options of ") or not isinstance(value, str):
                 continue
             module = _module(setting)
             for option in value.split():

@@ -13,8 +13,8 @@ import time
 import typing as t
 
 from ..access import units
-from ..access.system import HostError
-from ..engine.change import NODE, Change, Refusal, State
+from ..access.system import HostError, System
+from ..engine.change import NODE, Beside, Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -52,7 +52,7 @@ class Kubelet(Resource):
     recorded_in = ("/etc/kubernetes",)
     boot = False
 
-    def __init__(self, system: t.Any) -> None:
+    def __init__(self, system: System) -> None:
         super().__init__(system)
         self._arguments: list[str] | None = None
 
@@ -83,7 +83,7 @@ class Kubelet(Resource):
         return self.option("root-dir") or "/var/lib/kubelet"
 
     def wanted(self, node: Node) -> State:
-        wish: dict[str, t.Any] | None = node.general.get("kubelet")
+        wish = node.general.get("kubelet")
         if wish is None:
             return {}
         fields = {_FIELDS[name]: value for name, value in wish.items() if value is not None}
@@ -96,8 +96,8 @@ class Kubelet(Resource):
     def read(self, node: Node, wanted: State) -> State:
         return {NODE: {path: self.system.content(path) for path in wanted.get(NODE, {}) if path.startswith("/")}}
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
-        return _fields(before) == _fields(after)
+    def same(self, setting: str, before: object, after: object) -> bool:
+        return _fields(t.cast("str | None", before)) == _fields(t.cast("str | None", after))
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if not self.arguments():
@@ -129,7 +129,7 @@ class Kubelet(Resource):
                 )
         return None
 
-    def _rival(self, path: str, fields: t.Mapping[str, t.Any]) -> str:
+    def _rival(self, path: str, fields: t.Mapping[str, object]) -> str:
         """A later drop-in that has one of the fields; these are JSON or YAML, in which a field starts its line."""
         folder, _slash, own = path.rpartition("/")
         for name in self.system.names(folder):
@@ -175,10 +175,10 @@ class Kubelet(Resource):
                     step, f"kubelet has started with {policy}={made}", "find the configuration that sets it"
                 )
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         return {_UNIT: units.state(self.system, _UNIT)}
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         if beside[_UNIT] == units.RUNS:
             units.start(self.system, _UNIT)
             self._wait(f"start {_UNIT} again")

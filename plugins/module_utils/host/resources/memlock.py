@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 import resource
-import typing as t
 
-from ..access.system import HostError
+from ..access.system import HostError, System
 from ..engine.change import NODE, Change, State
 from ..engine.node import Node
 from ..engine.resource import Resource
@@ -54,7 +53,7 @@ class Memlock(Resource):
     recorded_in = ("/etc/systemd",)
     boot = False
 
-    def __init__(self, system: t.Any) -> None:
+    def __init__(self, system: System) -> None:
         super().__init__(system)
         self._units: dict[str, int] | None = None
 
@@ -74,7 +73,7 @@ class Memlock(Resource):
         wish = node.general.get("memlock_unlimited")
         if wish is None:
             return {}
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         if self.system.exists(LOGINS.rpartition("/")[0]):  # else no PAM gives logins their limits
             found[_LOGINS_SETTING] = _OF_LOGINS if wish else None
         for unit, process in self.units().items():
@@ -84,7 +83,7 @@ class Memlock(Resource):
         return {NODE: found} if found else {}
 
     def read(self, node: Node, wanted: State) -> State:
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             if setting.endswith(" now"):
                 process = self.units().get(setting.split()[2])

@@ -7,10 +7,8 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ..access.links import mtu_limits
-from ..engine.change import Change, Plan, Refusal, State
+from ..engine.change import Beside, Change, Plan, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from . import owner
@@ -96,13 +94,13 @@ class Mtu(Resource):
             return f"systemd-networkd reconfigures {node.device(change.device)}" if restarts else ""
         return f"traffic of {node.device(change.device)} stops while the driver recreates its queues"
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         """The running MTU, which the program that has the interface may set when its file changes."""
         if not owner.is_native(change.setting):
             return {}
         return {"mtu": self.system.integer(_path(node.device(change.device).interface))}
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         if beside["mtu"] is not None:
             device = node.device(change.device)
             step = f"set mtu of {device} to {beside['mtu']} again"

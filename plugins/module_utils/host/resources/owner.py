@@ -106,10 +106,10 @@ def managers(system: System, interface: str) -> list[Manager]:
     return found
 
 
-def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, t.Any]:
+def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:
     """The settings beside `mtu` that keep the interface's programs from setting another one: by name, with the MTU,
     or None where a file of ours is to go. Raises HostError."""
-    found: dict[str, t.Any] = {}
+    found: dict[str, object] = {}
     for manager in managers(system, interface):
         differs = _mtu(system, manager)[0] not in (None, mtu)
         if manager.program == NETWORK_MANAGER:

@@ -55,10 +55,10 @@ class Pcie(Resource):
     settings = ("max_read_request_bytes", "relaxed_ordering")
 
     def wanted(self, node: Node) -> State:
-        found = {
-            key: {name: settings[name] for name in self.settings if settings.get(name) is not None}
-            for key, settings in node.settings.items()
-        }
+        found: State = {}
+        for key, settings in node.settings.items():
+            given: t.Mapping[str, object] = settings
+            found[key] = {name: given[name] for name in self.settings if given.get(name) is not None}
         return {key: one for key, one in found.items() if one}
 
     def _register(self, address: str) -> int | None:
@@ -117,7 +117,7 @@ class AcsForGpudirect(Resource):
             return {}
         if node.general["acs"] != "gpudirect":
             raise HostError("set ACS", f"{node.general['acs']!r} is not a known profile", "use gpudirect")
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for port, bits in ports(self._facts(node)).items():
             registers = self._registers(port)
             if registers is None:
@@ -152,7 +152,7 @@ class AcsForGpudirect(Resource):
         return None
 
     def read(self, node: Node, wanted: State) -> State:
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             registers = self._registers(setting.rpartition(" ")[2]) if " " in setting else None
             if registers is not None:

@@ -16,6 +16,7 @@ from ..access.links import index
 from ..engine.change import Change, Plan, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
+from ..engine.settings import RailRoutesSettings
 
 _TEMPORARY_OR_TENTATIVE = 0x01 | 0x40
 _STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE, _NOT = 4, 1, 1, 253, 0, 2
@@ -70,9 +71,9 @@ class RailRoutes(Resource):
         own = index(self.system, node.device(key).interface)
         return _sorted(one for one in self._all_routes() if one.table == int(table) and one.out == own)
 
-    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+    def from_stored(self, setting: str, value: object) -> object:
         kind = SourceRule if setting.endswith(" rules") else RailRoute
-        return value and [kind.parse(one) for one in value]
+        return [kind.parse(str(one)) for one in value] if isinstance(value, list) else value
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
@@ -246,17 +247,17 @@ def _leads_on(one: SourceRule | RailRoute) -> bool:
     return isinstance(one, RailRoute) and one.gateway is not None
 
 
-def _gateways(settings: t.Mapping[str, t.Any]) -> list[Address]:
+def _gateways(settings: RailRoutesSettings) -> list[Address]:
     given = settings.get("gateway") or []
     return [ipaddress.ip_address(one) for one in ([given] if isinstance(given, str) else given)]
 
 
-def _rules(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[SourceRule]:
+def _rules(own: t.Sequence[Interface], settings: RailRoutesSettings) -> list[SourceRule]:
     priority = settings.get("priority", 1000)
     return sorted((SourceRule(ipaddress.ip_network(one.ip), priority) for one in own), key=str)
 
 
-def _routes(own: t.Sequence[Interface], settings: t.Mapping[str, t.Any]) -> list[RailRoute]:
+def _routes(own: t.Sequence[Interface], settings: RailRoutesSettings) -> list[RailRoute]:
     found: dict[Network | Address, RailRoute] = {}
     for one in own:
         metric = _IPV6_METRIC if one.version == 6 else 0

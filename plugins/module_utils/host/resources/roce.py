@@ -50,7 +50,7 @@ class Roce(Resource):
     def read(self, node: Node, wanted: State) -> State:
         return {key: {setting: self._value(setting) for setting in settings} for key, settings in wanted.items()}
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         if after is None:  # it could not be read before a folder was made
             return setting not in self._found or bool(before == self._found[setting])
         return bool(before == after)

@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ..access import units
 from ..access.system import HostError, System
-from ..engine.change import NODE, Change, Refusal, State
+from ..engine.change import NODE, Beside, Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -103,7 +102,7 @@ class Runtime(Resource):
         cdi, nri = node.general.get("runtime_cdi"), node.general.get("runtime_nri")
         if cdi is None and nri is None:
             return {}
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         containerd = self._program("containerd")
         if containerd:
             old = self._version(containerd) < (2, 0)
@@ -153,11 +152,11 @@ class Runtime(Resource):
         name = "crio" if change.setting == CRIO_DROP_IN else "containerd"
         return f"{name} restarts: running pods go on, new ones wait"
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         """Whether it runs: systemd restarts none that a wrong configuration has kept from starting."""
         return {_unit(change): units.state(self.system, _unit(change))}
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         if beside[_unit(change)] == units.RUNS:
             units.start(self.system, _unit(change))
 

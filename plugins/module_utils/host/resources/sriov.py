@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 import time
-import typing as t
 
 from ..access.system import HostError
 from ..access.usage import users
-from ..engine.change import Change, Plan, Refusal, State
+from ..engine.change import Beside, Change, Plan, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from . import owner
@@ -35,16 +34,19 @@ class Sriov(Resource):
 
     name = "sriov"
     renews = True
-    settings = ("vfs_autoprobe", "num_vfs")
 
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
             # the kernel asks for autoprobe when a VF appears, so it stands first
-            one: dict[str, t.Any] = {name: settings[name] for name in self.settings if name in settings}
+            one: dict[str, object] = {}
+            if "vfs_autoprobe" in settings:
+                one["vfs_autoprobe"] = settings["vfs_autoprobe"]
+            if "num_vfs" in settings:
+                one["num_vfs"] = settings["num_vfs"]
             if settings.get("externally_managed"):
                 one.pop("vfs_autoprobe", None)
-                if (self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0) >= one.get("num_vfs", 0):
+                if (self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0) >= settings.get("num_vfs", 0):
                     continue
             if one:
                 found[key] = one
@@ -65,7 +67,7 @@ class Sriov(Resource):
         for key, settings in (self.wanted(node) if wanted is None else {}).items():
             if "num_vfs" in settings and not node.settings[key].get("externally_managed"):
                 for interface in node.device(key).interfaces:
-                    plan.refusals += owner.vfs_refusals(self.system, key, interface, settings["num_vfs"])
+                    plan.refusals += owner.vfs_refusals(self.system, key, interface, node.settings[key]["num_vfs"])
         return plan
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -98,10 +100,10 @@ class Sriov(Resource):
             return f"all {change.before} VFs of {change.device} are removed and recreated"
         return ""
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         return beside(self.system, node, change.device) if change.setting == "num_vfs" else {}
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         put_back(self.system, node, change.device, beside)
 
     def apply(self, node: Node, change: Change) -> None:

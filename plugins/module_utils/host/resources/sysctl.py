@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ..access.system import HostError
 from ..engine.change import NODE, Change, Refusal, State
@@ -55,10 +54,10 @@ class Sysctl(Resource):
     boot = False
 
     def wanted(self, node: Node) -> State:
-        wish: t.Mapping[str, t.Any] | None = node.general.get("sysctl")
+        wish = node.general.get("sysctl")
         if wish is None:
             return {}
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for key, value in wish.items():
             found[_name(key)] = found[_name(key) + _AT_BOOT] = _text(value)
         for key in self._kept():
@@ -70,7 +69,7 @@ class Sysctl(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         kept = self._kept()
-        found: dict[str, t.Any] = {}
+        found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             if setting.endswith(_AT_BOOT):
                 found[setting] = kept.get(setting[: -len(_AT_BOOT)])
@@ -79,7 +78,7 @@ class Sysctl(Resource):
                 found[setting] = None if value is None else _text(value)
         return {NODE: found}
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         return before == after if before is None or after is None else _text(before) == _text(after)
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -138,6 +137,6 @@ class Sysctl(Resource):
         self.system.install(PATH, text, f"write {key} to {PATH}")
 
 
-def _text(value: t.Any) -> str:
+def _text(value: object) -> str:
     """A value as text; the kernel separates several by tabs, people by blanks."""
     return " ".join(str(int(value) if isinstance(value, bool) else value).split())

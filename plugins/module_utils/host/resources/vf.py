@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from ..access import links
 from ..access.system import HostError, System
 from ..access.usage import users
-from ..engine.change import Change, Refusal, State, Value
+from ..engine.change import Beside, Change, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
+from ..engine.settings import VfSettings
 from .vfs import address, number_of_vfs, per_vf, split, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -83,7 +84,7 @@ class Vf(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
-        read_before: dict[str, dict[int, dict[str, t.Any]]] = {}
+        read_before: dict[str, dict[int, dict[str, object]]] = {}
         for name in wanted:
             key, number = split(name)
             if key not in read_before:
@@ -92,7 +93,7 @@ class Vf(Resource):
             found[name] = dict(read_before[key].get(number, {}))
         return found
 
-    def from_stored(self, setting: str, value: t.Any) -> t.Any:
+    def from_stored(self, setting: str, value: object) -> object:
         if value is None or setting not in ("vlan", "rate"):
             return value
         if setting == "rate":
@@ -103,7 +104,7 @@ class Vf(Resource):
             raise ValueError(f"{value!r} is not a VLAN")
         return Vlan(int(match[1]), int(match[2] or 0), match[3] or _VLAN)
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         return after is None or before == after  # a VF that was not there before goes as it came
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -152,14 +153,14 @@ class Vf(Resource):
             self.system.write(f"{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")
             self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
 
-    def beside(self, node: Node, change: Change) -> dict[str, t.Any]:
+    def beside(self, node: Node, change: Change) -> Beside:
         """The driver of a VF that is stopped and started, which a failure in between leaves without one."""
         vf = address(self.system, *split(change.device)) if change.before is not None else None
         if not vf or not self._restarts_driver(vf, change.setting):
             return {}
         return {"driver": self.system.link(f"{_DEVICES}/{vf}/driver")}
 
-    def put_back(self, node: Node, change: Change, beside: t.Mapping[str, t.Any]) -> None:
+    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
         vf = address(self.system, *split(change.device))
         if vf and not self.system.link(f"{_DEVICES}/{vf}/driver"):
             path = f"{_DRIVERS}/{beside['driver']}/bind"
@@ -171,17 +172,18 @@ class Vf(Resource):
         return self.system.link(f"{_DEVICES}/{vf}/driver") in _READ_AT_START
 
 
-def _normal(name: str, asked: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def _normal(name: str, asked: VfSettings) -> dict[str, object]:
     """Settings of the state, in the kernel's spelling, of what a site asks for. Raises HostError."""
-    found: dict[str, t.Any] = {one: bool(asked[one]) for one in ("trust", "spoof_check") if one in asked}
+    given: t.Mapping[str, object] = asked
+    found: dict[str, object] = {one: bool(given[one]) for one in ("trust", "spoof_check") if one in given}
     if "link_state" in asked:
         found["link_state"] = asked["link_state"]
     for one, length in (("mac", 6), ("node_guid", 8), ("port_guid", 8)):
-        if one in asked:
-            digits = re.sub(r"[:.-]", "", str(asked[one])).lower()
+        if one in given:
+            digits = re.sub(r"[:.-]", "", str(given[one])).lower()
             if not re.fullmatch(f"[0-9a-f]{{{2 * length}}}", digits):
                 raise HostError(
-                    f"set {one} of {name}", f"{asked[one]!r} is not {_KINDS[one]}", f"write {length} bytes: 02:00:..."
+                    f"set {one} of {name}", f"{given[one]!r} is not {_KINDS[one]}", f"write {length} bytes: 02:00:..."
                 )
             found[one] = ":".join(digits[at : at + 2] for at in range(0, 2 * length, 2))
     if "vlan" in asked:
@@ -222,20 +224,20 @@ def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
     return "vlan", entry
 
 
-def read(system: System, interface: str) -> dict[int, dict[str, t.Any]]:
+def read(system: System, interface: str) -> dict[int, dict[str, object]]:
     """The settings of all VFs of a PF by index; without those that its driver does not report. Raises HostError."""
     return decoded(links.read_link(system, interface, with_vfs=True))
 
 
-def decoded(link: t.Any) -> dict[int, dict[str, t.Any]]:
+def decoded(link: t.Any) -> dict[int, dict[str, object]]:
     """The same from the interface (`messages.Link`)."""
     vfs = link.get_attr("IFLA_VFINFO_LIST")
-    found: dict[int, dict[str, t.Any]] = {}
+    found: dict[int, dict[str, object]] = {}
     for info in vfs.get_attrs("vf") if vfs else ():
         parts = {one[0]: one[1] for one in info["attrs"]}
         if "mac" not in parts:
             continue
-        state: dict[str, t.Any] = {}
+        state: dict[str, object] = {}
         if link["ifi_type"] == _ETHERNET:  # of InfiniBand it is 20 bytes, which nothing sets
             state["mac"] = _hexadecimal(parts["mac"]["mac"][:6])
         entries = [parts["vlan"]] if "vlan" in parts else []

@@ -7,11 +7,9 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ..access.system import HostError, System
 from ..access.usage import users
-from ..engine.change import Change, Refusal, State, Unread
+from ..engine.change import Beside, Change, Refusal, State, Unread
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf import SETTINGS, Vf
@@ -53,7 +51,7 @@ class VfDriver(Resource):
             found[name] = {"driver": (self.system.link(f"{_DEVICES}/{vf}/driver") or NONE) if vf else None}
         return found
 
-    def same(self, setting: str, before: t.Any, after: t.Any) -> bool:
+    def same(self, setting: str, before: object, after: object) -> bool:
         if after == NATIVE:
             return before not in (None, NONE, *_USER_SPACE)
         return after is None or bool(before == after)
@@ -149,13 +147,13 @@ class VfDriver(Resource):
         return self.system.text(f"{_DEVICES}/{vf}/driver_override") not in (None, "", "(null)")
 
 
-def beside(system: System, node: Node, key: str) -> dict[str, t.Any]:
+def beside(system: System, node: Node, key: str) -> dict[str, object]:
     """Drivers and settings of a PF's VFs, for `Resource.beside`. Raises HostError."""
-    found: dict[str, t.Any] = {}
+    found: dict[str, object] = {}
     count = number_of_vfs(system, key)
     if not count:
         return found
-    settings: dict[int, dict[str, t.Any]] = {}
+    settings: dict[int, dict[str, object]] = {}
     unread = ""
     try:
         settings = settings_of_vfs(system, node.device(key).interface)
@@ -172,7 +170,7 @@ def beside(system: System, node: Node, key: str) -> dict[str, t.Any]:
     return found
 
 
-def put_back(system: System, node: Node, key: str, wanted: t.Mapping[str, t.Any]) -> None:
+def put_back(system: System, node: Node, key: str, wanted: Beside) -> None:
     """Give a PF's VFs what `beside` has found; all of it is tried. Raises HostError with what failed."""
     now = beside(system, node, key)
     failed = []

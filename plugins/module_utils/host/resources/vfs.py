@@ -13,6 +13,7 @@ import typing as t
 from ..access import devlink
 from ..access.system import HostError, System
 from ..engine.node import Node
+from ..engine.settings import NicSettings, VfSettings
 
 _DEVICES = "/sys/bus/pci/devices"
 #: Drivers that change the mode of the embedded switch only while there are no VFs, so that these are recreated.
@@ -47,7 +48,7 @@ def to_be_recreated(system: System, node: Node, key: str) -> bool:
     return bool(devlink.eswitch_mode(system, key) != settings["eswitch_mode"])
 
 
-def indexes(value: t.Any) -> list[int]:
+def indexes(value: object) -> list[int]:
     """The indexes in `3`, `"0-3,6"` or a list of these. Raises ValueError."""
     found: list[int] = []
     for part in value if isinstance(value, (list, tuple)) else str(value).split(","):
@@ -58,11 +59,11 @@ def indexes(value: t.Any) -> list[int]:
     return found
 
 
-def per_vf(system: System, key: str, settings: t.Mapping[str, t.Any]) -> dict[int, dict[str, t.Any]]:
+def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSettings]:
     """What is asked for of each VF of a PF. Raises HostError."""
     count = settings.get("num_vfs", number_of_vfs(system, key))
     common = {name: value for name, value in (settings.get("vf") or {}).items() if value is not None}
-    found: dict[int, dict[str, t.Any]] = {number: dict(common) for number in range(count)} if common else {}
+    found: dict[int, dict[str, object]] = {number: dict(common) for number in range(count)} if common else {}
     for entry in settings.get("vfs") or ():
         try:
             numbers = indexes(entry["index"])
@@ -76,4 +77,4 @@ def per_vf(system: System, key: str, settings: t.Mapping[str, t.Any]) -> dict[in
             )
         for number in numbers:
             found.setdefault(number, dict(common)).update(own)
-    return found
+    return t.cast("dict[int, VfSettings]", found)

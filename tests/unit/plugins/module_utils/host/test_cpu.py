@@ -100,5 +100,5 @@ def test_peermem_is_where_nccl_looks_and_stays(tmp_path: Path) -> None:
     assert not _converge(tmp_path, Gpudirect, gpudirect="peermem").changes
     _converge(tmp_path, Gpudirect, wanted={"gpudirect": done.before["gpudirect"]})
     assert not (tmp_path / LOAD[1:]).exists()
-    with pytest.raises(HostError, match="no way"):
+    with pytest.raises(HostError, match="is not known"):
         _converge(tmp_path, Gpudirect, gpudirect="rdma")

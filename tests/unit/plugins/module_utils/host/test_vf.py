@@ -74,7 +74,7 @@ def test_infiniband_has_guids_and_ethernet_has_addresses(machine):
     ("settings", "reason"),
     [
         ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several VFs, and each needs its own"),
-        ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is none"),
+        ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is not a MAC address"),
         ({"vf": {"qos": 3}}, "qos and vlan_protocol need a VLAN"),
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
     ],
