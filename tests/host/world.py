@@ -178,7 +178,7 @@ class World:
                     found[where] = self._file(place)
         found = {key: value for key, value in found.items() if value not in _DEFAULTS}
         for name in ("running", "vfs", "modes", "firmware", "dcb"):
-            found[name] = json.dumps(getattr(self, name), default=sorted, sort_keys=True)
+            found[name] = json.dumps(getattr(self, name), default=_as_json, sort_keys=True)
         return found
 
     def _file(self, place: str) -> tuple[str, bytes]:
@@ -479,6 +479,11 @@ def _passed(message: t.Any, attributes: list[t.Any], **fields: int) -> t.Any:
     read = message(one.data)
     read.decode()
     return read
+
+
+def _as_json(value: t.Any) -> t.Any:
+    """A set, or a value of a resource, as JSON has it."""
+    return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
 
 
 def _decoded(message: t.Any, attributes: dict[str, t.Any]) -> t.Any:

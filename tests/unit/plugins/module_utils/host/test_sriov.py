@@ -42,7 +42,7 @@ def test_what_cannot_be_is_refused_at_once(make_node: MakeNode) -> None:
         planned(node)
     text = str(failure.value)
     assert "1000 VFs are wanted, but the card offers" in text
-    assert "is a VF itself" in text and "carries the default route" in text
+    assert "is itself a VF" in text and "carries the default route" in text
     assert len(failure.value.refusals) == len(node.settings)
 
 
