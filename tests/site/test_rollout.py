@@ -109,7 +109,7 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
     output = play(tmp_path, hosts, rc=2)
     problems = output[output.index("because of these blockers:") :]
     assert "other: rails: chooses 0 NICs of this node, not 8" in problems
-    assert "two: rails: the profile 'none' is not known" in problems
+    assert "two: rails: the profile 'none' is not defined" in problems
     assert re.search("gone: .*reached over (ssh|SSH)", problems)
     assert "good: " not in problems and "silent: " not in problems
     assert "Roll out" not in output
