@@ -88,6 +88,6 @@ def test_what_cannot_be_meant_is_refused():
     assert "not in a network of rail0" in told(table=100, gateway="10.9.0.1")
     assert "has no IP address" in told("bare", table=100)
     both = {name: {"rail_routes": {"table": 100}} for name in ("rail0", "rail1")}
-    assert "that of rail0 already" in refusals(RailRoutes, both)[0]
+    assert "already used by rail0" in refusals(RailRoutes, both)[0]
     run("ip link set rail0 down")
     assert "is down" in told(table=100)
