@@ -51,10 +51,10 @@ def access(settings: Settings) -> cluster.Access:
 
 
 class Daemon:
-    """One driver. C(root) is the tree that is probed, C(instance) the UID of its pod where two may run side by side,
-    C(node) the Node's name where the settings shall not decide.
+    """One driver. `root` is the tree that is probed, `instance` the UID of its pod where two may run side by side,
+    `node` the Node's name where the settings shall not decide.
 
-    Raises L(Problems,) and OSError for settings that cannot be read.
+    Raises `Problems` and OSError for settings that cannot be read.
     """
 
     def __init__(self, paths: Paths, root: str = "/", instance: str | None = None, node: str | None = None) -> None:

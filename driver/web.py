@@ -40,7 +40,7 @@ _LISTENER, _WAKE = "listener", "wake"
 
 @dataclass
 class _Connection:
-    """A client. What C(request) holds was received, what C(answer) holds is still to be sent."""
+    """A client. What `request` holds was received, what `answer` holds is still to be sent."""
 
     socket: socket.socket
     end: float
@@ -51,7 +51,7 @@ class _Connection:
 class Web:
     """Serves /metrics, /healthz (the process answers) and /readyz (503 with the reasons, one a line, or 200).
 
-    C(address) is C(host:port), an IPv6 host in brackets; port 0 takes a free one. C(reasons) tells why the driver is
+    `address` is `host:port`, an IPv6 host in brackets; port 0 takes a free one. `reasons` tells why the driver is
     not ready.
     """
 
@@ -103,7 +103,7 @@ class Web:
 
 
 class _Loop:
-    """The thread's work. C(wake) ends it when its other end is closed; it closes all sockets that it has."""
+    """The thread's work. `wake` ends it when its other end is closed; it closes all sockets that it has."""
 
     def __init__(
         self, listener: socket.socket, wake: socket.socket, answer: t.Callable[[str, str], tuple[int, str, bytes]]

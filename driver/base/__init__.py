@@ -4,9 +4,9 @@
 
 """What every other room of the driver uses: errors, files on disk, locks, logs, metrics, paths, settings.
 
-`calls` holds the values that the rooms pass to each other: a claim, a pod, a request to attach. This room imports
-the standard library, prometheus_client and yaml, and of the collection `dra.kube`, `dra.config` and `topology`. It
-never imports another room, and knows nothing of netlink, gRPC or HTTP.
+`calls` defines the values that the rooms pass to each other: a claim, a pod, a request to attach. This room imports
+the standard library, prometheus_client, yaml and, of the collection, `dra.kube`, `dra.config` and `topology`. It never
+imports another room, and does not depend on netlink, gRPC or HTTP.
 """
 
 from __future__ import annotations

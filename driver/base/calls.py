@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Values that pass between the rooms: what `kubelet` and `hook` ask, and `claims` answers. Nothing here knows gRPC,
-sockets or the kernel.
+"""Values that pass between the rooms: requests of `kubelet` and `hook`, and the answers of `claims`. They do not depend
+on gRPC, sockets or the kernel.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class ClaimRef:
-    """A ResourceClaim as kubelet names it. The UID is the key: the name may belong to another claim by now."""
+    """A ResourceClaim as kubelet names it. The UID is the key: a newer claim may have the same name."""
 
     namespace: str
     name: str
     uid: str
 
     def problem(self) -> str:
-        """Why this can be no claim of an API server, or an empty text. Parts of it become names of files."""
+        """Why this is not a valid claim, or an empty string. Checked because the parts become file names."""
         if not _UID.fullmatch(self.uid):
-            return f"{self.uid!r} is no UID of a claim"
+            return f"{self.uid!r} is not a valid claim UID"
         if not _NAMESPACE.fullmatch(self.namespace):
-            return f"{self.namespace!r} is no name of a namespace"
+            return f"{self.namespace!r} is not a valid namespace name"
         if not _NAME.fullmatch(self.name):
-            return f"{self.name!r} is no name of a claim"
+            return f"{self.name!r} is not a valid claim name"
         return ""
 
     def __str__(self) -> str:
@@ -56,8 +56,8 @@ class Pod:
 class PreparedDevice:
     """One allocated device that is ready for its pod's containers.
 
-    C(requests) as in the allocation's results (C(nic) or C(nic/fast)): kubelet is told the main requests only.
-    C(cdi_ids) are the ids that cdi.write returned, to be given to each container that has one of the requests.
+    `requests` are as in the allocation's results (`nic` or `nic/fast`); kubelet gets the main requests only.
+    `cdi_ids` are the IDs that `cdi.write` returned, for each container that has one of the requests.
     """
 
     pool: str
@@ -69,7 +69,7 @@ class PreparedDevice:
 
 @dataclass(frozen=True)
 class DeviceHealth:
-    """The health of one published or allocated device. C(updated) is Unix time in seconds."""
+    """The health of one published or allocated device. `updated` is Unix time in seconds."""
 
     pool: str
     device: str
@@ -80,11 +80,11 @@ class DeviceHealth:
 
 @dataclass(frozen=True)
 class AttachRequest:
-    """What a createRuntime hook passes on: a container with devices of claim C(uid) is about to start.
+    """The request of a createRuntime hook: a container with devices of claim `uid` is about to start.
 
-    C(netns) leads to the container's network namespace: a file descriptor that the hook opened for the container's
-    process and sent along, valid until attach returns. No process id is involved that could mean another process by
-    now, or be one of another PID namespace. C(pid) is for messages. C(annotations) are the container's.
+    `netns` is the path of the container's network namespace: a file descriptor that the hook opened and sent along,
+    valid until attach returns. A process ID could have been reused, or belong to another PID namespace, so `pid` is for
+    messages only. `annotations` are the container's.
     """
 
     uid: str
@@ -98,35 +98,35 @@ class AttachRequest:
 
     @property
     def pod_uid(self) -> str:
-        """The pod's UID as containerd or CRI-O noted it, empty where neither did."""
+        """The pod's UID as recorded by containerd or CRI-O; empty if neither did."""
         return self._annotation("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 
     @property
     def pod_namespace(self) -> str:
-        """The pod's namespace, empty where the runtime did not note it."""
+        """The pod's namespace; empty if the runtime did not record it."""
         return self._annotation("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
 
     @property
     def pod_name(self) -> str:
-        """The pod's name, empty where the runtime did not note it."""
+        """The pod's name; empty if the runtime did not record it."""
         return self._annotation("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
 
 
 class Service(t.Protocol):
-    """The driver's own work. All methods may be called from several threads at once, and again after any outcome.
+    """The driver's operations. All methods are thread-safe and may be called again after any outcome.
 
-    They raise DriverError with a message for the pod's owner; Busy tells a hook to try again by itself. Any other
-    exception is a mistake in the driver: it is logged, and the caller is told that the driver failed.
+    They raise DriverError with a message for the pod's owner; Busy makes a hook retry. Any other exception is a bug in
+    the driver: it is logged, and the caller gets the error "the driver failed".
     """
 
     def prepare(self, claim: ClaimRef) -> t.Sequence[PreparedDevice]:
-        """Make a claim's devices ready, or find them ready. Returns every device that the driver serves in it."""
+        """Prepare a claim's devices; idempotent. Returns every device of the claim that this driver serves."""
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """Take back everything of a claim. A claim that is unknown is no mistake."""
+        """Take back everything of a claim. An unknown claim is not an error."""
 
     def attach(self, request: AttachRequest) -> None:
-        """Bring a claim's devices into its pod, or find them there. Returns only when they are ready for use."""
+        """Move a claim's devices into its pod; idempotent. Returns when they are ready for use."""
 
     def health(self) -> t.Sequence[DeviceHealth]:
-        """All devices of the driver on this node, allocated ones too. Called every few seconds: must not block."""
+        """All devices of the driver on this node, allocated ones too. Called every few seconds; must not block."""

@@ -2,27 +2,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver says when it cannot do what it was asked; the message goes to the pod's events."""
+"""The driver's errors. Their messages go to the pod's events."""
 
 from __future__ import annotations
 
 import os
 
-#: Characters of a message. Parts of it are what a tenant wrote, and it is kept by logs, events and kubelet.
+#: Maximum characters of a message: parts of it come from tenants, and logs, events and kubelet store it.
 MESSAGE_LIMIT = 4000
 
 
 def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """C(text) in no more than C(limit) characters, all of which UTF-8 can hold."""
+    """`text` cut to `limit` characters, all of them encodable in UTF-8."""
     text = text if len(text) <= limit else text[: limit - 4] + " ..."
     return text.encode("utf-8", "replace").decode()
 
 
 class DriverError(Exception):
-    """The base of all of them. C(message) is one sentence for the pod's owner, of at most MESSAGE_LIMIT characters,
-    C(fix) another one on what to do."""
+    """The base class. `message` is one sentence for the pod's owner, of at most MESSAGE_LIMIT characters; `fix` is a
+    sentence on what to do."""
 
-    fix = "The log of the driver on the node tells more."
+    fix = "See the driver's log on the node."
 
     def __init__(self, message: str) -> None:
         self.message = bounded(message)
@@ -30,27 +30,27 @@ class DriverError(Exception):
 
 
 class Refused(DriverError):
-    """The claim, its configuration or its pod is at fault: to try again as it is does not help."""
+    """The claim, its configuration or its pod is at fault: retrying it unchanged does not help."""
 
-    fix = "Correct the claim, its template or its class, and make the pod anew."
+    fix = "Correct the claim, its template or its class, then delete and recreate the pod."
 
 
 class Busy(DriverError):
-    """Something else has to end first, such as another claim that still holds the device: to try again may help."""
+    """Something else has to finish first, such as another claim that still holds the device: retrying may help."""
 
-    fix = "It is tried again; where it lasts, look at what is in the way."
+    fix = "The driver retries; if this persists, resolve what the message names."
 
 
 class Unreachable(DriverError):
     """The API server did not answer in time."""
 
-    fix = "It is tried again; where it lasts, look at the node's way to the API server."
+    fix = "The driver retries; if this persists, check the node's connection to the API server."
 
 
 class KernelError(DriverError):
-    """The kernel refused a step. C(step) says what was tried; C(errno) is 0 where there was no error number."""
+    """The kernel refused a step. `step` says what was tried; `errno` is 0 if there was no error number."""
 
-    fix = "The kernel of the node refused it: 'lanewise-driver doctor' and 'status' there tell more."
+    fix = "The node's kernel refused it: run 'lanewise-driver doctor' and 'lanewise-driver status' there."
 
     def __init__(self, step: str, errno: int = 0, detail: str = "") -> None:
         reason = detail or (os.strerror(errno) if errno else "failed")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Files on disk that others read while we write them."""
+"""Files on disk that other processes read while the driver writes them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import secrets
 import time
 from pathlib import Path
 
-#: The ending of files that are not yet whole. Readers of our folders look for others (.json).
+#: The suffix of incomplete files. Readers of these folders look for other suffixes (.json).
 UNFINISHED = ".unfinished"
-#: Seconds after which an unfinished file has no writer any more.
+#: Seconds after which an unfinished file is considered abandoned.
 _ABANDONED = 60
 
 
 class PowerCut(enum.Enum):
-    """What a power cut right after a write leaves. Each fsync is a commit of the filesystem's journal, which takes
-    milliseconds on many disks: two for the first, one for the second, none for the third."""
+    """What remains after a power cut right after a write. Each fsync commits the filesystem's journal, which takes
+    milliseconds on many disks: the first needs two, the second one, the third none."""
 
     KEEPS_NEW = "the new content"
     KEEPS_EITHER = "the old content or the new"
-    MAY_EMPTY = "the old content, the new, or none: for what is written anew after a boot"
+    MAY_EMPTY = "the old content, the new, or none: for files that are rewritten after a boot"
 
 
 def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCut.KEEPS_NEW) -> None:
-    """Write a file as a whole: readers see the old content or the new, also after the death of this process. Leaves one
-    with the same content as it is. The folder is made where it is missing. Raises OSError."""
+    """Replace a file atomically: readers see the old content or the new, even if this process is killed. A file with
+    the same content is not touched. A missing folder is created. Raises OSError."""
     try:
         if path.read_bytes() == content:
             return
@@ -54,9 +54,9 @@ def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCu
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Write new content into the same file, for those who have it mounted. Where it is shorter than the old, line ends
-    follow: one write changes everything, and none of the old is left to be read. Where the disk is full the old content
-    is put back. A power cut may lose it: whoever had it mounted is gone then too. Raises OSError."""
+    """Write new content into the same inode, for containers that have the file mounted. Shorter content is padded with
+    newlines, so one write replaces all of the old. If the disk is full, the old content is put back. A power cut may
+    lose the content, but it also ends the containers. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
@@ -65,19 +65,19 @@ def overwrite(path: Path, content: bytes) -> None:
         if old != content:
             if os.pwrite(descriptor, content, 0) != len(content):
                 os.ftruncate(descriptor, size)
-                os.pwrite(descriptor, old, 0)  # which has its room already
+                os.pwrite(descriptor, old, 0)  # its blocks are still allocated
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there. Raises OSError."""
+    """Remove a file if it exists. Raises OSError."""
     path.unlink(missing_ok=True)
 
 
 def sweep(folder: Path, prefix: str = "") -> None:
-    """Remove what killed writers left in a folder, known by age as another instance may be writing. Raises OSError."""
+    """Remove unfinished files of killed writers. Only old ones: another instance may be writing. Raises OSError."""
     for draft in folder.glob(f"{prefix}*{UNFINISHED}"):
         try:
             if time.time() - draft.stat().st_mtime > _ABANDONED:

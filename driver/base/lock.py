@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Locks between threads and processes, while an update lets two instances of the driver run side by side.
+"""Locks between threads and processes: during an update two instances of the driver run side by side.
 
-The kernel lets them go when their holder dies. They are held on files, as the holder keeps a descriptor open. Another
-process that wants one asks again and again; threads of one process wake each other.
+They are file locks, so the kernel releases them when their holder dies. Another process polls for a lock; threads of
+one process wake each other.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 from . import trace
 from .errors import Busy, DriverError
 
-#: Seconds to wait for operations of others. Kubelet gives a call 45.
+#: Seconds to wait for other operations. Kubelet's timeout for a call is 45.
 PATIENCE = 25.0
 _RETRY = 0.005
 
 
 def _attempt(path: Path) -> int | None:
-    """An open descriptor that holds the lock; None where another one does. Raises OSError."""
+    """An open descriptor that holds the lock; None if another process holds it. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:  # else its last holder has removed it meanwhile
+        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:  # else its last holder has removed the file
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -44,13 +44,13 @@ def _attempt(path: Path) -> int | None:
 
 
 def _take(path: Path, end: float, busy: str) -> int:
-    """As M(_attempt), again and again until the time C(end). Raises Busy with the text C(busy), and DriverError where
-    the file cannot be had."""
+    """Repeat `_attempt` until the time `end`. Raises Busy with the text `busy`, DriverError if the file cannot be
+    opened or locked."""
     while True:
         try:
             descriptor = _attempt(path)
         except OSError as error:
-            raise DriverError(f"the lock {path} cannot be had: {error.strerror}") from error
+            raise DriverError(f"could not take the lock {path}: {error.strerror}") from error
         if descriptor is not None:
             return descriptor
         if time.monotonic() > end:
@@ -60,12 +60,12 @@ def _take(path: Path, end: float, busy: str) -> int:
 
 @contextlib.contextmanager
 def serialized(path: Path | None, patience: float = PATIENCE) -> t.Iterator[None]:
-    """Hold the lock C(path) within the block; C(None) holds nothing. Raises Busy where it is not free in time,
-    DriverError where the file cannot be had."""
+    """Hold the lock `path` within the block; `None` holds nothing. Raises Busy if it is not free in time, DriverError
+    if the file cannot be opened or locked."""
     if path is None:
         yield
         return
-    busy = f"another instance of the driver is at work for more than {patience:g} s"
+    busy = f"another instance of the driver has been working for more than {patience:g} s"
     descriptor = _take(path, time.monotonic() + patience, busy)
     try:
         yield
@@ -74,29 +74,29 @@ def serialized(path: Path | None, patience: float = PATIENCE) -> t.Iterator[None
 
 
 class Owned:
-    """A lock for as long as the process lives, or until release: no two processes serve the same socket, where the end
-    of the older one would take away the newer one's."""
+    """A lock that is held until release or the end of the process, so that no two processes serve the same socket: the
+    older one would remove the newer one's socket when it ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Whether the lock is ours now. Raises OSError."""
+        """Take the lock without waiting; False if another process holds it. Raises OSError."""
         if self._descriptor is None:
             self._descriptor = _attempt(self.path)
         return self._descriptor is not None
 
     def release(self) -> None:
-        """Let go; the file stays, as removing it would let two hold it."""
+        """Release the lock. The file stays: if it were removed, two processes could hold the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 class _Queue:
-    """What the threads of this process wait at before they try the file, so that one is woken when another lets go.
-    C(users) are those that hold it or wait for it."""
+    """The queue of this process's threads for one lock file, so that a release wakes the next thread. `users` counts
+    the holders and waiters."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -109,7 +109,7 @@ _queues_lock = threading.Lock()
 
 @contextlib.contextmanager
 def _turn(path: Path, end: float, busy: str) -> t.Iterator[None]:
-    """The turn of this thread among those of the process that want the lock C(path). Raises Busy as _take."""
+    """Hold this thread's turn among the threads that want the lock `path`. Raises Busy as `_take`."""
     with _queues_lock:
         queue = _queues.setdefault(path, _Queue())
         queue.users += 1
@@ -128,7 +128,7 @@ def _turn(path: Path, end: float, busy: str) -> t.Iterator[None]:
 
 
 class Locks:
-    """Locks by name, whose files are there only while they are held."""
+    """Locks by name. A lock's file exists only while the lock is held."""
 
     def __init__(self, folder: Path, patience: float = PATIENCE) -> None:
         self.folder = folder
@@ -136,8 +136,8 @@ class Locks:
 
     @contextlib.contextmanager
     def hold(self, *names: str) -> t.Iterator[None]:
-        """Hold all of these, taken in the order of their names. Raises Busy where one is not free in time, DriverError
-        where its file cannot be had."""
+        """Hold all of these, taken in the order of their names. Raises Busy if one is not free in time, DriverError if
+        its file cannot be opened or locked."""
         end = time.monotonic() + self.patience
         with contextlib.ExitStack() as stack:
             for name in sorted(set(names)):
@@ -150,9 +150,9 @@ class Locks:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise DriverError(f"the folder of locks {self.folder} cannot be made: {error.strerror}") from error
+            raise DriverError(f"could not create the lock folder {self.folder}: {error.strerror}") from error
         path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
-        busy = f"another operation holds {name} for more than {self.patience:.0f} s"
+        busy = f"another operation has held {name} for more than {self.patience:.0f} s"
         with _turn(path, end, busy):
             descriptor = _take(path, end, busy)
             try:
@@ -170,6 +170,6 @@ class Locks:
 
 def _remove(path: Path, descriptor: int) -> None:
     try:
-        path.unlink(missing_ok=True)  # before it is let go: whoever waits for it sees that it is another file now
+        path.unlink(missing_ok=True)  # before the release: waiters then notice that the file was replaced
     finally:
         os.close(descriptor)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Log lines as JSON, one a line, each with the claim and the pod that it is about.
+"""Log records as JSON, one per line, each with its claim and pod.
 
 with logs.about(claim=uid, pod="training/worker-0"):
     log.info("attached", extra={"device": name})
@@ -20,10 +20,10 @@ import typing as t
 
 from .errors import bounded
 
-#: What a line may be about beyond its message: by about() or by a call's C(extra).
+#: The fields that a line may have beside its message, set by `about` or a call's `extra`.
 FIELDS = ("claim", "claim_name", "pod", "pod_uid", "container", "device", "interface", "operation", "step", "instance")
 
-#: Characters of a message, and of each field beside it. Parts of both are what tenants and container runtimes wrote.
+#: Maximum characters of a message and of each field: parts of both come from tenants and container runtimes.
 MESSAGE, FIELD = 8192, 512
 
 _about: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("about", default=None)
@@ -31,7 +31,7 @@ _about: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("
 
 @contextlib.contextmanager
 def about(**fields: str) -> t.Iterator[None]:
-    """Add fields to all lines that this thread writes within the block. Unknown fields are a mistake: KeyError."""
+    """Add fields to all lines that this thread writes within the block. Raises KeyError for an unknown field."""
     for name in fields:
         if name not in FIELDS:
             raise KeyError(name)
@@ -44,7 +44,7 @@ def about(**fields: str) -> t.Iterator[None]:
 
 
 class Lines(logging.Formatter):
-    """One JSON object a line: time (RFC 3339, UTC), level, message, part, the fields above, error, trace."""
+    """One JSON object per line: time (RFC 3339, UTC), level, message, part, the fields above, error, trace."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
@@ -63,7 +63,7 @@ class Lines(logging.Formatter):
 
 
 def setup(level: str = "info", stream: t.TextIO | None = None) -> None:
-    """Send all log lines of the process to C(stream) (standard error). May be called again to change the level.
+    """Send all log records of the process to `stream` (default: stderr). May be called again to change the level.
 
     Raises ValueError for an unknown level.
     """
@@ -74,6 +74,6 @@ def setup(level: str = "info", stream: t.TextIO | None = None) -> None:
     for old in [old for old in root.handlers if isinstance(old.formatter, Lines)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    # libraries tell of each request and retry
+    # libraries log each request and retry
     for noisy in ("urllib3", "grpc"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

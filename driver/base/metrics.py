@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Numbers for Prometheus."""
+"""Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNPREPARE = "unprepare"
 ATTACH = "attach"
 DETACH = "detach"
 
-#: What a device can be counted as.
+#: The states that devices are counted by.
 PUBLISHED = "published"
 ALLOCATED = "allocated"
 WITHHELD = "withheld"
@@ -29,13 +29,13 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """All numbers of one driver."""
+    """All metrics of one driver."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._operations = Histogram(
             "lanewise_operation_seconds",
-            "Time that an operation on a claim took, by how it ended: ok, refused, busy, kernel or failed.",
+            "Duration of an operation on a claim, by outcome: ok, refused, busy, kernel or failed.",
             ["operation", "outcome"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -48,13 +48,13 @@ class Metrics:
         )
         self._published = Gauge(
             "lanewise_published_timestamp_seconds",
-            "When the ResourceSlices were last found equal to the node's devices, 0 for not yet.",
+            "Unix time when the ResourceSlices last matched the node's devices, 0 if never.",
             registry=self.registry,
         )
-        self._registered = Gauge("lanewise_registered", "1 where kubelet has taken the driver.", registry=self.registry)
+        self._registered = Gauge("lanewise_registered", "1 if kubelet registered the driver.", registry=self.registry)
         self._errors = Counter(
             "lanewise_errors",
-            "Errors outside operations on claims, by the part that met them.",
+            "Errors outside operations on claims, by the part where they occurred.",
             ["part"],
             registry=self.registry,
         )
@@ -63,7 +63,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def operation(self, name: str) -> t.Iterator[None]:
-        """Time the block as operation C(name), its outcome told by the exception that leaves it."""
+        """Time the block as operation `name`; the exception that leaves it decides the outcome."""
         start = time.monotonic()
         outcome = "failed"
         try:
@@ -82,21 +82,21 @@ class Metrics:
             self._operations.labels(name, outcome).observe(time.monotonic() - start)
 
     def devices(self, state: str, count: int) -> None:
-        """How many devices are C(state) now."""
+        """Set the current number of devices in `state`."""
         self._devices.labels(state).set(count)
 
     def published(self) -> None:
-        """The slices are as they should be, now."""
+        """Record that the slices match the node's devices now."""
         self._published.set_to_current_time()
 
     def registered(self, registered: bool) -> None:
-        """Whether kubelet has taken the driver."""
+        """Set whether kubelet has registered the driver."""
         self._registered.set(int(registered))
 
     def error(self, part: str) -> None:
-        """An error of C(part), such as C(publish)."""
+        """Count an error of `part`, such as `publish`."""
         self._errors.labels(part).inc()
 
     def text(self) -> bytes:
-        """All numbers in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)

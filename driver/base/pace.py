@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What makes way for pods that start: one process does all, and its threads share one interpreter."""
+"""Priority for starting pods: the driver is one process, and its threads share one interpreter."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import threading
 import time
 import typing as t
 
-#: Seconds that a thread which computes keeps the interpreter from one that has just come back from a system call. An
-#: attach makes a hundred of these; with Python's own 5 ms, beside a probe of the node it takes half a second.
+#: Seconds that a computing thread may delay one that has returned from a system call (Python's switch interval). An
+#: attach makes a hundred system calls; with the default of 5 ms it takes half a second while the node is probed.
 SWITCH_SECONDS = 0.0005
-#: Seconds after an operation in which the next one is expected: between prepare and attach lies the pod's sandbox.
+#: Seconds after an operation in which the next one is expected: the sandbox is created between prepare and attach.
 QUIET_SECONDS = 0.5
 
 
 class Pace:
-    """Knows whether claims are worked on."""
+    """Tracks whether operations on claims are running."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Pace:
 
     @contextlib.contextmanager
     def working(self) -> t.Iterator[None]:
-        """Around each operation on a claim."""
+        """Mark the block as an operation on a claim."""
         with self._lock:
             self._running += 1
         try:
@@ -41,13 +41,13 @@ class Pace:
                 self._ended = time.monotonic()
 
     def busy(self) -> bool:
-        """Whether an operation runs, or one has just ended."""
+        """Whether an operation is running or has just ended."""
         return self._running > 0 or time.monotonic() - self._ended < QUIET_SECONDS
 
 
 def tune() -> None:
-    """Set up the interpreter, once all is loaded. What is there by then stays: the garbage collector need not go
-    through it again and again, which takes tens of milliseconds."""
+    """Set up the interpreter after all modules are loaded. Their objects stay alive, so the garbage collector need not
+    visit them again, which would take tens of milliseconds each time."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the driver keeps things. Everything hangs on one Paths, so that a test or another kubelet has its own."""
+"""Where the driver keeps its files. All paths come from one `Paths`, so that a test or another kubelet has its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from ..dra.config.interface_config import DRIVER
 from .errors import DriverError
 
-#: What fits into sun_path of an AF_UNIX address, the ending NUL taken off. A kubelet's helper counts with 108, and its
-#: bind then fails at exactly 108 bytes.
+#: What fits into sun_path of an AF_UNIX address, without the trailing NUL. Kubernetes' helper assumes 108, and its bind
+#: then fails at exactly 108 bytes.
 LONGEST_SOCKET = 107
 
 
@@ -23,9 +23,9 @@ LONGEST_SOCKET = 107
 class Paths:
     """All paths; the properties below derive from the fields.
 
-    C(hook_python) is the interpreter that runs the hook: a path that lives through upgrades, as hooks of running pods
-    name it. The hook program itself is copied to C(hook_program) at start, beside the kubelet's sockets, so that it is
-    there whichever release runs, and in the same place for a driver that runs in a pod.
+    `hook_python` is the interpreter that runs the hook: a path that survives upgrades, because hooks of running pods
+    refer to it. The hook program is copied to `hook_program` at start, beside kubelet's sockets, so that its path is
+    the same for every release and for a driver that runs in a pod.
     """
 
     plugin_dir: Path = Path("/var/lib/kubelet/plugins") / DRIVER
@@ -37,22 +37,22 @@ class Paths:
 
     @property
     def state_dir(self) -> Path:
-        """One record a claim (records.py)."""
+        """One record per claim (records.py)."""
         return self.plugin_dir / "state"
 
     @property
     def untold_dir(self) -> Path:
-        """Records of claims that were taken back, while their status in the cluster does not say so yet."""
+        """Records of claims that were taken back, until their status in the cluster says so."""
         return self.plugin_dir / "untold"
 
     @property
     def unclean_dir(self) -> Path:
-        """A note of each device that is not as it was before a pod had it (unclean.py)."""
+        """One file per device whose original state could not be restored (unclean.py)."""
         return self.plugin_dir / "unclean"
 
     @property
     def metadata_dir(self) -> Path:
-        """The files that containers see as device metadata (metadata.py), one folder a claim."""
+        """The files that containers see as device metadata (metadata.py), one folder per claim."""
         return self.plugin_dir / "metadata"
 
     @property
@@ -62,32 +62,32 @@ class Paths:
 
     @property
     def hook_script(self) -> Path:
-        """The copy of hook.sh, which CDI specs name and which runs C(hook_program) where that is needed."""
+        """The copy of hook.sh, which CDI specs name and which runs `hook_program` if needed."""
         return self.plugin_dir / "hook.sh"
 
     @property
     def hook_socket(self) -> Path:
-        """Where hooks ask for attach; root only."""
+        """The socket on which hooks request attach; root only."""
         return self.run_dir / "hook.sock"
 
     @property
     def netns_dir(self) -> Path:
-        """Pinned network namespaces, one a claim."""
+        """Pinned network namespaces, one per claim."""
         return self.run_dir / "netns"
 
     @property
     def attached_dir(self) -> Path:
-        """One empty file a claim whose devices are in its pinned namespace, set up. Hooks look for it (hook.py)."""
+        """One empty file per claim whose devices are configured in its pinned namespace. Hooks check it (hook.py)."""
         return self.run_dir / "attached"
 
     @property
     def early_dir(self) -> Path:
-        """One file a claim that was attached before a container asked for it (early.py): empty until one has come."""
+        """One file per claim that was attached before a container started (early.py): empty until one has started."""
         return self.run_dir / "early"
 
     @property
     def serialize_lock(self) -> Path:
-        """Held around each operation on claims while two instances may run."""
+        """Held during each operation on claims while two instances may run."""
         return self.plugin_dir / "serialize.lock"
 
     def cdi_spec(self, uid: str) -> Path:
@@ -99,36 +99,37 @@ class Paths:
         return self.netns_dir / uid
 
     def attached(self, uid: str) -> Path:
-        """What says that a claim's devices are in its pinned namespace."""
+        """The file that marks a claim's devices as being in its pinned namespace."""
         return self.attached_dir / uid
 
     def early(self, uid: str) -> Path:
-        """What says that a claim was attached early, and whether a container has come since."""
+        """The file that marks a claim as attached early; it is no longer empty once a container has started."""
         return self.early_dir / uid
 
     def service_socket(self, instance: str | None = None) -> Path:
-        """Where kubelet calls the driver. C(instance) is a pod's UID where two instances may run side by side.
+        """The socket on which kubelet calls the driver. `instance` is the pod's UID if two instances may run side by
+        side.
 
-        Raises DriverError where no name fits into a socket's address.
+        Raises DriverError if no name fits into a socket address.
         """
         if instance is None:
             return _fitting(self.plugin_dir, ["dra.sock"])
         return _fitting(self.plugin_dir, [f"dra-{instance}.sock", f"dra-{_short(instance)}.sock"])
 
     def registration_socket(self, instance: str | None = None) -> Path:
-        """Where kubelet finds the driver, named as Kubernetes' own helper names it
-        (k8s.io/dynamic-resource-allocation/kubeletplugin, RollingUpdateRegistrarSocketFile; its third name is for
-        longer names of drivers than ours).
+        """The socket by which kubelet finds the driver, named as by Kubernetes' own helper
+        (k8s.io/dynamic-resource-allocation/kubeletplugin, RollingUpdateRegistrarSocketFile; its third form is for
+        longer driver names than this one).
 
-        Raises DriverError where no name fits into a socket's address.
+        Raises DriverError if no name fits into a socket address.
         """
         if instance is None:
             return _fitting(self.registry_dir, [f"{DRIVER}-reg.sock"])
         return _fitting(self.registry_dir, [f"{DRIVER}-{instance}-reg.sock", f"{DRIVER}-{_short(instance)}-reg.sock"])
 
     def make(self) -> None:
-        """Make the folders that the driver owns, closed to others. Those of kubelet and of CDI are only made where
-        they are missing, as their owners would make them."""
+        """Create the driver's folders, accessible to root only. Folders of kubelet and CDI are created only if they are
+        missing, with the modes that their owners use."""
         for folder in (
             self.plugin_dir,
             self.state_dir,
@@ -154,4 +155,4 @@ def _fitting(folder: Path, names: list[str]) -> Path:
         path = folder / name
         if len(str(path).encode()) <= LONGEST_SOCKET:
             return path
-    raise DriverError(f"{folder}: too long for a socket, which takes {LONGEST_SOCKET} bytes with its name {names[-1]}")
+    raise DriverError(f"{folder}/{names[-1]} is too long for a Unix socket: the limit is {LONGEST_SOCKET} bytes")

@@ -2,29 +2,29 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The settings of a node's driver, C(/etc/lanewise/driver.yml).
+"""The settings of a node's driver, `/etc/lanewise/driver.yml`.
 
-    node_name: worker-1             # the node's name in Kubernetes; the host's name by default
-    kubeconfig: /etc/...            # without one: the service account of the pod that the driver runs in
-    token_file: /etc/...            # instead of the credentials in the kubeconfig
-    renew_token: true               # keep the token file fresh by TokenRequest
+    node_name: worker-1             # the node's name in Kubernetes; default: the host name
+    kubeconfig: /etc/...            # default: the service account of the driver's pod
+    token_file: /etc/...            # used instead of the credentials in the kubeconfig
+    renew_token: true               # renew the token file by TokenRequest
     log_level: info                 # debug, info, warning, error
-    metrics_address: 127.0.0.1:9178 # nothing to switch it off
-    include: [SELECTOR, ...]        # publish only these; all by default
-    exclude: [SELECTOR, ...]        # but not these
-    management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are the node's own
-    default_routes: all             # those that make an interface the node's own: all (tables), main, best
-    virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function that are published too
-    reset: when_changed             # unbind and bind a function after a claim: never, when_changed, always
-    rdma_management: false          # give pods umad and issm devices too, for management datagrams
-    keep_ib_interfaces: false       # give pods InfiniBand's RDMA devices alone: their interfaces stay on the node
+    metrics_address: 127.0.0.1:9178 # "" disables it
+    include: [SELECTOR, ...]        # publish only these; default: all
+    exclude: [SELECTOR, ...]        # never publish these
+    management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are reserved for the node
+    default_routes: all             # default routes that reserve an interface for the node: all (tables), main, best
+    virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function to publish as well
+    reset: when_changed             # rebind a function to its driver after a claim: never, when_changed, always
+    rdma_management: false          # also give pods umad and issm devices, for management datagrams
+    keep_ib_interfaces: false       # give pods InfiniBand RDMA devices only: their interfaces stay on the node
     rails: {"0000:8a:00.0": 3}
     aliases: {"0000:8a:00.0": storage, eth5: backup}
-    locality: [{address: ..., numa_node: 1}, ...]   # as dra_topology_locality_overrides of the collection
+    locality: [{address: ..., numa_node: 1}, ...]   # as the collection's dra_topology_locality_overrides
 
 A SELECTOR has any of address, interface, driver, model, vendor_id, device_id, link_layer, type (pf, vf, virtual), slot,
-rail, numa_node (a value or a list; texts are shell patterns), min_speed_mbps and near_gpu (PIX, PXB, PHB or NODE: a
-GPU at least as near); all that are given must hold.
+rail, numa_node (a value or a list; strings are shell patterns), min_speed_mbps and near_gpu (PIX, PXB, PHB or NODE: a
+GPU at least as near). All given conditions must hold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _INTERFACE_BYTES = 15  # IFNAMSIZ - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings; the defaults are those of an empty file. C(metrics_address) is a host and a port."""
+    """All settings; the defaults are those of an empty file. `metrics_address` is a host and a port, or None."""
 
     node_name: str = ""
     kubeconfig: str = ""
@@ -71,18 +71,18 @@ class Settings:
 
     @property
     def node(self) -> str:
-        """The node's name: kubelet takes the host's in lower case where nothing else is said."""
+        """The node's name. Like kubelet, it defaults to the host name in lower case."""
         return self.node_name or socket.gethostname().lower()
 
     @property
     def locality_overrides(self) -> list[dict[str, t.Any]]:
-        """What topology.probe takes: the localities and the rails."""
+        """The localities and rails in the form that `topology.probe` takes."""
         rails = [{"address": address, "rail": rail} for address, rail in self.rails]
         return [*map(dict, self.locality), *rails]
 
 
 def read(data: t.Any) -> Settings:
-    """Settings from what YAML holds (nothing means all defaults). Raises L(Problems,) with every mistake."""
+    """Settings from parsed YAML (None means all defaults). Raises `Problems` with every error."""
     reader = Reader()
     values = reader.mapping({} if data is None else data, "", [one.name for one in fields(Settings)], "the settings")
     found: dict[str, t.Any] = {}
@@ -98,18 +98,18 @@ def read(data: t.Any) -> Settings:
 
 
 def load(path: Path) -> Settings:
-    """The settings in a file; the defaults where there is none. Raises L(Problems,) and OSError."""
+    """The settings in a file; the defaults if it does not exist. Raises `Problems` and OSError."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that stands twice, of which YAML's own reading keeps the last."""
+        """Refuses duplicate keys, of which PyYAML keeps the last."""
 
     def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Any, t.Any]:
         keys = [loader.construct_object(key, deep=True) for key, _value in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:
                 line = node.value[number][0].start_mark.line + 1
-                raise Problems([Problem(str(key), f"stands twice, again in line {line}", "duplicate")])
+                raise Problems([Problem(str(key), f"is a duplicate key, again in line {line}", "duplicate")])
         return loader.construct_mapping(node, deep=True)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
@@ -126,18 +126,18 @@ def load(path: Path) -> Settings:
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(error, Problems):
             raise
-        raise Problems([Problem(str(path), f"is no YAML that could be read: {error}", "syntax")]) from None
+        raise Problems([Problem(str(path), f"is not valid YAML: {error}", "syntax")]) from None
     return read(data)
 
 
 class SettingsFile:
-    """The settings as they stand in a file, read again when it changes. A file with mistakes changes nothing.
+    """The settings of a file, read again when it changes. A file with errors changes nothing.
 
-    C(current) is the last good reading; C(mistake) says what is wrong with the file as it is now, or is empty.
+    `current` holds the last valid settings; `mistake` says what is wrong with the file now, or is empty.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file. Raises as :func:`load`: a driver does not start with settings that it cannot read."""
+        """Reads the file. Raises as :func:`load`: a driver does not start with invalid settings."""
         self.path = path
         self.mistake = ""
         self._seen = self._stamp()
@@ -145,17 +145,17 @@ class SettingsFile:
 
     def _stamp(self) -> tuple[int, ...]:
         try:
-            status = self.path.stat()  # through a link, as a ConfigMap's file is one
+            status = self.path.stat()  # follows symlinks: files of a ConfigMap are symlinks
         except OSError:
             return ()
         return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def changed(self) -> bool:
-        """Whether the file is another than the one that was read last, well or not."""
+        """Whether the file differs from the one read last, valid or not."""
         return self._stamp() != self._seen
 
     def reload(self) -> bool:
-        """Read the file again. Says whether C(current) has changed."""
+        """Read the file again. Returns whether `current` has changed."""
         self._seen = self._stamp()
         try:
             new = load(self.path)
@@ -224,7 +224,7 @@ def _selector(reader: Reader, value: t.Any, path: str) -> Selector | None:
     if given is None:
         return None
     if not given:
-        reader.problem(path, "chooses nothing in particular", "empty", f"give one of {', '.join(known)}")
+        reader.problem(path, "is an empty selector", "empty", f"set at least one of {', '.join(known)}")
         return None
     found: dict[str, t.Any] = {}
     for key, item in given.items():
@@ -263,11 +263,11 @@ def _aliases(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, str], 
         place = child(path, key)
         text = reader.string(item, place)
         if not key or (not ADDRESS.match(key) and (limits.size(key) > _INTERFACE_BYTES or set(key) & set("/: "))):
-            reader.problem(place, f"{key!r} is neither a PCI address nor an interface", "bad-name")
+            reader.problem(place, f"{key!r} is not a PCI address or an interface name", "bad-name")
         elif text is not None and limits.size(text) > _ALIAS_BYTES:
             reader.problem(place, f"must be no more than {_ALIAS_BYTES} bytes", "too-long")
         elif text in found.values():
-            reader.problem(place, f"the alias {text!r} is another device's too", "duplicate")
+            reader.problem(place, f"the alias {text!r} is used for another device too", "duplicate")
         elif text is not None:
             found[key] = text
     return tuple(found.items())

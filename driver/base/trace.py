@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What an operation on a claim did and how long each step took, in the log at the level debug.
+"""The steps of an operation on a claim and their durations, logged at level debug.
 
 with trace.operation("attach"):
     with trace.step("pin the namespace"):
         ...
 
-At any other level a step costs one look at a variable.
+At any other level a step costs one variable lookup.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 
 _NOTHING: t.ContextManager[None] = contextlib.nullcontext()
 
-#: Whether this thread is in an operation that is traced.
+#: Whether this thread is in a traced operation.
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
 
 
 def operation(name: str) -> t.ContextManager[None]:
-    """Trace the steps in the block, and tell how long all of it took."""
+    """Trace the steps in the block, and log how long all of it took."""
     return _operation(name) if log.isEnabledFor(logging.DEBUG) else _NOTHING
 
 
 def step(name: str, device: str = "") -> t.ContextManager[None]:
-    """A step of the operation that this thread is in; steps may hold others. Outside of operations nothing is told."""
+    """A step of this thread's operation; steps may be nested. Outside of operations nothing is logged."""
     return _Timed(name, device) if _tracing.get() else _NOTHING
 
 

@@ -42,7 +42,7 @@ _ENVIRONMENT = ["LC_ALL=C.UTF-8"]
 class DeviceNode:
     """A character device that the containers of a request get, such as /dev/infiniband/uverbs0.
 
-    C(path) holds for the node and for the container. The numbers are those of now: the runtime takes them as they are.
+    `path` holds for the node and for the container. The numbers are those of now: the runtime takes them as they are.
     """
 
     path: str
@@ -61,10 +61,10 @@ class Mount:
 
 @dataclass(frozen=True)
 class Device:
-    """An allocated device: C(request) as in the allocation's result, C(device) as published.
+    """An allocated device: `request` as in the allocation's result, `device` as published.
 
-    C(share_id) tells two shares of one device apart. The CDI library takes no device that changes nothing: one without
-    C(nodes) needs C(mounts) (metadata.write gives one for each request).
+    `share_id` tells two shares of one device apart. The CDI library takes no device that changes nothing: one without
+    `nodes` needs `mounts` (metadata.write gives one for each request).
     """
 
     request: str
@@ -80,9 +80,9 @@ def identifier(uid: str, device: Device) -> str:
 
 
 def write(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> list[str]:
-    """Write the spec of claim C(uid), as a whole and only where it differs. Returns the CDI ids in the devices' order.
+    """Write the spec of claim `uid`, as a whole and only where it differs. Returns the CDI ids in the devices' order.
 
-    C(hook) is False where no device is to be attached (admin access only). No devices: no file, as the library takes no
+    `hook` is False where no device is to be attached (admin access only). No devices: no file, as the library takes no
     spec without devices. Raises ValueError for a device that changes nothing and for two of the same id, OSError.
     """
     path = paths.cdi_spec(uid)
@@ -116,7 +116,7 @@ def specification(paths: Paths, uid: str, devices: t.Sequence[Device], hook: boo
 
 
 def remove(paths: Paths, uid: str) -> None:
-    """Remove the spec of claim C(uid), if there is one. Raises OSError."""
+    """Remove the spec of claim `uid`, if there is one. Raises OSError."""
     files.remove(paths.cdi_spec(uid))
 
 

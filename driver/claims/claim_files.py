@@ -19,8 +19,8 @@ from .records import DeviceRecord, Record
 
 
 class ClaimFiles:
-    """Those of all claims, for whoever has a claim's lock. C(mounts) is the mount namespace that pins are made in,
-    C(management) says whether pods get the devices for management datagrams.
+    """Those of all claims, for whoever has a claim's lock. `mounts` is the mount namespace that pins are made in,
+    `management` says whether pods get the devices for management datagrams.
 
     All methods raise DriverError.
     """

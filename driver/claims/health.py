@@ -28,7 +28,7 @@ def devices(
     ailing: t.Mapping[str, t.Mapping[str, Ailment]],
 ) -> list[DeviceHealth]:
     """The health of all devices: unhealthy without a link, on the node or in a pod, or while a claim's is neither on
-    the node nor in its pod. C(ailing) has what is wrong with those in pods, by claim and device."""
+    the node nor in its pod. `ailing` has what is wrong with those in pods, by claim and device."""
     now = time.time()
     found = {}
     for device in publication.devices:
@@ -52,7 +52,7 @@ def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
 
 
 def ailments(record: Record, pin: Path, known: t.Mapping[str, Ailment]) -> dict[str, Ailment]:
-    """What is wrong now with the devices that a claim's pod has, by device; C(known) is what was before."""
+    """What is wrong now with the devices that a claim's pod has, by device; `known` is what was before."""
     found: dict[str, Ailment] = {}
     for device in record.held:
         if not device.interface or device.host is None:

@@ -33,8 +33,8 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 @dataclass(frozen=True)
 class DeviceMetadata:
-    """One allocated device. C(request) as in the allocation's result (C(nic) or C(nic/fast)), C(attributes) in the form
-    of a ResourceSlice, C(network) a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
+    """One allocated device. `request` as in the allocation's result (`nic` or `nic/fast`), `attributes` in the form
+    of a ResourceSlice, `network` a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
 
     request: str
     pool: str
@@ -49,7 +49,7 @@ def write(
     """Write a claim's files: at prepare, and again when network data is known or gone. Files that exist are kept and
     get the new content, with the next generation; unchanged ones are left alone.
 
-    C(pod_claim_name) is the value of the claim's annotation POD_CLAIM_NAME, None where it has none.
+    `pod_claim_name` is the value of the claim's annotation POD_CLAIM_NAME, None where it has none.
     Returns what to mount, by main request. Raises OSError.
     """
     requests: dict[str, list[DeviceMetadata]] = {}

@@ -36,7 +36,7 @@ class _Answer:
 
 
 class NextPod:
-    """C(look) is called with a claim's UID and a pod's, and makes the record be for that pod, or raises DriverError."""
+    """`look` is called with a claim's UID and a pod's, and makes the record be for that pod, or raises DriverError."""
 
     def __init__(self, look: t.Callable[[str, str], None]) -> None:
         self._look = look
@@ -45,7 +45,7 @@ class NextPod:
         self._answers: dict[Key, _Answer] = {}
 
     def ask(self, uid: str, pod_uid: str) -> None:
-        """Returns where C(look) has just succeeded. Raises what it raised, and Busy until then: never waits."""
+        """Returns where `look` has just succeeded. Raises what it raised, and Busy until then: never waits."""
         key = (uid, pod_uid)
         with self._lock:
             answer = self._answers.pop(key, None)

@@ -60,12 +60,12 @@ def boot_id(path: Path = BOOT_ID) -> str:
 class DeviceRecord:
     """One allocated device.
 
-    C(request) is the allocation's (C(nic), or C(nic/fast) for a subrequest). C(known) is the inventory.Device as it was
-    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; C(config) the merged fields
-    of its InterfaceConfigs. While it may be away from the node, C(host) is its host state and C(rdma) says which RDMA
-    devices go along (C(moves)) and what containers may open (C(nodes)). C(network) and C(leases) are what attach told.
-    C(interface) is the name in the pod, empty for a device without network interface. C(admin) devices are never moved.
-    Devices with the same C(lock) are not worked on at the same time: functions of one port.
+    `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory.Device as it was
+    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; `config` the merged fields
+    of its InterfaceConfigs. While it may be away from the node, `host` is its host state and `rdma` says which RDMA
+    devices go along (`moves`) and what containers may open (`nodes`). `network` and `leases` are what attach told.
+    `interface` is the name in the pod, empty for a device without network interface. `admin` devices are never moved.
+    Devices with the same `lock` are not worked on at the same time: functions of one port.
     """
 
     device: str
@@ -92,9 +92,9 @@ class DeviceRecord:
 class Record:
     """One claim.
 
-    C(pod) is None where all devices are for admin access, whichever pod looks at them. C(netns) is C([st_dev, st_ino])
-    of the network namespace that devices went to, or were about to. C(boot) is the boot that this is of: the next one
-    finds all devices on the node. C(since) says when it came to this phase, as the API writes times. C(pod_claim_name)
+    `pod` is None where all devices are for admin access, whichever pod looks at them. `netns` is `[st_dev, st_ino]`
+    of the network namespace that devices went to, or were about to. `boot` is the boot that this is of: the next one
+    finds all devices on the node. `since` says when it came to this phase, as the API writes times. `pod_claim_name`
     is the name in the pod of a claim from a template.
     """
 
@@ -187,7 +187,7 @@ def _fields(form: t.Any) -> tuple[dict[str, t.Any], set[str]]:
 
 
 def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
-    """A value of the type C(form), which dataclasses of this module use."""
+    """A value of the type `form`, which dataclasses of this module use."""
     if form is t.Any:
         return value
     origin, inner = t.get_origin(form), t.get_args(form)
@@ -216,7 +216,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: What the last M(all) has read: the files' contents and the records, by UID.
+        #: What the last `all` has read: the files' contents and the records, by UID.
         self._seen: dict[str, tuple[bytes, Record]] = {}
 
     def path(self, uid: str) -> Path:
@@ -303,7 +303,7 @@ class Store:
 
     def save(self, record: Record) -> None:
         """Write a record to disk; when this returns, it outlives the death of this process, and one of phase
-        C(prepared) a power cut. Raises DriverError.
+        `prepared` a power cut. Raises DriverError.
 
         After a power cut the devices are on the node, whatever the phase was (claims.Service): there the record before
         will do.

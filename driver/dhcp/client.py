@@ -4,10 +4,10 @@
 
 """Leases for interfaces of pods: DHCPv4 (RFC 2131, 2132, 3442) and addresses of DHCPv6 (RFC 8415).
 
-A lease is JSON: C(family) ipv4 or ipv6, C(interface), C(address) with its prefix, C(boottime), when it was obtained in
-seconds of CLOCK_BOOTTIME, and C(lifetime), C(renew), C(rebind) in seconds after that; for ipv4 C(server), C(routes) as
-in an InterfaceConfig, and C(mtu) where it has one; for ipv6 C(serverDuid) and C(preferred), how long its address is
-used for new connections. C(obtained), in seconds since 1970, is for people, and for leases that an older release wrote:
+A lease is JSON: `family` ipv4 or ipv6, `interface`, `address` with its prefix, `boottime`, when it was obtained in
+seconds of CLOCK_BOOTTIME, and `lifetime`, `renew`, `rebind` in seconds after that; for ipv4 `server`, `routes` as
+in an InterfaceConfig, and `mtu` where it has one; for ipv6 `serverDuid` and `preferred`, how long its address is
+used for new connections. `obtained`, in seconds since 1970, is for people, and for leases that an older release wrote:
 the node's clock may be set while a lease lasts.
 
 Routes are those of option 121, without a default route: the pod's own network has that. For IPv6, routes and prefixes
@@ -71,7 +71,7 @@ class Refusal(NoLease):
 
 
 def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
-    """A lease for an interface that is up; only asked for, not configured. NoLease after C(timeout) seconds."""
+    """A lease for an interface that is up; only asked for, not configured. NoLease after `timeout` seconds."""
     end = time.monotonic() + timeout
     with step(f"ask for a {family} lease by {name}"):
         if family == "ipv6":
@@ -82,7 +82,7 @@ def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
 
 
 def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
-    """The same lease again: from its server, or with C(rebind) from any. Refusal where it has ended."""
+    """The same lease again: from its server, or with `rebind` from any. Refusal where it has ended."""
     end = time.monotonic() + timeout
     with step(f"renew the {lease['family']} lease of {lease['interface']}"):
         if lease["family"] == "ipv6":

@@ -47,8 +47,8 @@ class _Kept:
 class LeaseRenewer:
     """Renews all leases, and configures what changes.
 
-    C(on_change) is called with the key and the new lease each time: for the record, and for the claim's status where
-    the address is another one. A lease with C(lost) has no address any more. Where it raises Busy it is called again a
+    `on_change` is called with the key and the new lease each time: for the record, and for the claim's status where
+    the address is another one. A lease with `lost` has no address any more. Where it raises Busy it is called again a
     second later.
     """
 

@@ -21,8 +21,8 @@ _LEAST_MTU = 68
 
 
 def problems(connection: Netlink, link: links.Link, address: str | None, config: Config, path: str) -> list[Problem]:
-    """Each with the field's path, which starts with C(path). Rules: C(unsupported), C(bad-value). C(link) is on the
-    node, C(address) its PCI address."""
+    """Each with the field's path, which starts with `path`. Rules: `unsupported`, `bad-value`. `link` is on the
+    node, `address` its PCI address."""
     found: list[Problem] = []
     _check_link(link, config, path, found)
     if "ethtool" in config:

@@ -45,7 +45,7 @@ _MACLESS = ("", "00:00:00:00:00:00")
 
 
 def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
-    """Everything about a link of the node's namespace; C(address) is its PCI address."""
+    """Everything about a link of the node's namespace; `address` is its PCI address."""
     name = link.name
     master = links.get(connection, index=link.number(links.IFLA_MASTER)) if links.IFLA_MASTER in link.raw else None
     state: Object = {
@@ -165,7 +165,7 @@ def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str
 
 def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[str, str]]:
     """What of a host state is not so now: its key and a sentence; without what the kernel learns again of itself, or
-    makes when there is C(carrier)."""
+    makes when there is `carrier`."""
     said: list[tuple[str, str]] = []
 
     def later(item: t.Any) -> bool:

@@ -30,8 +30,8 @@ PCI = "/sys/bus/pci/devices"
 
 @dataclass(frozen=True)
 class Identity:
-    """How an interface is found wherever it is: by the PCI address of its function (C(0000:8a:00.0)), and where that
-    has several interfaces by their permanent MAC address. C(name) is that of an interface without a PCI function, on
+    """How an interface is found wherever it is: by the PCI address of its function (`0000:8a:00.0`), and where that
+    has several interfaces by their permanent MAC address. `name` is that of an interface without a PCI function, on
     the node; for others it is only where to look first."""
 
     address: str | None
@@ -45,7 +45,7 @@ def tag(identity: Identity) -> str:
 
 
 def mark(link: links.Link) -> Object:
-    """What a link is known by in a pod, as JSON for the host state. C(space) is the node's number of the namespace that
+    """What a link is known by in a pod, as JSON for the host state. `space` is the node's number of the namespace that
     its other end is in, where that is not the node's."""
     known: Object = {
         "kind": link.kind,
@@ -58,7 +58,7 @@ def mark(link: links.Link) -> Object:
 
 class OtherEnd(t.NamedTuple):
     """What the other end of a pair says of an interface: its index, and the number of the namespace that it is in
-    (None: that of the other end), as the namespace of the other end counts; the node knows that one as C(space)."""
+    (None: that of the other end), as the namespace of the other end counts; the node knows that one as `space`."""
 
     ifindex: int
     number: int | None
@@ -67,7 +67,7 @@ class OtherEnd(t.NamedTuple):
 
 def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
     """Asks the other end of an interface where it is; None where there is none, any more or at all. Both ends of a pair
-    come and go together, and no pod can change what the other end says. C(connection) is on the node."""
+    come and go together, and no pod can change what the other end says. `connection` is on the node."""
     if known["kind"] not in stacked.PAIRS or not known["peer"] or (known["foreign"] and "space" not in known):
         return None
     peer = links.get(connection, index=known["peer"], space=known.get("space"))
@@ -79,8 +79,8 @@ def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
 def find_elsewhere(
     connection: Netlink, there: Netlink, descriptor: int, identity: Identity, known: Object | None
 ) -> links.Link | None:
-    """The interface in a namespace that is neither the node's nor its pod's: C(there) is a connection to it and
-    C(descriptor) an open file of it, C(connection) is on the node. Raises OSError."""
+    """The interface in a namespace that is neither the node's nor its pod's: `there` is a connection to it and
+    `descriptor` an open file of it, `connection` is on the node. Raises OSError."""
     if identity.address is not None:
         return find(there, identity, descriptor)
     if known is None:
@@ -100,9 +100,9 @@ def find_elsewhere(
 def find(
     connection: Netlink, identity: Identity, netns: Path | int | None, known: Object | None = None, tagged: bool = False
 ) -> links.Link | None:
-    """The interface in one namespace, C(netns) or the node's. C(known) is what M(mark) told of it on the node.
+    """The interface in one namespace, `netns` or the node's. `known` is what `mark` told of it on the node.
 
-    A virtual one has our tag everywhere but on the node before attach and after detach; C(tagged) asks for it only
+    A virtual one has our tag everywhere but on the node before attach and after detach; `tagged` asks for it only
     while it has that.
     """
     if identity.address is None:

@@ -55,8 +55,8 @@ class Wanted:
 
 
 def problems(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list[Problem]:
-    """What the kernel refuses of C(config), each with the field's path; C(wanted) follows from it. Rules:
-    C(bad-value). Nothing where it cannot be tried here: then attach tells."""
+    """What the kernel refuses of `config`, each with the field's path; `wanted` follows from it. Rules:
+    `bad-value`. Nothing where it cannot be tried here: then attach tells."""
     said = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
     key = hashlib.sha256(said.encode()).digest()
     with _one:

@@ -13,7 +13,7 @@ from ..base.errors import KernelError
 from ..kernel import vf
 from .identity import PCI
 
-#: What the setting C(reset) may be.
+#: What the setting `reset` may be.
 NEVER, WHEN_CHANGED, ALWAYS = "never", "when_changed", "always"
 POLICIES = (NEVER, WHEN_CHANGED, ALWAYS)
 _NETWORK_CLASSES = ("0x02",)

@@ -4,11 +4,11 @@
 
 """IP addresses and fixed neighbors of an interface. Numbers are those of linux/if_addr.h and linux/neighbour.h.
 
-An address is C({"address": "10.0.0.2/24", "scope": 0, "flags": 0}), with C(peer), C(broadcast), C(label), C(metric) and
-C(protocol) where they are not the usual ones. Where it ends, C(validBoottime) and C(preferredBoottime) say when, in
-seconds of CLOCK_BOOTTIME, as the node's clock may be set meanwhile; C(validUntil) and C(preferredUntil), in seconds
+An address is `{"address": "10.0.0.2/24", "scope": 0, "flags": 0}`, with `peer`, `broadcast`, `label`, `metric` and
+`protocol` where they are not the usual ones. Where it ends, `validBoottime` and `preferredBoottime` say when, in
+seconds of CLOCK_BOOTTIME, as the node's clock may be set meanwhile; `validUntil` and `preferredUntil`, in seconds
 since 1970, are those that an older release wrote and reads.
-A neighbor is C({"destination": "10.0.0.1", "mac": "02:..", "flags": 0}).
+A neighbor is `{"destination": "10.0.0.1", "mac": "02:..", "flags": 0}`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def boottime() -> float:
 
 
 def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: bool = False) -> bool:
-    """Adds one address; one that is there is no error (and gets the new times with C(renew)), and one whose time has
+    """Adds one address; one that is there is no error (and gets the new times with `renew`), and one whose time has
     ended is not added: then False."""
     interface = ipaddress.ip_interface(address["address"])
     kind = family(address["address"])
@@ -133,7 +133,7 @@ def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: 
 
 
 def _left(address: t.Mapping[str, t.Any], what: str) -> int:
-    """The seconds that are left of an address's C(valid) or C(preferred) time."""
+    """The seconds that are left of an address's `valid` or `preferred` time."""
     for key, now in ((f"{what}Boottime", boottime), (f"{what}Until", time.time)):
         if address.get(key) is not None:
             return max(0, int(address[key] - now()))

@@ -38,7 +38,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class _Request(ctypes.Structure):
-    """struct iocb of linux/aio_abi.h, as on machines of 64 bits; C(key) and C(flags) are not used."""
+    """struct iocb of linux/aio_abi.h, as on machines of 64 bits; `key` and `flags` are not used."""
 
     _fields_ = [
         ("data", ctypes.c_uint64),

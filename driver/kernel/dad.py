@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How a pod's IPv6 addresses are proven unique: C(dad) of the InterfaceConfig.
+"""How a pod's IPv6 addresses are proven unique: `dad` of the InterfaceConfig.
 
-C(optimistic), the default: the pod can use an address at once, while the kernel asks the link for a second or two
+`optimistic`, the default: the pod can use an address at once, while the kernel asks the link for a second or two
 whether another node has it (RFC 4429). Where one has, the kernel takes the address out of use, and the claim's status
-tells; until then both nodes had it, so packets of one may have gone to the other. C(wait): attach waits for the proof,
-and the container does not start where another node has the address. C(none): nobody asks.
+tells; until then both nodes had it, so packets of one may have gone to the other. `wait`: attach waits for the proof,
+and the container does not start where another node has the address. `none`: nobody asks.
 
 Addresses that a DHCPv6 server leased are waited for in any case: a client declines one that is taken (RFC 8415,
 18.2.10.1).
@@ -33,7 +33,7 @@ def supported() -> bool:
 
 
 def mode(config: t.Mapping[str, t.Any]) -> str:
-    """What an InterfaceConfig asks for. It is C(wait) where the kernel has no optimistic detection, or the
+    """What an InterfaceConfig asks for. It is `wait` where the kernel has no optimistic detection, or the
     configuration switches it off: an address that cannot be used yet fails the programs that start with it."""
     asked = str(config.get("dad", OPTIMISTIC))
     switched_off = str(config.get("sysctls", {}).get(_ALLOW, 1)) == "0"

@@ -274,9 +274,9 @@ _NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL)
 def resolve(
     wanted: t.Mapping[str, bool], known: t.Collection[str], fixed: t.Mapping[str, bool]
 ) -> tuple[dict[str, bool], list[str]]:
-    """What was asked for in the kernel's names, of the features C(known) of an interface that can be changed, and what
-    it cannot be given. What C(fixed) features are already is nothing to ask for: of several that one word means, one is
-    enough for on, and off means all (as C(ethtool -k) shows it)."""
+    """What was asked for in the kernel's names, of the features `known` of an interface that can be changed, and what
+    it cannot be given. What `fixed` features are already is nothing to ask for: of several that one word means, one is
+    enough for on, and off means all (as `ethtool -k` shows it)."""
     found: dict[str, bool] = {}
     unknown = []
     for feature, on in wanted.items():

@@ -5,7 +5,7 @@
 """All that the kernel tells of a link in its rtnetlink message and in /sys/class/net, to be compared and sent back.
 
 Nothing is picked: every attribute and every file is taken, those of a newer kernel too, but for what may differ between
-two looks at a link that is the same (C(MAY_DIFFER), C(_FILES_MAY_DIFFER)), each with the reason.
+two looks at a link that is the same (`MAY_DIFFER`, `_FILES_MAY_DIFFER`), each with the reason.
 """
 
 from __future__ import annotations

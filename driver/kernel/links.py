@@ -169,7 +169,7 @@ def listed(connection: Netlink) -> list[Link]:
 def get(
     connection: Netlink, name: str = "", altname: str = "", index: int = 0, vfs: bool = False, space: int | None = None
 ) -> Link | None:
-    """One link, by its name, by another name of it, or by its index; None where there is none. C(space) is the
+    """One link, by its name, by another name of it, or by its index; None where there is none. `space` is the
     connection's number of another namespace to look in."""
     mask = RTEXT_FILTER_SKIP_STATS | (RTEXT_FILTER_VF if vfs else 0)
     body = header(index) + netlink.u32(IFLA_EXT_MASK, mask)
@@ -192,7 +192,7 @@ def get(
 
 
 def change(connection: Netlink, index: int, *attributes: bytes, flags: int = 0, mask: int = 0) -> None:
-    """Sets attributes, and the flags that C(mask) names."""
+    """Sets attributes, and the flags that `mask` names."""
     connection.request(RTM_SETLINK, header(index, flags, mask) + b"".join(attributes))
 
 

@@ -32,9 +32,9 @@ _POD_KINDS = ("veth", "macvlan", "ipvlan", "tun", "vxlan", "geneve", "ifb", "wir
 
 
 class Monitor:
-    """Calls C(changed) with a reason for each event of interest, in a thread of its own; C(changed) must be quick.
+    """Calls `changed` with a reason for each event of interest, in a thread of its own; `changed` must be quick.
 
-    C(virtual) gives the patterns of software interfaces that are of interest, C(held) says whether an interface of this
+    `virtual` gives the patterns of software interfaces that are of interest, `held` says whether an interface of this
     name belongs to a claim: what it does on its way to a pod and back is no news. It watches the network namespace of
     the thread that makes it.
     """

@@ -101,9 +101,9 @@ def processes(path: PathLike) -> list[int]:
 
 
 def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
-    """Mounts the namespace C(source), such as C(/proc/1234/ns/net), at the file C(at). Idempotent.
+    """Mounts the namespace `source`, such as `/proc/1234/ns/net`, at the file `at`. Idempotent.
 
-    C(mounts) is the mount namespace to do it in (C(/proc/1/ns/mnt)), for a driver that has one of its own: a pin in
+    `mounts` is the mount namespace to do it in (`/proc/1/ns/mnt`), for a driver that has one of its own: a pin in
     that would go with the driver. Raises Busy where another living namespace is pinned there, KernelError for the rest.
     """
     step = f"pin the network namespace {os.fspath(source)}"
@@ -147,8 +147,8 @@ def unpin(at: Path, mounts: str | None = None) -> None:
 def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any) -> T:
     """Calls the function in a namespace, in which this thread is meanwhile. None is the driver's own namespace.
 
-    The first thread of the process never leaves its namespace, as C(/proc/self) means it for all threads: for it
-    another one goes there, which costs a millisecond on a busy machine. What C(function) raises is raised; KernelError
+    The first thread of the process never leaves its namespace, as `/proc/self` means it for all threads: for it
+    another one goes there, which costs a millisecond on a busy machine. What `function` raises is raised; KernelError
     where the namespace cannot be entered. Where a thread could not come back the process ends: nothing may go on in a
     pod's network as if it was the node's.
     """
@@ -215,7 +215,7 @@ def _setns(descriptor: int, kind: int) -> None:
 
 
 def _mounting(function: t.Callable[[], None], mounts: str | None, step: str) -> None:
-    """Calls it in the mount namespace C(mounts), from a thread of its own that no longer shares the process's root."""
+    """Calls it in the mount namespace `mounts`, from a thread of its own that no longer shares the process's root."""
 
     def inside() -> None:
         if _libc.unshare(_CLONE_FS):

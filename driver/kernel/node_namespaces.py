@@ -38,7 +38,7 @@ class Namespace(t.NamedTuple):
 
 
 def looks(patience: float = ENDING) -> t.Iterator[None]:
-    """A turn for each look at something that no namespace shows; at least one, the last one after C(patience) seconds.
+    """A turn for each look at something that no namespace shows; at least one, the last one after `patience` seconds.
 
     A namespace can be listed no more once its last user is gone, but the kernel ends it some time after that
     (cleanup_net in net/core/net_namespace.c, a kernel worker's). Until then what is in it is still there.

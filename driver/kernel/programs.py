@@ -39,7 +39,7 @@ def listed(index: int, kind: str = "") -> dict[str, list[int]]:
 
 
 def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | None = None) -> None:
-    """Takes the programs of tcx and netkit away but for those that C(kept) names. Raises OSError."""
+    """Takes the programs of tcx and netkit away but for those that `kept` names. Raises OSError."""
     for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
         for program, link in _query(index, number):
             if program in (kept or {}).get(place, ()):

@@ -4,7 +4,7 @@
 
 """Queueing disciplines that somebody set on an interface, as they are in linux/rtnetlink.h and linux/pkt_sched.h.
 
-One is C({"kind": "mqprio", "handle": 0x80010000, "parent": 0xffffffff, "raw": {..}}), attributes in hexadecimal.
+One is `{"kind": "mqprio", "handle": 0x80010000, "parent": 0xffffffff, "raw": {..}}`, attributes in hexadecimal.
 Classes and filters are not among them: a discipline comes back without them, or not at all where it takes other options
 than it tells (htb).
 """

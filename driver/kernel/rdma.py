@@ -4,8 +4,8 @@
 
 """RDMA devices: which a network interface has, their character devices, and their network namespace.
 
-The kernel shares all RDMA devices with all network namespaces, or gives each to one (C(rdma system set netns
-exclusive)). Only then can one be moved. Where the device is InfiniBand it goes before its interface, since the kernel
+The kernel shares all RDMA devices with all network namespaces, or gives each to one (`rdma system set netns
+exclusive`). Only then can one be moved. Where the device is InfiniBand it goes before its interface, since the kernel
 makes IPoIB interfaces anew, on the node, when their device moves; where it is RoCE it goes after it, as its GIDs follow
 the interface. It comes back before the interface in both cases. Numbers are those of rdma/rdma_netlink.h.
 """
@@ -37,7 +37,7 @@ Side = t.Literal["host", "pod", "missing"]
 
 @dataclass(frozen=True)
 class CharDevice:
-    """A character device: C(path) as libibverbs looks for it, and its numbers."""
+    """A character device: `path` as libibverbs looks for it, and its numbers."""
 
     path: str
     major: int
@@ -62,7 +62,7 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
 
 
 def links(address: str, root: str = SYS) -> list[str]:
-    """The RDMA devices (C(mlx5_0)) that hang on a PCI function, as a probe finds them, while they are on the node."""
+    """The RDMA devices (`mlx5_0`) that hang on a PCI function, as a probe finds them, while they are on the node."""
     folder = f"{root}/class/infiniband"
     try:
         names = sorted(os.listdir(folder))
@@ -88,7 +88,7 @@ def before_interface(link: str, root: str = SYS) -> bool:
 
 def char_devices(link: str, root: str = SYS, dev: str = DEV, *, management: bool = False) -> list[CharDevice]:
     """What programs open to use an RDMA device: uverbsN, and rdma_cm, which is one for all. They stay on the node when
-    the device moves. C(management) adds umadN and issmN, which send management datagrams into the fabric
+    the device moves. `management` adds umadN and issmN, which send management datagrams into the fabric
     (https://docs.kernel.org/infiniband/user_mad.html)."""
     found = []
     for kind in (_VERBS, _MANAGEMENT) if management else (_VERBS,):
@@ -130,7 +130,7 @@ def place(link: str, netns: Path | None) -> Side:
 def move(link: str, netns: Path, back: bool = False) -> None:
     """Moves an RDMA device from the node to a pod's namespace, or back; exclusive mode only. Idempotent.
 
-    A namespace that ended has given its RDMA devices back to the node, where C(back) finds them. KernelError where the
+    A namespace that ended has given its RDMA devices back to the node, where `back` finds them. KernelError where the
     device is nowhere, or has no way to leave its users (EOPNOTSUPP: software devices).
     """
     source, target = (netns, None) if back else (None, netns)
@@ -159,7 +159,7 @@ def known(link: str) -> dict[str, t.Any]:
 
 def fetch(link: str, told: t.Mapping[str, t.Any]) -> bool:
     """Brings an RDMA device back to the node, under its name, from whichever namespace a pod has moved it to; whether
-    it was found. C(told) is what :func:`known` said. KernelError where it does not come."""
+    it was found. `told` is what :func:`known` said. KernelError where it does not come."""
     if not isinstance(told.get("index"), int) or not told.get("guid"):
         return False
     with step(f"take the RDMA device {link} back from where a pod moved it"):

@@ -5,10 +5,10 @@
 """Routes and policy rules, kept so that what is written back is what was read: attributes without a name here go along
 as they are. Numbers are those of linux/rtnetlink.h and linux/fib_rules.h.
 
-A route is C({"family": 4, "destination": "10.0.0.0/8", "type": 1, "table": 254, "protocol": 3, "scope": 0, ...}) with
-C(device), C(gateway), C(source), C(metric), C(onlink), C(hops) as it has them; C(raw) holds other attributes as
-hexadecimal by number. C(device) is a name; an empty one is the interface that the route was read for.
-A rule is C({"family": 4, "source": "10.0.0.2/32", "table": 100, "priority": 100, "action": 1, ...}) likewise.
+A route is `{"family": 4, "destination": "10.0.0.0/8", "type": 1, "table": 254, "protocol": 3, "scope": 0, ...}` with
+`device`, `gateway`, `source`, `metric`, `onlink`, `hops` as it has them; `raw` holds other attributes as
+hexadecimal by number. `device` is a name; an empty one is the interface that the route was read for.
+A rule is `{"family": 4, "source": "10.0.0.2/32", "table": 100, "priority": 100, "action": 1, ...}` likewise.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _IPPROTO = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132}
 
 
 def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> list[Object]:
-    """The routes of all tables that go through an interface, or have one of C(sources) as their source: those that the
+    """The routes of all tables that go through an interface, or have one of `sources` as their source: those that the
     kernel drops when the interface leaves."""
     names = _Names(connection)
     found = []
@@ -80,7 +80,7 @@ def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> 
 
 
 def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
-    """The routes of a family that C(keep) wants; not those that the kernel made of others."""
+    """The routes of a family that `keep` wants; not those that the kernel made of others."""
     for _unused, body in connection.dump(RTM_GETROUTE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), keep, optional=True):
         got, *_rest, flags = _RT.unpack_from(body)
         if got == kind and not flags & _CLONED:
@@ -164,7 +164,7 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> O
 
 
 def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Object:
-    """Where a route or one of its next hops goes; IPv4 routes by an IPv6 gateway say so by C(via)."""
+    """Where a route or one of its next hops goes; IPv4 routes by an IPv6 gateway say so by `via`."""
     target: Object = {"device": "" if hop == index else names.name(hop)}
     if _GATEWAY in raw:
         target["gateway"] = ip_text(raw[_GATEWAY])

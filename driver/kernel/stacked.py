@@ -51,7 +51,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Upper(t.NamedTuple):
-    """One that is made of an interface. C(key) is its namespace's (None: the node's)."""
+    """One that is made of an interface. `key` is its namespace's (None: the node's)."""
 
     name: str
     kind: str
@@ -147,8 +147,8 @@ def vlans(connection: Netlink, link: links.Link) -> list[int]:
 
 
 def uppers(link: links.Link, inside: t.Sequence[links.Link], own: int | None) -> list[links.Link]:
-    """Those links of one namespace that are made of C(link). C(own) is the number by which that namespace knows the
-    one that C(link) is in; None where it is the same one."""
+    """Those links of one namespace that are made of `link`. `own` is the number by which that namespace knows the
+    one that `link` is in; None where it is the same one."""
     return [
         one
         for one in inside
@@ -186,7 +186,7 @@ def found(connection: Netlink, link: links.Link) -> list[Upper]:
 def lasting(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> tuple[str, list[Upper]]:
     """What says that something is made of an interface of the node (:func:`evidence`), and all of it that is listed.
 
-    Where nothing can be listed, it is asked again for C(patience) seconds, as the kernel may be about to end the
+    Where nothing can be listed, it is asked again for `patience` seconds, as the kernel may be about to end the
     namespace (:func:`node_namespaces.looks`). Raises OSError.
     """
     says, here = "", list[Upper]()
@@ -226,7 +226,7 @@ def hidden_vlans(connection: Netlink, link: links.Link, patience: float = node_n
 
 
 def namespace_number(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:
-    """The number by which the connection's namespace, or the one that it knows as C(target), knows another one that is
+    """The number by which the connection's namespace, or the one that it knows as `target`, knows another one that is
     an open file here; None where it does not (RTM_GETNSID, net/core/net_namespace.c)."""
     body = struct.pack("=B3x", socket.AF_UNSPEC) + netlink.u32(_NSID_FD, descriptor)
     if target is not None:
@@ -241,7 +241,7 @@ def namespace_number(connection: Netlink, descriptor: int, target: int | None = 
 
 def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -> None:
     """Removes what the connection's namespace has of what is made of an interface, which is in the same one, or on the
-    node (C(from_node)). Raises OSError."""
+    node (`from_node`). Raises OSError."""
     inside = links.listed(connection)
     own = None
     if from_node:
@@ -257,7 +257,7 @@ def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -
 
 
 def end(connection: Netlink, link: links.Link, kept: t.Collection[t.Sequence[t.Any]] = ()) -> list[Upper]:
-    """Removes all that can be listed of what is made of an interface of the node, but for those that C(kept) names
+    """Removes all that can be listed of what is made of an interface of the node, but for those that `kept` names
     (:func:`known`). Returns what was removed. Raises OSError."""
     gone = [one for one in found(connection, link) if known(one) not in [list(entry) for entry in kept]]
     for one in gone:

@@ -23,7 +23,7 @@ _LOCKED = ("addr_gen_mode", "stable_secret")
 
 
 def read(name: str) -> dict[str, str]:
-    """All sysctls of an interface, as C(net.ipv4.conf.IFNAME.rp_filter): text; without those that have no value."""
+    """All sysctls of an interface, as `net.ipv4.conf.IFNAME.rp_filter`: text; without those that have no value."""
     found = {}
     for folder in _FOLDERS:
         start = f"net.{folder.replace('/', '.')}.{IFNAME}."

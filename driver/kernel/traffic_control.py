@@ -30,7 +30,7 @@ _CLASSFUL = ("htb", "hfsc", "drr", "qfq")
 
 
 def found(connection: Netlink, interface: str) -> str:
-    """What would be lost, as words for a person (C(filters (u32 at ingress))); empty where nothing would be, or where
+    """What would be lost, as words for a person (`filters (u32 at ingress)`); empty where nothing would be, or where
     there is no such interface. Raises OSError."""
     try:
         index = socket.if_nametoindex(interface)

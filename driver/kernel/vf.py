@@ -109,7 +109,7 @@ def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> 
 def write_to(
     connection: Netlink, pf: int, index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]
 ) -> None:
-    """As :func:`write`, of the virtual function C(index) of the link C(pf), whose settings are C(now)."""
+    """As :func:`write`, of the virtual function `index` of the link `pf`, whose settings are `now`."""
     refused: list[tuple[str, int]] = []
     for name, message in messages(index, now, wanted):
         try:
@@ -177,7 +177,7 @@ def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
 
 
 def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:  # noqa: C901
-    """The attributes that change C(now) into C(wanted), with the name of what each sets."""
+    """The attributes that change `now` into `wanted`, with the name of what each sets."""
 
     def differs(*names: str) -> bool:
         return any(name in wanted and wanted[name] != now.get(name) for name in names)

@@ -17,7 +17,7 @@ _TABLE = 1
 
 
 def enslave(connection: Netlink, index: int, vrf: t.Mapping[str, t.Any]) -> None:
-    """Puts the interface in a VRF (C(name), C(table)), which is made where the pod does not have it. Raises
+    """Puts the interface in a VRF (`name`, `table`), which is made where the pod does not have it. Raises
     KernelError."""
     with step(f"make the VRF {vrf['name']}"):
         master = links.get(connection, name=vrf["name"])

@@ -60,7 +60,7 @@ _Handler = t.Callable[[t.Any, "grpc.ServicerContext"], t.Any]
 class Plugin:
     """The driver as kubelet sees it.
 
-    C(instance) is the UID of the driver's pod where two pods of it may run side by side during an update; operations on
+    `instance` is the UID of the driver's pod where two pods of it may run side by side during an update; operations on
     claims are then serialized over both of them by Paths.serialize_lock. None for a driver that is alone on its node.
     """
 
@@ -105,7 +105,7 @@ class Plugin:
         self._watch.start()
 
     def stop(self, grace: float = GRACE) -> None:
-        """Leave kubelet, let running calls end within C(grace) seconds, remove the sockets. May be called again."""
+        """Leave kubelet, let running calls end within `grace` seconds, remove the sockets. May be called again."""
         self._stopping.set()
         self.health_changed()
         if self._watch:
@@ -346,6 +346,6 @@ def _told(error: Exception) -> str:
 
 
 def _text(text: str, limit: int) -> str:
-    """C(text) as protobuf takes it, in C(limit) characters."""
+    """`text` as protobuf takes it, in `limit` characters."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."

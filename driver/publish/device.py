@@ -19,9 +19,9 @@ Object = dict[str, t.Any]
 class Device:
     """A published device.
 
-    C(device) is the v1 Device as published. C(interface) is the name in the node's namespace: of a device that a pod
-    has, the name at allocation. C(rdma_devices) are names as in /sys/class/infiniband. C(pf) is the PCI address of a
-    VF's PF, C(vf) its number.
+    `device` is the v1 Device as published. `interface` is the name in the node's namespace: of a device that a pod
+    has, the name at allocation. `rdma_devices` are names as in /sys/class/infiniband. `pf` is the PCI address of a
+    VF's PF, `vf` its number.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Device:
         return Identity(self.address, self.permanent_mac, self.interface or "")
 
     def as_json(self) -> Object:
-        """For a record on disk; C(from_json) reads it back."""
+        """For a record on disk; `from_json` reads it back."""
         return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
 
     @classmethod

@@ -38,9 +38,9 @@ _SESSIONS_FOR = 1.0
 class Inventory:
     """Probes the node. May be used from any thread.
 
-    C(settings) gives the settings of the moment, C(held) the devices that records hold, as they were in here at
-    allocation: they stay published as they were, whatever has become of their interfaces meanwhile. C(root) is that of
-    the tree to probe; of another than the running node nothing is asked of the kernel. C(unclean) gives those devices
+    `settings` gives the settings of the moment, `held` the devices that records hold, as they were in here at
+    allocation: they stay published as they were, whatever has become of their interfaces meanwhile. `root` is that of
+    the tree to probe; of another than the running node nothing is asked of the kernel. `unclean` gives those devices
     that are not as they were before a pod had them, with a word on why.
     """
 
@@ -71,7 +71,7 @@ class Inventory:
         return self._settings()
 
     def refresh(self, counters: bool = True) -> publish.Publication:
-        """Probe the node and say what to publish. C(counters): whether the API server keeps shared counters.
+        """Probe the node and say what to publish. `counters`: whether the API server keeps shared counters.
 
         Raises DriverError.
         """
@@ -149,7 +149,7 @@ class Inventory:
         return {name: reason for name, reason in found.items() if reason}
 
     def look_ahead(self) -> None:
-        """Begin to ask the kernel what M(needed) will, while the caller waits for something else. Never blocks."""
+        """Begin to ask the kernel what `needed` will, while the caller waits for something else. Never blocks."""
         if self._root != "/" or not self._looking.acquire(blocking=False):
             return
 
@@ -180,7 +180,7 @@ class Inventory:
     def carried(self, at_most: float = 0.0) -> t.Mapping[str, str]:
         """The interfaces that carry this node's own traffic, by name, with the reason.
 
-        Sessions may be C(at_most) this old, in seconds. Raises KernelError.
+        Sessions may be `at_most` this old, in seconds. Raises KernelError.
         """
         if self._root != "/":
             return {}

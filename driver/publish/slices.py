@@ -89,7 +89,7 @@ def _kept(device: Object, features: Features) -> Object:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order. C(update) and C(create) hold whole objects; an update carries the resourceVersion that
+    """What to do, in this order. `update` and `create` hold whole objects; an update carries the resourceVersion that
     it is based on, and what is deleted is as the server gave it."""
 
     delete: tuple[Object, ...] = ()
@@ -106,10 +106,10 @@ def plan(
     desired: t.Sequence[Object],
     settled: t.Callable[[Object, Object], bool] = lambda existing, desired: False,
 ) -> Plan:
-    """How the slices of one driver and node become the C(desired) ones; both are v1.
+    """How the slices of one driver and node become the `desired` ones; both are v1.
 
-    The desired ones are those of M(slices), all of one pool; their generation is the least that the pool gets, and the
-    plan sets the one that it must have. C(settled) may say that an existing slice is all that the server will make of
+    The desired ones are those of `slices`, all of one pool; their generation is the least that the pool gets, and the
+    plan sets the one that it must have. `settled` may say that an existing slice is all that the server will make of
     a desired one, because it drops a field.
     """
     existing = sorted(existing, key=lambda one: str(one["metadata"]["name"]))

@@ -382,7 +382,7 @@ def test_long_paths(root: Path, shelf: Shelf) -> None:
         plugin.stop(1)
     long = under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
     assert long.service_socket(instance).name == "dra-kN1UCFUzGhs.sock"
-    with pytest.raises(DriverError, match="too long for a socket"):
+    with pytest.raises(DriverError, match="too long for a Unix socket"):
         Plugin(under(root / ("x" * 100)), shelf, Metrics())
 
 

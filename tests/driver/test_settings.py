@@ -155,9 +155,9 @@ def test_no_settings(tmp_path: Path, text: str) -> None:
 
 
 def test_a_key_that_stands_twice(tmp_path: Path) -> None:
-    with pytest.raises(Problems, match="stands twice, again in line 3"):
+    with pytest.raises(Problems, match="is a duplicate key, again in line 3"):
         load(written(tmp_path, "management: [a]\nlog_level: info\nmanagement: [b]\n"))
-    with pytest.raises(Problems, match="stands twice"):
+    with pytest.raises(Problems, match="is a duplicate key"):
         load(written(tmp_path, "aliases: {a: x, a: y}\n"))
 
 

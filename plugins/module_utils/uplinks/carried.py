@@ -38,7 +38,7 @@ _MOST_USED = 1024
 class Path:
     """Two ends of traffic that the node needs, either of which may be unknown.
 
-    C(holds) says why the interface is needed that has the own address, C(leads) why those are that packets to the far
+    `holds` says why the interface is needed that has the own address, `leads` why those are that packets to the far
     one leave by.
     """
 
@@ -63,7 +63,7 @@ class Carried:
 @dataclass
 class _Sockets:
     """Open connections, as they were at a time: those of SSH, each with whether its other end has logged in for sure,
-    and those of storage. C(asked) are the ports that were named; what could not be read stands beside each."""
+    and those of storage. `asked` are the ports that were named; what could not be read stands beside each."""
 
     at: float
     asked: frozenset[int]
@@ -85,8 +85,8 @@ class _Tables:
 class Rule:
     """The rule for the network namespace of the thread that makes it; may be asked from any thread of that namespace.
 
-    With C(remember) an interface that an SSH client was reached by stays needed while the address that the client came
-    to is on the node: whoever has been logged in over it will be again. C(root) is where C(sys) and C(proc) are.
+    With `remember` an interface that an SSH client was reached by stays needed while the address that the client came
+    to is on the node: whoever has been logged in over it will be again. `root` is where `sys` and `proc` are.
     """
 
     def __init__(self, remember: bool = False, root: str = "") -> None:
@@ -110,9 +110,9 @@ class Rule:
     ) -> Carried:
         """The answer for the whole node. Raises OSError where the kernel's tables cannot be read.
 
-        C(default_routes) says which of them count: C(all), those of the C(main) table, or the C(best) of those. The
-        best ones are those with the lowest metric, IPv6 counting where IPv4 has none. C(ssh_ports) are ports of SSH
-        servers beside those that are found. What is told of open connections may be C(at_most) this old, in seconds;
+        `default_routes` says which of them count: `all`, those of the `main` table, or the `best` of those. The
+        best ones are those with the lowest metric, IPv6 counting where IPv4 has none. `ssh_ports` are ports of SSH
+        servers beside those that are found. What is told of open connections may be `at_most` this old, in seconds;
         links, addresses and routes are those of now: those who ask together wait for one answer.
         """
         asked = (tuple(paths), default_routes, frozenset(ssh_ports))
@@ -206,7 +206,7 @@ class Rule:
 
     def _storage(self, now: _Sockets, aged: bool, unread: list[str]) -> list[Path]:
         """Of storage that this node uses, and of what it serves to others. What could not be read is added to
-        C(unread)."""
+        `unread`."""
         used: dict[Path, None] = {}
         served: dict[Path, None] = {}
         began = time.monotonic()
@@ -249,7 +249,7 @@ def _storage_session(what: str, own: Address | None, far: Address | None, way: s
 
 
 def _by_port(found: t.Sequence[sockets.Socket], ceph: bool) -> list[tuple[sockets.Socket, str]]:
-    """What connections are for, by their ports. C(ceph) says whether files tell of Ceph."""
+    """What connections are for, by their ports. `ceph` says whether files tell of Ceph."""
     stores: list[tuple[sockets.Socket, str]] = []
     others: list[tuple[sockets.Socket, str]] = []
     for one in found:
@@ -326,7 +326,7 @@ class _Spread:
         self._untold: list[tuple[Link, str]] = []
 
     def all_of(self, needed: t.Mapping[int, str]) -> dict[int, str]:
-        """C(needed) are reasons by index; those that come first are kept. Raises OSError."""
+        """`needed` are reasons by index; those that come first are kept. Raises OSError."""
         self._follow(needed)
         for tunnel, reason in self._untold:
             why = f"{tunnel.name} may send through it, as the kernel does not tell where its packets go: {reason}"

@@ -43,7 +43,7 @@ _TOLD = {
 
 @dataclass(frozen=True)
 class Link:
-    """One link of a network namespace. C(master) and C(made_of) are indexes, 0 for none; C(data) is IFLA_INFO_DATA."""
+    """One link of a network namespace. `master` and `made_of` are indexes, 0 for none; `data` is IFLA_INFO_DATA."""
 
     index: int
     name: str
@@ -84,7 +84,7 @@ def listed(kernel: netlink.Connection) -> dict[int, Link]:
 
 
 class Stack:
-    """What stands on what among the links of a namespace; C(sys) is where sysfs is."""
+    """What stands on what among the links of a namespace; `sys` is where sysfs is."""
 
     def __init__(self, links: t.Mapping[int, Link], sys: str = "/sys") -> None:
         self.links = links
@@ -97,7 +97,7 @@ class Stack:
         self._switches = [link.index for link in links.values() if link.kind == OPEN_VSWITCH]
 
     def below(self, link: Link) -> list[Link]:
-        """The links that the packets of C(link) pass, one step down."""
+        """The links that the packets of `link` pass, one step down."""
         paired = link.kind in ("veth", "netkit")
         found = [] if paired else [link.made_of]
         if link.kind == OPEN_VSWITCH:

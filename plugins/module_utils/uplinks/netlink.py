@@ -82,7 +82,7 @@ def text(kind: int, value: str) -> bytes:
 
 
 def pairs(data: bytes, offset: int = 0) -> t.Iterator[tuple[int, bytes]]:
-    """The attributes in C(data), in their order; a kind may come twice, as in lists."""
+    """The attributes in `data`, in their order; a kind may come twice, as in lists."""
     end = len(data)
     while offset + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -93,7 +93,7 @@ def pairs(data: bytes, offset: int = 0) -> t.Iterator[tuple[int, bytes]]:
 
 
 def attributes(data: bytes, offset: int = 0) -> Attributes:
-    """The attributes in C(data) by their kind."""
+    """The attributes in `data` by their kind."""
     return dict(pairs(data, offset))
 
 
@@ -113,7 +113,7 @@ _ORDER: t.Literal["little", "big"] = "little" if struct.pack("=H", 1)[0] else "b
 class Connection:
     """A connection to the kernel, for use by one thread, as a context manager.
 
-    It is that of the network namespace of the thread that makes it, or of C(opened), a raw netlink socket. Errors are
+    It is that of the network namespace of the thread that makes it, or of `opened`, a raw netlink socket. Errors are
     OSError with the kernel's number, and its own words where it has some.
     """
 
@@ -159,9 +159,9 @@ class Connection:
     def dump(
         self, kind: int, body: bytes, keep: t.Callable[[bytes], bool] | None = None, optional: bool = False
     ) -> list[tuple[int, bytes]]:
-        """All that the kernel lists, or those that C(keep) wants by their body, begun again where it changed meanwhile.
+        """All that the kernel lists, or those that `keep` wants by their body, begun again where it changed meanwhile.
 
-        A table of routes may have a million, of which few matter. With C(optional) a kernel need not have the table, as
+        A table of routes may have a million, of which few matter. With `optional` a kernel need not have the table, as
         one without IPv6: then it is empty."""
         found: list[tuple[int, bytes]] = []
         try:

@@ -118,7 +118,7 @@ class Routes:
         return found
 
     def way(self, query: Query) -> set[int]:
-        """The links by which packets to C(query.far) leave; empty where there is no way. Raises OSError.
+        """The links by which packets to `query.far` leave; empty where there is no way. Raises OSError.
 
         The whole query is tried first. A kernel before 4.18 knows no ports there, and one does not take every address
         as a source.
@@ -149,7 +149,7 @@ class Routes:
         return (answers[0][1][7], netlink.attributes(answers[0][1], _RT.size)) if answers else None
 
     def _dumped(self, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
-        """Unicast routes of a family that C(keep) wants; not those that the kernel made of others."""
+        """Unicast routes of a family that `keep` wants; not those that the kernel made of others."""
         request = _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0)
         for _unused, body in self._kernel.dump(RTM_GETROUTE, request, keep, optional=True):
             got, *_rest, route_type, flags = _RT.unpack_from(body)

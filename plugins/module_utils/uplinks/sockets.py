@@ -48,7 +48,7 @@ class Socket:
 
 
 def established(own: t.Sequence[Ports], far: t.Sequence[Ports], proc: str = "/proc") -> list[Socket]:
-    """The open connections of this thread's namespace with an own port in C(own), or a far port in C(far).
+    """The open connections of this thread's namespace with an own port in `own`, or a far port in `far`.
 
     Each is a range with both its ends. Connections by the loopback interface are left out. Raises OSError.
     """
@@ -107,7 +107,7 @@ def _dumped(
 
 
 def port_filter(ranges: t.Sequence[tuple[bool, int, int]]) -> bytes:
-    """A program of inet_diag that lets sockets pass with a port in one of C(ranges) (own or far, low, high).
+    """A program of inet_diag that lets sockets pass with a port in one of `ranges` (own or far, low, high).
 
     Its commands jump forward: to its end for yes, 4 bytes beyond it for no (inet_diag_bc_run in net/ipv4/inet_diag.c).
     """

@@ -6,8 +6,8 @@
 """The SSH servers of this node: their ports, and which connections to them are those of somebody who has logged in.
 
 Anyone who reaches a server can connect to it. A connection whose other end has not proven yet who it is must not decide
-what the node keeps for itself. OpenSSH says it in the titles of its processes: C(sshd: [accepted]) and, with a name,
-C(sshd: root [net]) before, C(sshd: root@notty) after (sshd.c, auth2.c, session.c; since 10.0 sshd-auth is a program of
+what the node keeps for itself. OpenSSH says it in the titles of its processes: `sshd: [accepted]` and, with a name,
+`sshd: root [net]` before, `sshd: root@notty` after (sshd.c, auth2.c, session.c; since 10.0 sshd-auth is a program of
 its own).
 """
 
@@ -49,7 +49,7 @@ class Servers:
         self._known: frozenset[int] = frozenset()
 
     def ports(self, unread: list[str]) -> set[int]:
-        """Where SSH servers listen, with 22 in any case; what cannot be read is added to C(unread).
+        """Where SSH servers listen, with 22 in any case; what cannot be read is added to `unread`.
 
         Raises OSError where the sockets cannot be listed.
         """
@@ -65,7 +65,7 @@ class Servers:
         return {PORT, *self._ports}
 
     def sessions(self, found: t.Sequence[Socket]) -> list[tuple[Socket, bool]]:
-        """The connections of C(found) but those of strangers, each with whether its other end has logged in for sure.
+        """The connections of `found` but those of strangers, each with whether its other end has logged in for sure.
 
         That nobody has accepted yet are left out. Of one whose server cannot be seen it is not sure.
         """

@@ -56,7 +56,7 @@ _MOST, _ENDS = 4 << 20, 4096
 
 @dataclass(frozen=True)
 class End:
-    """A far end: C(what) is kept there, such as C(iSCSI). C(interface) names the one that it is bound to, if any."""
+    """A far end: `what` is kept there, such as `iSCSI`. `interface` names the one that it is bound to, if any."""
 
     what: str
     far: Address | None = None
@@ -75,7 +75,7 @@ def is_store(port: int) -> bool:
 
 
 def ends(root: str = "") -> tuple[list[End], list[str]]:
-    """The far ends that files below C(root) name, and what could not be read, each with the reason."""
+    """The far ends that files below `root` name, and what could not be read, each with the reason."""
     found: dict[End, None] = {}
     unread: list[str] = []
     for look, what in ((_nvme, "NVMe controllers"), (_iscsi, "iSCSI sessions"), (_rbd, "Ceph block devices")):

@@ -57,7 +57,7 @@ _FORMS = {
 class Underlay:
     """What is known of a tunnel's own packets: the links that it is bound to, and how its far ends are looked up.
 
-    C(whole) says whether that is all of it.
+    `whole` says whether that is all of it.
     """
 
     links: tuple[int, ...] = ()
