@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""IP addresses and fixed neighbors of an interface. Numbers are those of linux/if_addr.h and linux/neighbour.h.
+"""IP addresses and permanent neighbors of an interface. Numbers are those of linux/if_addr.h and linux/neighbour.h.
 
 An address is `{"address": "10.0.0.2/24", "scope": 0, "flags": 0}`, with `peer`, `broadcast`, `label`, `metric` and
-`protocol` where they are not the usual ones. Where it ends, `validBoottime` and `preferredBoottime` say when, in
-seconds of CLOCK_BOOTTIME, as the node's clock may be set meanwhile; `validUntil` and `preferredUntil`, in seconds
-since 1970, are those that an older release wrote and reads.
+`protocol` if they differ from the defaults. If it expires, `validBoottime` and `preferredBoottime` give the times in
+seconds of CLOCK_BOOTTIME, because the wall clock may be set in between; `validUntil` and `preferredUntil`, in seconds
+since 1970, are for older releases.
 A neighbor is `{"destination": "10.0.0.1", "mac": "02:..", "flags": 0}`.
 """
 
@@ -29,7 +29,7 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 _ADDRESS, _LOCAL, _LABEL, _BROADCAST, _CACHEINFO, _FLAGS, _METRIC, _PROTOCOL = 1, 2, 3, 4, 6, 8, 9, 11
 SECONDARY, NODAD, OPTIMISTIC, DADFAILED, TENTATIVE = 0x01, 0x02, 0x04, 0x08, 0x40
-#: What an administrator may ask for: no DAD, home address, temporary addresses of it, no prefix route, multicast join.
+#: Flags that an administrator may set: no DAD, home address, temporary addresses, no prefix route, multicast join.
 _KEPT = 0x02 | 0x10 | 0x100 | 0x200 | 0x400
 _FOREVER = 2**32 - 1
 _DST, _LLADDR, _NDA_IFINDEX = 1, 2, 8
@@ -55,8 +55,8 @@ def ip_bytes(value: str) -> bytes:
 
 
 def listed(connection: Netlink, index: int) -> list[tuple[Object, int]]:
-    """The addresses of an interface in the kernel's order, each with the kernel's flags; IPv6 temporary ones, which the
-    kernel makes itself, are left out."""
+    """The addresses of an interface in the kernel's order, each with the kernel's flags; without IPv6 temporary
+    addresses, which the kernel creates itself."""
     name = ""
     found = []
     for _unused, body in connection.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, index)):
@@ -100,13 +100,13 @@ def _lifetimes(value: bytes) -> Object:
 
 
 def boottime() -> float:
-    """Seconds since the node has booted; goes on while it sleeps, and nobody can set it."""
+    """Seconds since boot, including suspend; nobody can set this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: bool = False) -> bool:
-    """Adds one address; one that is there is no error (and gets the new times with `renew`), and one whose time has
-    ended is not added: then False."""
+    """Adds one address. An existing one is not an error (`renew` updates its lifetimes). An expired one is not added;
+    returns False then."""
     interface = ipaddress.ip_interface(address["address"])
     kind = family(address["address"])
     valid = _left(address, "valid")
@@ -133,7 +133,7 @@ def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: 
 
 
 def _left(address: t.Mapping[str, t.Any], what: str) -> int:
-    """The seconds that are left of an address's `valid` or `preferred` time."""
+    """The remaining seconds of an address's `valid` or `preferred` lifetime."""
     for key, now in ((f"{what}Boottime", boottime), (f"{what}Until", time.time)):
         if address.get(key) is not None:
             return max(0, int(address[key] - now()))
@@ -141,7 +141,7 @@ def _left(address: t.Mapping[str, t.Any], what: str) -> int:
 
 
 def remove(connection: Netlink, index: int, address: t.Mapping[str, t.Any]) -> None:
-    """Removes one address; one that is gone is no error."""
+    """Removes one address; a missing one is not an error."""
     interface = ipaddress.ip_interface(address["address"])
     body = _IFADDR.pack(family(address["address"]), interface.network.prefixlen, 0, 0, index)
     body += netlink.attribute(_LOCAL, interface.ip.packed)
@@ -150,7 +150,7 @@ def remove(connection: Netlink, index: int, address: t.Mapping[str, t.Any]) -> N
 
 
 def ordered(addresses: t.Sequence[Object]) -> list[Object]:
-    """In which order to add them so that the kernel lists them as they are given: it puts a new IPv6 address before
+    """The addresses in the order of adding that makes the kernel list them as given: it puts a new IPv6 address before
     the others of its scope, and a new IPv4 address after them."""
     four = [address for address in addresses if family(address["address"]) == socket.AF_INET]
     six = [address for address in addresses if family(address["address"]) == socket.AF_INET6]
@@ -158,7 +158,7 @@ def ordered(addresses: t.Sequence[Object]) -> list[Object]:
 
 
 def neighbors(connection: Netlink, index: int) -> list[Object]:
-    """The permanent and proxied neighbors of an interface; not those that the kernel has of itself."""
+    """The permanent and proxied neighbors of an interface, without those that the kernel resolved itself."""
     found = []
     for flags in (0, _NTF_PROXY):
         body = _ND.pack(socket.AF_UNSPEC, 0, 0, flags, 0)

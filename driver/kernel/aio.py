@@ -4,9 +4,9 @@
 
 """Reads and writes of files in /proc/sys for which the kernel needs the lock of all network configuration (RTNL).
 
-Where another one holds that lock the kernel does not wait: it has the system call begin again, at once and inside of
-the kernel, until the lock is free. With ten pods that start at the same time this took a third of the driver's CPU. The
-same request by asynchronous I/O (io_submit(2)) ends with EINTR instead, and the thread can sleep before it tries again.
+If another process holds that lock, the kernel does not sleep: it restarts the system call at once, inside the kernel,
+until the lock is free. With ten pods starting together this busy loop took a third of the driver's CPU time. The same
+request by asynchronous I/O (io_submit(2)) fails with EINTR instead, so the thread can sleep before it retries.
 Source: net/ipv6/addrconf.c (addrconf_sysctl_addr_gen_mode, restart_syscall), fs/aio.c (aio_rw_done).
 """
 
@@ -19,11 +19,11 @@ import threading
 import time
 import typing as t
 
-#: Seconds between two tries, and after which the kernel may try by itself.
+#: Seconds between two attempts, and seconds after which the usual system call is used.
 STEP, PATIENCE = 0.001, 5.0
 _LARGEST = 4096
 _PREAD, _PWRITE = 0, 1
-#: System calls by number, as libc has none of them: setup, getevents, submit. Linux has three tables of numbers.
+#: System call numbers, as libc has no wrappers: setup, getevents, submit.
 _CALLS = {
     "x86_64": (206, 208, 209),
     "aarch64": (0, 4, 2),
@@ -38,7 +38,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class _Request(ctypes.Structure):
-    """struct iocb of linux/aio_abi.h, as on machines of 64 bits; `key` and `flags` are not used."""
+    """struct iocb of linux/aio_abi.h on 64-bit machines; `key` and `flags` are not used."""
 
     _fields_ = [
         ("data", ctypes.c_uint64),
@@ -64,7 +64,7 @@ class _Event(ctypes.Structure):
 
 
 class _Context:
-    """The kernel's ring of one request, made once: to end one takes the kernel some ten milliseconds."""
+    """The kernel's AIO context for one request. Created once, as destroying one takes the kernel about 10 ms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,8 +73,8 @@ class _Context:
         self._calls = _CALLS.get(os.uname().machine) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
 
     def ask(self, request: _Request) -> int | None:
-        """The result of one request, negative for an error; None where this kernel, or who limits its system calls,
-        does not take it."""
+        """The result of one request, a negative errno for an error; None if this kernel or a seccomp filter refuses
+        it."""
         with self._lock:
             if not self._made:
                 self._made = True
@@ -87,7 +87,7 @@ class _Context:
             if _call(submit, self._context, 1, ctypes.byref(pointer)) != 1:
                 return None
             event = _Event()
-            # it has ended with the submission, as these files know nothing that is done later
+            # these files have no asynchronous path: the request finished when it was submitted
             while _call(get, self._context, 1, 1, ctypes.byref(event), None) != 1:
                 if ctypes.get_errno() != errno.EINTR:
                     raise OSError(ctypes.get_errno(), "io_getevents")
@@ -95,7 +95,7 @@ class _Context:
 
 
 def _call(number: int, *arguments: t.Any) -> int:
-    """A system call; -1 where it fails, with the reason in ctypes.get_errno."""
+    """A system call; -1 if it fails, with the reason in ctypes.get_errno."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     return int(_libc.syscall(ctypes.c_long(number), *words))
 
@@ -104,21 +104,21 @@ _context = _Context()
 
 
 def read(descriptor: int) -> bytes:
-    """What a file begins with, 4 KiB at most. Raises OSError."""
+    """The first 4 KiB of a file. Raises OSError."""
     buffer = ctypes.create_string_buffer(_LARGEST)
     result = _patiently(_PREAD, descriptor, buffer, _LARGEST)
     return os.read(descriptor, _LARGEST) if result is None else buffer.raw[:result]
 
 
 def write(descriptor: int, content: bytes) -> None:
-    """Write a file's content at once. Raises OSError."""
+    """Write a file's content with one call. Raises OSError."""
     buffer = ctypes.create_string_buffer(content, len(content))
     if _patiently(_PWRITE, descriptor, buffer, len(content)) is None:
         os.write(descriptor, content)
 
 
 def _patiently(kind: int, descriptor: int, buffer: ctypes.Array[ctypes.c_char], size: int) -> int | None:
-    """How many bytes there were; None where it is to be done as usual. Raises OSError."""
+    """The number of bytes; None if the usual system call is to be used. Raises OSError."""
     end = time.monotonic() + PATIENCE
     while True:
         request = _Request(kind=kind, file=descriptor, buffer=ctypes.addressof(buffer), size=size)

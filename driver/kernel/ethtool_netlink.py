@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""All settings that a driver tells by the kernel's netlink family "ethtool": each is read with its GET and sent back
-with its SET, in the very attributes that were told. Numbers are those of linux/ethtool_netlink.h and linux/genetlink.h.
+"""All settings of the netlink family "ethtool": each is read with its GET and restored with its SET, in the same
+attributes. Numbers are those of linux/ethtool_netlink.h and linux/genetlink.h.
 
-Features and private flags are in ethtool.py alone: a SET of these wants another form than the GET tells.
+Features and private flags are in ethtool.py only: their SET needs another form than the GET returns.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _HEADER, _DEV_NAME, _FLAGS = 1, 2, 3
 _COMPACT = 1
 _ETHTOOL_VERSION = 1
 
-Told = dict[str, dict[str, str]]
+Settings = dict[str, dict[str, str]]
 
 
 class _Setting(t.NamedTuple):
-    """A GET, its SET (0: there is none), the only attributes that a SET takes (none given: all that were told), and
-    those that are no setting: states, statistics, maxima."""
+    """A GET, its SET (0: none), the attributes that the SET takes (empty: all that the GET returns), and those that are
+    not settings: states, statistics, maxima."""
 
     get: int
     put: int
@@ -43,7 +43,7 @@ def _setting(get: int, put: int, runs: t.Iterable[int] = (), takes: t.Iterable[i
     return _Setting(get, put, frozenset(runs), frozenset(takes))
 
 
-#: In the order in which they are sent back: numbers of channels decide about what comes after.
+#: In the order of restoring: the number of channels affects the settings after it.
 _SETTINGS = {
     "linkmodes": _setting(4, 5, runs=(4, 5, 6, 8, 9, 10), takes=(2, 3)),
     "debug": _setting(7, 8),
@@ -60,14 +60,14 @@ _SETTINGS = {
     "collision avoidance": _setting(39, 40, runs=(9,)),
     "frame preemption": _setting(42, 43, runs=(3, 5, 7, 8, 9, 11, 12)),
 }
-#: How kernels and drivers say that they do not have something.
+#: Error numbers by which kernels and drivers report that they do not support something.
 _NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
 
 
 class EthtoolNetlink:
     """The settings of links in one network namespace, as a context manager. Errors are OSError.
 
-    A kernel before Linux 5.6 does not have the family: then there are none.
+    Kernels before Linux 5.6 do not have the family; then there are no settings.
     """
 
     def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
@@ -80,9 +80,9 @@ class EthtoolNetlink:
     def __exit__(self, *_unused: object) -> None:
         self._connection.close()
 
-    def read(self, name: str) -> Told:
-        """By setting the attributes that were told, by number, in hexadecimal."""
-        found: Told = {}
+    def read(self, name: str) -> Settings:
+        """The reported attributes of each setting, by number, in hexadecimal."""
+        found: Settings = {}
         for setting, one in _SETTINGS.items() if self._family else ():
             try:
                 replies = self._connection.request(self._family, self._head(one.get, name))
@@ -90,18 +90,18 @@ class EthtoolNetlink:
                 if error.errno in _NOT_THERE:
                     continue
                 raise
-            told = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
+            reply = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
             kept = {
                 str(kind): value.hex()
-                for kind, value in told.items()
+                for kind, value in reply.items()
                 if kind != _HEADER and kind not in one.runs and (not one.takes or kind in one.takes)
             }
             if kept:
                 found[setting] = kept
         return found
 
-    def write(self, name: str, wanted: Told) -> None:
-        """Sends back what differs. What a driver does not take that way differs afterwards."""
+    def write(self, name: str, wanted: Settings) -> None:
+        """Restores what differs. A setting that the driver does not accept still differs afterwards."""
         now = self.read(name)
         for setting, one in _SETTINGS.items() if self._family else ():
             values = wanted.get(setting)
@@ -119,12 +119,12 @@ class EthtoolNetlink:
         return _GENL.pack(command, _ETHTOOL_VERSION) + netlink.nest(_HEADER, netlink.text(_DEV_NAME, name), flags)
 
 
-#: Settings that are set as a whole: what is left out would be taken for off.
+#: Settings that are set as a whole: attributes left out would be turned off.
 _WHOLE = (10, 24, 30)
 
 
 def _is_nest(value: bytes) -> bool:
-    """Whether an attribute holds others, as far as its form tells: those that do are sent back with the flag for it."""
+    """Whether an attribute looks nested; nested attributes are sent back with NLA_F_NESTED."""
     if len(value) < 8:
         return False
     offset = 0
@@ -144,5 +144,5 @@ def _family(connection: Netlink) -> int:
         if error.errno in _NOT_THERE:
             return 0
         raise
-    told = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
-    return netlink.number(told.get(_FAMILY_ID, b""))
+    reply = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
+    return netlink.number(reply.get(_FAMILY_ID, b""))

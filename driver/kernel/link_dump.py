@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""All that the kernel tells of a link in its rtnetlink message and in /sys/class/net, to be compared and sent back.
+"""All attributes of a link in rtnetlink and /sys/class/net, to be compared and restored.
 
-Nothing is picked: every attribute and every file is taken, those of a newer kernel too, but for what may differ between
-two looks at a link that is the same (`MAY_DIFFER`, `_FILES_MAY_DIFFER`), each with the reason.
+Every attribute and file is included, those of newer kernels too, except those that may differ between two reads of an
+unchanged link (`MAY_DIFFER`, `_FILES_MAY_DIFFER`, each with the reason).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NAMES = (
 ).split()
 _NUMBERS = {name: number for number, name in enumerate(_NAMES)}
 
-_ELSEWHERE = "compared in a form of its own (host_state.py)"
-_COUNTS = "counts what happened"
+_ELSEWHERE = "compared in host_state.py, in a form of its own"
+_COUNTS = "is a counter"
 _STATE = "follows from carrier and from the other end"
-_INDEX = "numbers of links and namespaces are given anew when either end moves"
-_USERS = "counts who listens; programs of the node do, and what a pod left is found otherwise (stacked.py)"
-#: Attributes that are no setting of the link, or are compared elsewhere, and why.
+_INDEX = "links and namespaces get new numbers when either end moves"
+_USERS = "counts listeners, such as programs of the node; leftovers of a pod are found otherwise (stacked.py)"
+#: Attributes that are not settings of the link, or are compared elsewhere, with the reason.
 MAY_DIFFER = {
     **dict.fromkeys(("ADDRESS", "IFNAME", "MTU", "MASTER", "TXQLEN", "IFALIAS", "GROUP", "PROP_LIST"), _ELSEWHERE),
     **dict.fromkeys(("GSO_MAX_SEGS", "GSO_MAX_SIZE", "GRO_MAX_SIZE", "GSO_IPV4_MAX_SIZE"), _ELSEWHERE),
@@ -46,9 +46,9 @@ MAY_DIFFER = {
     **dict.fromkeys(("CARRIER", "EVENT"), _STATE),
     **dict.fromkeys(("LINK", "LINK_NETNSID", "NEW_NETNSID", "IF_NETNSID", "NEW_IFINDEX"), _INDEX),
     **dict.fromkeys(("PROMISCUITY", "ALLMULTI"), _USERS),
-    "QDISC": "noop until the link was up for the first time; those that somebody set are compared in qdiscs.py",
-    **dict.fromkeys(("HEADROOM", "TAILROOM"), "follow from what the other end needs, and cannot be set"),
-    "WIRELESS": "is an event and no setting",
+    "QDISC": "noop until the link was up for the first time; configured ones are compared in qdiscs.py",
+    **dict.fromkeys(("HEADROOM", "TAILROOM"), "follow from the other end's needs, and cannot be set"),
+    "WIRELESS": "is an event, not a setting",
     "PAD": "has no meaning",
 }
 
@@ -56,10 +56,9 @@ _INFO_KEPT = {1: "KIND", 2: "DATA", 4: "SLAVE_KIND"}
 #: Kinds of links whose own data has timers.
 _INFO_RUNS = ("bridge", "bond")
 _INET_KEPT = {1: "CONF"}
-#: Of AF_INET6 the flags, statistics, ICMP statistics, the time stamps of the cache and the MTU that a router tells are
-#: left out.
+#: AF_INET6 without flags, statistics, ICMP statistics, cache time stamps and the MTU announced by a router.
 _INET6_KEPT = {2: "CONF", 7: "TOKEN", 8: "ADDR_GEN_MODE"}
-#: Where the interrupt's number is in IFLA_MAP (struct rtnl_link_ifmap): it is given anew when a function is bound.
+#: The interrupt number in IFLA_MAP (struct rtnl_link_ifmap): a function gets a new one when it is bound.
 _INTERRUPT = slice(24, 26)
 _INET6, _TOKEN = "AF_INET6", 7
 _NO_TOKEN = bytes(16)
@@ -73,31 +72,31 @@ _FILES_MAY_DIFFER = {
     **dict.fromkeys(("carrier", "operstate", "speed", "duplex", "dormant", "testing", "uevent"), _STATE),
     **dict.fromkeys(("address", "mtu", "tx_queue_len", "netdev_group", "ifalias", "flags"), _ELSEWHERE),
     **dict.fromkeys(("link_mode", "broadcast", "proto_down"), "is an attribute of the rtnetlink message too"),
-    "addr_assign_type": "says that an address was set, which restoring it is",
-    "name_assign_type": "says that a name was set, which restoring it is",
+    "addr_assign_type": "changes when an address is set, as restoring does",
+    "name_assign_type": "changes when a name is set, as restoring does",
 }
 _QUEUE_FILES_MAY_DIFFER = {
     **dict.fromkeys(("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"), _COUNTS),
     "traffic_class": "follows from the queueing discipline",
 }
-#: Written back even where they are equal: that also takes away what was set for single NAPI instances.
+#: Written even if they are equal: that also resets what was set for single NAPI instances.
 _FOR_ALL_NAPI = ("gro_flush_timeout", "napi_defer_hard_irqs")
 
 
 def name(kind: int) -> str:
-    """What linux/if_link.h calls an attribute, without IFLA_; a number for one that came later."""
+    """An attribute's name in linux/if_link.h, without IFLA_; the number for one that is not known here."""
     return _NAMES[kind] if kind < len(_NAMES) else str(kind)
 
 
 def attributes(link: links.Link) -> dict[str, str]:
-    """The attributes of a link, by name, in hexadecimal; without what may differ."""
+    """The attributes of a link, by name, in hexadecimal; without those that may differ."""
     found: dict[str, str] = {}
     for kind, value in link.raw.items():
         called = name(kind)
         if called in MAY_DIFFER:
             continue
         if called == "OPERSTATE":
-            # two of its values are a setting, the others follow from carrier
+            # two of its values are settings, the others follow from carrier
             if value[0] in (_TESTING, _DORMANT):
                 found[called] = value.hex()
         elif called == "MAP":
@@ -126,8 +125,8 @@ def _parts(start: str, value: bytes, kept: t.Mapping[int, str]) -> dict[str, str
 
 
 def send_back(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> None:
-    """Sends every attribute back that differs, just as the kernel told it. What it does not take that way still
-    differs afterwards, and is told then."""
+    """Restores every attribute that differs, in the form that the kernel reported. One that the kernel does not accept
+    still differs afterwards, and is reported then."""
     link = links.get(connection, index=index)
     if link is None:
         return
@@ -143,7 +142,7 @@ def send_back(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> N
                 if error.errno in (errno.ENODEV, errno.ENOBUFS):
                     raise
     if "PROTO_DOWN" in now and wanted.get("PROTO_DOWN") != now["PROTO_DOWN"] and "PROTO_DOWN_REASON" in now:
-        _again(connection, index, wanted, "PROTO_DOWN")  # the reasons hold it, and were taken away after it
+        _again(connection, index, wanted, "PROTO_DOWN")  # refused before: the reasons were still set
 
 
 def _again(connection: Netlink, index: int, wanted: t.Mapping[str, str], called: str) -> None:
@@ -157,7 +156,7 @@ def _again(connection: Netlink, index: int, wanted: t.Mapping[str, str], called:
 
 
 def _message(called: str, value: str | None) -> bytes:
-    """The attribute that has a link be so; empty where there is none."""
+    """The attribute that restores a value; empty if there is none."""
     if called == "PROTO_DOWN_REASON" and value is None:
         all_of_them = netlink.u32(_REASON_MASK, 2**32 - 1) + netlink.u32(_REASON_VALUE, 0)
         return netlink.nest(_NUMBERS[called], all_of_them)
@@ -176,7 +175,7 @@ def _message(called: str, value: str | None) -> bytes:
 
 
 def files(link_name: str) -> dict[str, str]:
-    """The files of a link in /sys, by their path below it; without what may differ, and those without a value."""
+    """The files of a link in /sys, by relative path; without those that may differ or have no value."""
     base = f"{SYS}/{link_name}"
     found = _values(base, "", _FILES_MAY_DIFFER)
     try:
@@ -206,11 +205,11 @@ def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str
                 continue
             try:
                 found[f"{folder}{entry.name}"] = os.read(descriptor, 4096).decode(errors="replace").strip()
-            except OSError:  # the device does not have it, or not while it is down
+            except OSError:  # not supported by the device, or not while it is down
                 continue
             finally:
                 os.close(descriptor)
-    except OSError:  # it went away meanwhile
+    except OSError:  # the link is gone
         pass
     finally:
         os.close(opened)
@@ -218,7 +217,7 @@ def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str
 
 
 def write_files(link_name: str, wanted: t.Mapping[str, str]) -> None:
-    """Writes the files that differ, as far as the kernel takes them."""
+    """Writes the files that differ, as far as the kernel accepts them."""
     now = files(link_name)
     for path, value in wanted.items():
         if path in now and (now[path] != value or path in _FOR_ALL_NAPI):

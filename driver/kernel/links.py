@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Links as rtnetlink tells and changes them. Numbers are those of linux/rtnetlink.h, linux/if_link.h and linux/if.h."""
+"""Links by rtnetlink. Numbers are those of linux/rtnetlink.h, linux/if_link.h and linux/if.h."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS = 1, 8
 
 IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_MULTICAST = 0x1, 0x80, 0x100, 0x200, 0x1000
 IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 0x2000, 0x4000, 0x8000
-#: The flags that can be set, beside up (net/core/dev.c, __dev_change_flags).
+#: The flags that can be set, except IFF_UP (net/core/dev.c, __dev_change_flags).
 KEPT_FLAGS = IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST
 KEPT_FLAGS |= IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
 
-#: InterfaceConfig's and the host state's names of sizes.
+#: Sizes by their names in InterfaceConfigs and host states.
 SIZES = {
     "gsoMaxSize": IFLA_GSO_MAX_SIZE,
     "groMaxSize": IFLA_GRO_MAX_SIZE,
@@ -48,7 +48,7 @@ SIZES = {
 }
 
 _XDP_FD, _XDP_FLAGS = 1, 3
-#: Attributes with the number of an XDP program, and the flag of the same place: driver, generic, hardware.
+#: The attribute and the flag of an XDP program, by mode: driver, generic, hardware.
 _XDP = {"driver": (5, 4), "generic": (6, 2), "hardware": (7, 8)}
 
 _IFINFO = struct.Struct("=BxHiII")
@@ -56,7 +56,7 @@ _IFINFO = struct.Struct("=BxHiII")
 
 @dataclass(frozen=True)
 class Link:
-    """One link: its header and its attributes, read when asked."""
+    """One link: its header and its attributes, which are parsed on access."""
 
     index: int
     flags: int
@@ -90,24 +90,24 @@ class Link:
 
     @property
     def parent(self) -> str:
-        """The device it belongs to, such as a PCI address; empty before Linux 5.14 and for virtual links."""
+        """The link's device, such as a PCI address; empty before Linux 5.14 and for virtual links."""
         return netlink.string(self.raw.get(IFLA_PARENT_DEV_NAME, b""))
 
     @property
     def kind(self) -> str:
-        """veth, macvlan ..., empty for hardware."""
+        """veth, macvlan ...; empty for hardware."""
         info = netlink.attributes(self.raw.get(IFLA_LINKINFO, b""))
         return netlink.string(info.get(IFLA_INFO_KIND, b""))
 
     @property
     def master(self) -> int:
-        """The index of the bond, bridge or VRF that it is a port of; 0 where it is none."""
+        """The index of the bond, bridge or VRF that it is a port of; 0 if none."""
         return self.number(IFLA_MASTER)
 
     @property
     def stands_on(self) -> int:
-        """The index of the link of this namespace that it is made of, as a VLAN or a macvlan; 0 where there is none. A
-        veth names its other end there, and does not stand on it."""
+        """The index of its lower link in this namespace, as for a VLAN or macvlan; 0 if there is none. A veth has its
+        peer there, which is not a lower link."""
         if IFLA_LINK_NETNSID in self.raw or self.kind == "veth" or self.number(IFLA_LINK) == self.index:
             return 0
         return self.number(IFLA_LINK)
@@ -122,7 +122,7 @@ class Link:
 
     @property
     def xdp(self) -> dict[str, int]:
-        """The kernel's numbers of the XDP programs on it, by their place: driver, generic, hardware."""
+        """The IDs of its XDP programs by mode: driver, generic, hardware."""
         raw = netlink.attributes(self.raw.get(IFLA_XDP, b""))
         return {place: netlink.number(raw[kind]) for place, (kind, _unused) in _XDP.items() if kind in raw}
 
@@ -132,7 +132,7 @@ class Link:
 
 @contextlib.contextmanager
 def step(says: str) -> t.Iterator[None]:
-    """Names what was tried when the kernel refuses it."""
+    """Turns an OSError in the block into a KernelError that names the step."""
     try:
         yield
     except OSError as error:
@@ -143,7 +143,7 @@ def step(says: str) -> t.Iterator[None]:
 
 
 def mac_text(value: bytes) -> str:
-    """Of any length: InfiniBand addresses have 20 bytes."""
+    """A link address of any length: InfiniBand addresses have 20 bytes."""
     return value.hex(":") if any(value) else ""
 
 
@@ -169,8 +169,8 @@ def listed(connection: Netlink) -> list[Link]:
 def get(
     connection: Netlink, name: str = "", altname: str = "", index: int = 0, vfs: bool = False, space: int | None = None
 ) -> Link | None:
-    """One link, by its name, by another name of it, or by its index; None where there is none. `space` is the
-    connection's number of another namespace to look in."""
+    """One link by name, altname or index; None if there is none. `space` is the connection's ID of another namespace to
+    look in."""
     mask = RTEXT_FILTER_SKIP_STATS | (RTEXT_FILTER_VF if vfs else 0)
     body = header(index) + netlink.u32(IFLA_EXT_MASK, mask)
     if name:
@@ -182,7 +182,7 @@ def get(
     try:
         replies = connection.request(RTM_GETLINK, body)
     except OSError as error:
-        # EINVAL: a kernel without other names, or a number of a namespace that is gone
+        # EINVAL: a kernel without altnames, or the ID of a namespace that is gone
         if netlink.missing(error) or (
             (altname or space is not None) and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)
         ):
@@ -192,7 +192,7 @@ def get(
 
 
 def change(connection: Netlink, index: int, *attributes: bytes, flags: int = 0, mask: int = 0) -> None:
-    """Sets attributes, and the flags that `mask` names."""
+    """Sets attributes and the flags in `mask`."""
     connection.request(RTM_SETLINK, header(index, flags, mask) + b"".join(attributes))
 
 
@@ -201,13 +201,13 @@ def set_up(connection: Netlink, index: int, up: bool) -> None:
 
 
 def remove_xdp(connection: Netlink, index: int, place: str) -> None:
-    """Takes away the XDP program of a place."""
+    """Removes the XDP program of one mode."""
     none = netlink.attribute(_XDP_FD, struct.pack("=i", -1)) + netlink.u32(_XDP_FLAGS, _XDP[place][1])
     change(connection, index, netlink.nest(IFLA_XDP, none))
 
 
 def altnames(connection: Netlink, index: int, names: t.Iterable[str], add: bool) -> None:
-    """Adds or removes other names; names that are there already, or gone, are no error."""
+    """Adds or removes altnames; those that exist already, or are gone, are not an error."""
     for name in names:
         body = header(index) + netlink.nest(IFLA_PROP_LIST, netlink.text(IFLA_ALT_IFNAME, name))
         try:
@@ -223,5 +223,5 @@ _NONE = Link(0, 0, {})
 
 
 def delete(connection: Netlink, index: int) -> None:
-    """Removes a virtual link; one that is gone is no error."""
+    """Deletes a virtual link; a missing one is not an error."""
     connection.drop(RTM_DELLINK, header(index))

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""News from the kernel that may change what the node publishes.
+"""Kernel events that may change what the node publishes.
 
-A node that runs pods makes and removes interfaces all the time. Of those that are software only, just the ones that the
-settings name are of interest, and those that others stand on.
+A node that runs pods creates and removes interfaces all the time. Of virtual interfaces, only those that the settings
+name are of interest, and those that other interfaces are built on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import links
 
 _GROUPS = 0x1 | 0x40 | 0x400 | 1 << 31  # RTMGRP_LINK, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE, RTNLGRP_NEXTHOP
 _LINKS, _ROUTES = (16, 17), (24, 25)  # RTM_NEWLINK, RTM_DELLINK, RTM_NEWROUTE, RTM_DELROUTE
-_NEXTHOPS = (104, 105)  # RTM_NEWNEXTHOP, RTM_DELNEXTHOP: a default route may go by it, and is not told of
+_NEXTHOPS = (104, 105)  # RTM_NEWNEXTHOP, RTM_DELNEXTHOP: may change a default route without an event for the route
 _UEVENTS = 1  # the kernel's own group; udev's is 2
 _SUBSYSTEMS = (b"net", b"pci", b"infiniband")
 _BUFFER = 4 << 20
@@ -34,9 +34,9 @@ _POD_KINDS = ("veth", "macvlan", "ipvlan", "tun", "vxlan", "geneve", "ifb", "wir
 class Monitor:
     """Calls `changed` with a reason for each event of interest, in a thread of its own; `changed` must be quick.
 
-    `virtual` gives the patterns of software interfaces that are of interest, `held` says whether an interface of this
-    name belongs to a claim: what it does on its way to a pod and back is no news. It watches the network namespace of
-    the thread that makes it.
+    `virtual` returns the name patterns of virtual interfaces that are of interest. `held` returns whether the interface
+    of this name belongs to a claim: its moves to a pod and back are ignored. The monitor watches the network namespace
+    of the thread that creates it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Monitor:
                 opened.bind((0, groups))
         except OSError as error:
             self._close()
-            raise KernelError("listen to the kernel's news of interfaces", error.errno or 0) from error
+            raise KernelError("subscribe to the kernel's interface events", error.errno or 0) from error
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
     def start(self) -> None:
@@ -91,13 +91,13 @@ class Monitor:
                     data = opened.recv(1 << 16)
                 except BlockingIOError:
                     continue
-                except OSError:  # ENOBUFS: there was more news than room, and some are lost
-                    self._changed("news of the kernel were lost")
+                except OSError:  # ENOBUFS: the socket's buffer overran
+                    self._changed("netlink messages were lost; reading everything again")
                     continue
                 try:
                     reason = _uevent(data, self._held) if opened is uevents else self._rtnetlink(data)
-                except (struct.error, IndexError):  # others with rights on the node's network can write to us as well
-                    reason = "news that cannot be read"
+                except (struct.error, IndexError):  # other privileged processes can send to this socket, too
+                    reason = "a netlink message could not be parsed"
                 if reason:
                     self._changed(reason)
 
@@ -120,7 +120,7 @@ class Monitor:
 
 
 def _uevent(data: bytes, held: t.Callable[[str], bool]) -> str:
-    """A kernel uevent: a header and KEY=value strings with zero bytes between them."""
+    """The reason for a kernel uevent: a header and KEY=value strings, separated by NUL bytes."""
     header, *pairs = data.split(b"\0")
     values = dict(pair.partition(b"=")[::2] for pair in pairs)
     subsystem = values.get(b"SUBSYSTEM")

@@ -4,8 +4,8 @@
 
 """Netlink in any network namespace: the messages of :mod:`uplinks.netlink`, and a connection that is opened there.
 
-The usual library opens a socket in another namespace by a fork of the whole process, which a process with gRPC's
-threads must not do, and takes a tenth of the attach time each.
+pyroute2 opens a socket in another namespace by forking the whole process. A process with gRPC's threads must not do
+that, and each fork would take a tenth of the attach time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 class Netlink(Connection):
     """A connection to the kernel in one network namespace, for use by one thread, as a context manager.
 
-    Errors are OSError with the kernel's number, and its own words where it has some.
+    Errors are OSError with the kernel's error number, and its extended message if there is one.
     """
 
     def __init__(self, netns: str | os.PathLike[str] | int | None = None, protocol: int = NETLINK_ROUTE) -> None:

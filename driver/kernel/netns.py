@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Network namespaces: which one a path is, pins that keep one alive, and work done inside one.
+"""Network namespaces: identifying one by path, pinning one so that it stays alive, and running code inside one.
 
-A pin is a bind mount of a namespace's file. It keeps the namespace, and so the interfaces in it, after the pod's last
-process has ended: the driver can then take them back itself, before the kernel drops them.
+A pin is a bind mount of a namespace's file. It keeps the namespace and its interfaces alive after the pod's last
+process has ended, so that the driver can take the interfaces back before the kernel drops them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..base.errors import Busy, KernelError
 
 #: The namespace that the driver runs in: the node's.
 HOST = "/proc/self/ns/net"
-#: That of a thread.
+#: The namespace of the calling thread.
 _OWN = "/proc/thread-self/ns/net"
 
 _CLONE_FS = 0x00000200
@@ -32,7 +32,7 @@ _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
 _MNT_DETACH = 2
-#: NS_GET_NSTYPE of linux/nsfs.h: which kind of namespace a file of nsfs is
+#: NS_GET_NSTYPE of linux/nsfs.h: returns the kind of namespace of an nsfs file
 _NS_GET_NSTYPE = 0xB703
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,16 +43,16 @@ PathLike = t.Union[str, "os.PathLike[str]"]
 
 
 def identity(path: PathLike) -> tuple[int, int]:
-    """The device and inode that tell one living namespace from another; raises KernelError where it is gone."""
+    """The device and inode, which are unique among existing namespaces. Raises KernelError if it is gone."""
     try:
         status = os.stat(path)
     except OSError as error:
-        raise KernelError(f"look at the network namespace {os.fspath(path)}", error.errno or 0) from error
+        raise KernelError(f"stat the network namespace {os.fspath(path)}", error.errno or 0) from error
     return status.st_dev, status.st_ino
 
 
 def same(one: PathLike, other: PathLike) -> bool:
-    """Whether both are one namespace; no where either of them is gone."""
+    """Whether both are the same namespace; False if either is gone."""
     try:
         first, second = os.stat(one), os.stat(other)
     except OSError:
@@ -66,7 +66,7 @@ def is_host(path: PathLike) -> bool:
 
 
 def alive(path: PathLike) -> bool:
-    """Whether the path is a network namespace now: a pin that was not mounted, or is left of another boot, is not."""
+    """Whether the path is a network namespace; a pin that is not mounted, such as one from before a reboot, is not."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -81,19 +81,19 @@ def is_open(descriptor: int) -> bool:
     """Whether an open file is a network namespace."""
     try:
         return fcntl.ioctl(descriptor, _NS_GET_NSTYPE) == _CLONE_NEWNET
-    except OSError:  # no file of nsfs
+    except OSError:  # not an nsfs file
         return False
 
 
 def processes(path: PathLike) -> list[int]:
-    """The processes in a namespace. Where there are none, only pins, open files and sockets keep it."""
+    """The processes in a namespace. If there are none, only pins, open files and sockets keep it alive."""
     wanted = identity(path)
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 status = os.stat(f"/proc/{entry}/ns/net")
-            except OSError:  # it ended meanwhile
+            except OSError:  # the process has ended
                 continue
             if (status.st_dev, status.st_ino) == wanted:
                 found.append(int(entry))
@@ -103,8 +103,8 @@ def processes(path: PathLike) -> list[int]:
 def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
     """Mounts the namespace `source`, such as `/proc/1234/ns/net`, at the file `at`. Idempotent.
 
-    `mounts` is the mount namespace to do it in (`/proc/1/ns/mnt`), for a driver that has one of its own: a pin in
-    that would go with the driver. Raises Busy where another living namespace is pinned there, KernelError for the rest.
+    `mounts` is the mount namespace to use (`/proc/1/ns/mnt`), for a driver with a mount namespace of its own: a pin in
+    that one would vanish with the driver. Raises Busy if another namespace is pinned there, KernelError otherwise.
     """
     step = f"pin the network namespace {os.fspath(source)}"
     descriptor = _open(source, step)
@@ -118,23 +118,23 @@ def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
         def mount() -> None:
             at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(at, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400))
-            # by descriptor: the process may end, and its number be given to another, at any moment
+            # by descriptor: the process may end, and its PID be reused, at any moment
             inside = f"/proc/{os.getpid()}/fd/{descriptor}"
             if _libc.mount(inside.encode(), os.fsencode(at), b"none", _MS_BIND, None):
                 raise OSError(ctypes.get_errno(), "mount")
 
         _mounting(mount, mounts, step)
         if not alive(at):
-            raise KernelError(step, errno.EINVAL, f"{at} is no network namespace after mounting it")
+            raise KernelError(step, errno.EINVAL, f"{at} is not a network namespace after mounting it")
     finally:
         os.close(descriptor)
 
 
 def unpin(at: Path, mounts: str | None = None) -> None:
-    """Removes a pin, with its file. Idempotent."""
+    """Removes a pin and its file. Idempotent."""
 
     def unmount() -> None:
-        while _libc.umount2(os.fsencode(at), _MNT_DETACH) == 0:  # a pin may have been mounted twice by two drivers
+        while _libc.umount2(os.fsencode(at), _MNT_DETACH) == 0:  # two drivers may have mounted it twice
             pass
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOENT):
@@ -145,12 +145,12 @@ def unpin(at: Path, mounts: str | None = None) -> None:
 
 
 def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any) -> T:
-    """Calls the function in a namespace, in which this thread is meanwhile. None is the driver's own namespace.
+    """Calls the function with this thread moved to a namespace. None is the driver's own namespace.
 
-    The first thread of the process never leaves its namespace, as `/proc/self` means it for all threads: for it
-    another one goes there, which costs a millisecond on a busy machine. What `function` raises is raised; KernelError
-    where the namespace cannot be entered. Where a thread could not come back the process ends: nothing may go on in a
-    pod's network as if it was the node's.
+    The main thread never leaves its namespace, because `/proc/self` shows the main thread's: another thread makes the
+    call instead, which costs a millisecond on a busy machine. Exceptions of `function` are passed on; KernelError if
+    the namespace cannot be entered. If a thread cannot return to its namespace, the process aborts: otherwise it would
+    continue in a pod's network as if that were the node's.
     """
     if path is None:
         return function(*args)
@@ -179,7 +179,7 @@ def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any)
 
 
 def new() -> int:
-    """A new network namespace as an open file, which alone keeps it. Raises OSError."""
+    """A new network namespace as an open file, which alone keeps it alive. Raises OSError."""
 
     def make() -> int:
         if _libc.unshare(_CLONE_NEWNET):
@@ -190,11 +190,11 @@ def new() -> int:
 
 
 def _return(own: int) -> None:
-    """Back to the thread's own namespace. The kernel refuses that for want of memory or of rights alone."""
+    """Return to the thread's own namespace. The kernel refuses that only if memory or privileges are missing."""
     try:
         _setns(own, _CLONE_NEWNET)
     except OSError:
-        log.critical("a thread cannot leave a pod's network namespace: the driver ends, to be started again")
+        log.critical("a thread cannot leave a pod's network namespace: the driver aborts and must be restarted")
         os.abort()
 
 
@@ -215,7 +215,7 @@ def _setns(descriptor: int, kind: int) -> None:
 
 
 def _mounting(function: t.Callable[[], None], mounts: str | None, step: str) -> None:
-    """Calls it in the mount namespace `mounts`, from a thread of its own that no longer shares the process's root."""
+    """Calls it in the mount namespace `mounts`, from a thread of its own with an unshared root directory."""
 
     def inside() -> None:
         if _libc.unshare(_CLONE_FS):

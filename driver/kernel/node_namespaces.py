@@ -5,9 +5,9 @@
 """Every network namespace of this node that can be listed: those of processes and threads, of open files of processes,
 and of mounts in any mount namespace.
 
-One that only a socket keeps, or a file that is on its way through a Unix socket, cannot be listed. Who looks for
-something and does not find it here has not proven that it is gone. Looking takes some milliseconds for a thousand
-processes: for the rare case, not for every pod.
+A namespace that is kept alive only by a socket, or by a file in transit through a Unix socket, cannot be listed. So
+something that is not found here may still exist. A search takes some milliseconds per thousand processes: use it in
+rare cases, not for every pod.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from . import netns
 _PROC = "/proc"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _NAME = "net:["
-#: How long what no namespace shows may be in one that the kernel is about to end, and the first pause, in seconds.
+#: Seconds that the kernel may take to destroy an unlisted namespace, and the first pause between two searches.
 ENDING, _PAUSE = 2.5, 0.01
 
 Key = tuple[int, int]
 
 
 class Namespace(t.NamedTuple):
-    """One namespace: an open file of it, which is closed when the next one is asked for; what tells it from others; and
-    who has it, for people."""
+    """One namespace: an open file of it, which is closed when the iteration goes on; its unique key; and a description
+    of its owner for messages."""
 
     descriptor: int
     key: Key
@@ -38,10 +38,11 @@ class Namespace(t.NamedTuple):
 
 
 def looks(patience: float = ENDING) -> t.Iterator[None]:
-    """A turn for each look at something that no namespace shows; at least one, the last one after `patience` seconds.
+    """One iteration for each search for something in an unlisted namespace; at least one, the last after `patience`
+    seconds.
 
-    A namespace can be listed no more once its last user is gone, but the kernel ends it some time after that
-    (cleanup_net in net/core/net_namespace.c, a kernel worker's). Until then what is in it is still there.
+    A namespace can no longer be listed once its last user is gone, but a kernel worker destroys it some time later
+    (cleanup_net in net/core/net_namespace.c). Until then its contents still exist.
     """
     pause, end = _PAUSE, time.monotonic() + patience
     yield
@@ -52,7 +53,7 @@ def looks(patience: float = ENDING) -> t.Iterator[None]:
 
 
 def all_but_own() -> t.Iterator[Namespace]:
-    """Every network namespace but the driver's own, once each. A process may end meanwhile, and a new one come."""
+    """Every network namespace except the driver's own, once each. Processes may start and end during the iteration."""
     own = os.stat(netns.HOST)
     seen: set[Key] = {(own.st_dev, own.st_ino)}
     for path, owner in _places():
@@ -67,8 +68,8 @@ def all_but_own() -> t.Iterator[Namespace]:
 
 
 def _opened(path: str, device: int, seen: set[Key]) -> int | None:
-    """The network namespace at a path, if it is one that was not seen yet. Nothing else is opened: a file in a pod's
-    mount namespace may be anything."""
+    """The network namespace at a path, if it is one that was not seen yet. Nothing else is opened, because a path in a
+    pod's mount namespace may lead to anything."""
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -91,7 +92,7 @@ def _opened(path: str, device: int, seen: set[Key]) -> int | None:
 
 
 def _places() -> t.Iterator[tuple[str, str]]:
-    """Paths of namespaces and who has them; the likely ones first."""
+    """Paths of namespaces and their owners, the likely ones first."""
     processes = [entry for entry in os.listdir(_PROC) if entry.isdigit()]
     for process in processes:
         yield f"{_PROC}/{process}/ns/net", f"process {process}"
@@ -112,7 +113,7 @@ def _places() -> t.Iterator[tuple[str, str]]:
 
 
 def _mounted(process: str) -> list[str]:
-    """Where network namespaces are mounted in a process's mount namespace."""
+    """The mount points of network namespaces in a process's mount namespace."""
     try:
         with open(f"{_PROC}/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.split(" ") for line in file if " - nsfs " in line]
@@ -125,7 +126,7 @@ def _mounted(process: str) -> list[str]:
 def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has ended
         return []
 
 

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""BPF programs on an interface: those of tcx and netkit, and the links that hold a program of XDP, which rtnetlink
-cannot take away. By the system call bpf(2); numbers are those of linux/bpf.h.
+"""BPF programs on an interface, by bpf(2): those of tcx and netkit, and BPF links of XDP programs, which rtnetlink
+cannot remove. Numbers are those of linux/bpf.h.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390
 _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO, _PROG_QUERY = 9, 13, 15, 16
 _LINK_GET_FD_BY_ID, _LINK_GET_NEXT_ID, _LINK_DETACH = 30, 31, 34
 _XDP_LINK = 6
-#: Places and their numbers (enum bpf_attach_type), netkit's only on links of that kind.
+#: Attach types (enum bpf_attach_type); those of netkit exist only on netkit links.
 PLACES = {"tcx ingress": 46, "tcx egress": 47}
 _NETKIT = {"netkit primary": 54, "netkit peer": 55}
 _MOST = 64
@@ -28,8 +28,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def listed(index: int, kind: str = "") -> dict[str, list[int]]:
-    """The kernel's numbers of the programs on a link of this thread's namespace, by their place; without places that
-    have none, or that the kernel does not know."""
+    """The IDs of the programs on a link of this thread's namespace, by attach type; without attach types that have no
+    programs or that the kernel does not know."""
     found = {}
     for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
         programs = [program for program, _link in _query(index, number)]
@@ -39,7 +39,7 @@ def listed(index: int, kind: str = "") -> dict[str, list[int]]:
 
 
 def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | None = None) -> None:
-    """Takes the programs of tcx and netkit away but for those that `kept` names. Raises OSError."""
+    """Removes the programs of tcx and netkit except those in `kept`. Raises OSError."""
     for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
         for program, link in _query(index, number):
             if program in (kept or {}).get(place, ()):
@@ -55,7 +55,7 @@ def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | N
 
 
 def end_xdp_links(index: int) -> None:
-    """Ends the links that hold a program of XDP on this interface. Raises OSError."""
+    """Detaches the BPF links of XDP programs on this interface. Raises OSError."""
     number = 0
     while True:
         request = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0))
@@ -78,9 +78,9 @@ def end_xdp_links(index: int) -> None:
 
 def _info(descriptor: int) -> tuple[int, int]:
     """Type and interface of a link (struct bpf_link_info: type, id, prog_id, then for XDP the index)."""
-    told = ctypes.create_string_buffer(_INFO)
-    _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO, ctypes.addressof(told)))
-    return struct.unpack_from("=I", told)[0], struct.unpack_from("=I", told, 16)[0]
+    info = ctypes.create_string_buffer(_INFO)
+    _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO, ctypes.addressof(info)))
+    return struct.unpack_from("=I", info)[0], struct.unpack_from("=I", info, 16)[0]
 
 
 def _detach_link(number: int) -> None:
@@ -93,7 +93,7 @@ def _detach_link(number: int) -> None:
 
 
 def _query(index: int, place: int) -> list[tuple[int, int]]:
-    """Programs of a place with the link that holds each, 0 where none does."""
+    """The programs of an attach type, each with its BPF link (0 for none)."""
     programs, held = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
     addresses = ctypes.addressof(programs), ctypes.addressof(held)
     request = ctypes.create_string_buffer(
@@ -102,7 +102,7 @@ def _query(index: int, place: int) -> list[tuple[int, int]]:
     try:
         _call(_PROG_QUERY, request)
     except OSError as error:
-        # no such place in this kernel, none on this link, or not a link for that
+        # the kernel does not know this attach type, or the link does not support it
         if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENXIO, errno.ENODEV):
             return []
         raise
@@ -113,7 +113,7 @@ def _query(index: int, place: int) -> list[tuple[int, int]]:
 def _call(command: int, request: t.Any) -> int:
     number = _NUMBERS.get(os.uname().machine)
     if number is None:
-        raise OSError(errno.ENOSYS, "the number of bpf(2) is not known for this processor")
+        raise OSError(errno.ENOSYS, "the system call number of bpf(2) is not known for this architecture")
     buffer = ctypes.create_string_buffer(request, len(request)) if isinstance(request, bytes) else request
     result = _libc.syscall(ctypes.c_long(number), command, buffer, ctypes.c_uint(len(buffer)))
     if result < 0:

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Queueing disciplines that somebody set on an interface, as they are in linux/rtnetlink.h and linux/pkt_sched.h.
+"""Configured queueing disciplines of an interface. Numbers are those of linux/rtnetlink.h and linux/pkt_sched.h.
 
-One is `{"kind": "mqprio", "handle": 0x80010000, "parent": 0xffffffff, "raw": {..}}`, attributes in hexadecimal.
-Classes and filters are not among them: a discipline comes back without them, or not at all where it takes other options
-than it tells (htb).
+A qdisc is `{"kind": "mqprio", "handle": 0x80010000, "parent": 0xffffffff, "raw": {..}}`, attributes in hexadecimal.
+Classes and filters are not included: a qdisc is restored without them, or not at all if it reports its options in
+another form than it accepts (htb).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Object = dict[str, t.Any]
 
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 _KIND, _OPTIONS = 1, 2
-#: TCA_OPTIONS, TCA_STAB, TCA_INGRESS_BLOCK, TCA_EGRESS_BLOCK; the rest tells what happened so far
+#: TCA_OPTIONS, TCA_STAB, TCA_INGRESS_BLOCK, TCA_EGRESS_BLOCK; the rest are statistics
 _KEPT = (2, 8, 13, 14)
 _TC = struct.Struct("=BxxxiIII")
 
 
 def listed(connection: Netlink, index: int) -> list[Object]:
-    """Those of an interface, parents first; not what the kernel puts there of itself, which has no handle."""
+    """The qdiscs of an interface, parents first; without the kernel's default ones, which have no handle."""
     found = []
     for _unused, body in connection.dump(RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _unused, owner, handle, parent, _unused = _TC.unpack_from(body)
@@ -47,7 +47,7 @@ def listed(connection: Netlink, index: int) -> list[Object]:
 
 
 def add(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
-    """Puts one in the place of what is there."""
+    """Adds a qdisc, replacing an existing one."""
     body = _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0)
     body += netlink.text(_KIND, qdisc["kind"])
     for key, value in qdisc["raw"].items():
@@ -56,5 +56,5 @@ def add(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
 
 
 def remove(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
-    """Removes one; one that is gone is no error."""
+    """Removes a qdisc; a missing one is not an error."""
     connection.drop(RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0))

@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""RDMA devices: which a network interface has, their character devices, and their network namespace.
+"""RDMA devices: those of a network interface, their character devices, and their network namespace.
 
-The kernel shares all RDMA devices with all network namespaces, or gives each to one (`rdma system set netns
-exclusive`). Only then can one be moved. Where the device is InfiniBand it goes before its interface, since the kernel
-makes IPoIB interfaces anew, on the node, when their device moves; where it is RoCE it goes after it, as its GIDs follow
-the interface. It comes back before the interface in both cases. Numbers are those of rdma/rdma_netlink.h.
+The kernel shares all RDMA devices with all network namespaces, or assigns each to one (`rdma system set netns
+exclusive`). Only then can a device be moved. An InfiniBand device moves before its interface, because the kernel
+recreates IPoIB interfaces on the node when their device moves; a RoCE device moves after its interface, because its
+GIDs follow the interface. Both return before the interface. Numbers are those of rdma/rdma_netlink.h.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Side = t.Literal["host", "pod", "missing"]
 
 @dataclass(frozen=True)
 class CharDevice:
-    """A character device: `path` as libibverbs looks for it, and its numbers."""
+    """A character device: `path` where libibverbs expects it, and its numbers."""
 
     path: str
     major: int
@@ -45,7 +45,7 @@ class CharDevice:
 
 
 def mode() -> t.Literal["shared", "exclusive"] | None:
-    """How the kernel divides RDMA devices among network namespaces; None where it has no RDMA."""
+    """How the kernel assigns RDMA devices to network namespaces; None if it has no RDMA support."""
     try:
         with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
             for _unused, body in connection.request(_SYS_GET, b""):
@@ -53,16 +53,16 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
                 if _NETNS_MODE in found:
                     return "shared" if netlink.number(found[_NETNS_MODE]) else "exclusive"
     except OSError as error:
-        # kernels before 5.2 do not know the question: they share
+        # kernels before 5.2 do not know the request: they share
         if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             return None
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise KernelError("ask for the RDMA network namespace mode", error.errno or 0) from error
+            raise KernelError("read the RDMA network namespace mode", error.errno or 0) from error
     return "shared" if os.path.isdir(f"{SYS}/class/infiniband") else None
 
 
 def links(address: str, root: str = SYS) -> list[str]:
-    """The RDMA devices (`mlx5_0`) that hang on a PCI function, as a probe finds them, while they are on the node."""
+    """The RDMA devices (`mlx5_0`) of a PCI function that are on the node, as a probe finds them."""
     folder = f"{root}/class/infiniband"
     try:
         names = sorted(os.listdir(folder))
@@ -73,7 +73,7 @@ def links(address: str, root: str = SYS) -> list[str]:
 
 
 def link_layer(link: str, root: str = SYS) -> str:
-    """InfiniBand or Ethernet, of the first port; empty where the device is not on the node."""
+    """InfiniBand or Ethernet, of the first port; empty if the device is not on the node."""
     try:
         ports = sorted(os.listdir(f"{root}/class/infiniband/{link}/ports"), key=int)
         return Path(f"{root}/class/infiniband/{link}/ports/{ports[0]}/link_layer").read_text(encoding="ascii").strip()
@@ -82,14 +82,14 @@ def link_layer(link: str, root: str = SYS) -> str:
 
 
 def before_interface(link: str, root: str = SYS) -> bool:
-    """Whether this device has to go to the pod before its interface."""
+    """Whether this device has to move to the pod before its interface."""
     return link_layer(link, root) == "InfiniBand"
 
 
 def char_devices(link: str, root: str = SYS, dev: str = DEV, *, management: bool = False) -> list[CharDevice]:
-    """What programs open to use an RDMA device: uverbsN, and rdma_cm, which is one for all. They stay on the node when
-    the device moves. `management` adds umadN and issmN, which send management datagrams into the fabric
-    (https://docs.kernel.org/infiniband/user_mad.html)."""
+    """The character devices that programs open to use an RDMA device: uverbsN, and rdma_cm, which all devices share.
+    They stay on the node when the device moves. `management` adds umadN and issmN, which send management datagrams into
+    the fabric (https://docs.kernel.org/infiniband/user_mad.html)."""
     found = []
     for kind in (_VERBS, _MANAGEMENT) if management else (_VERBS,):
         folder = f"{root}/class/{kind}"
@@ -120,7 +120,7 @@ def _text(path: str) -> str:
 
 
 def place(link: str, netns: Path | None) -> Side:
-    """Where an RDMA device is, in exclusive mode."""
+    """The side that an RDMA device is on, in exclusive mode."""
     with step(f"look for the RDMA device {link}"):
         if netns is not None and namespaces.alive(netns) and _index(link, netns) is not None:
             return "pod"
@@ -130,8 +130,8 @@ def place(link: str, netns: Path | None) -> Side:
 def move(link: str, netns: Path, back: bool = False) -> None:
     """Moves an RDMA device from the node to a pod's namespace, or back; exclusive mode only. Idempotent.
 
-    A namespace that ended has given its RDMA devices back to the node, where `back` finds them. KernelError where the
-    device is nowhere, or has no way to leave its users (EOPNOTSUPP: software devices).
+    The kernel moves the RDMA devices of a namespace that ended to the node, where `back` finds them. KernelError if the
+    device is not found, or cannot be taken from its users (EOPNOTSUPP: software devices).
     """
     source, target = (netns, None) if back else (None, netns)
     with step(f"move the RDMA device {link} {'back to the node' if back else 'to the pod'}"):
@@ -139,64 +139,64 @@ def move(link: str, netns: Path, back: bool = False) -> None:
         if index is None:
             if _index(link, target) is not None:
                 return
-            raise OSError(errno.ENODEV, "it is not there")
+            raise OSError(errno.ENODEV, "not found")
         descriptor = os.open(namespaces.HOST if target is None else target, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # the kernel looks at the caller's namespace, not at the socket's: ENODEV from another one
+            # the kernel checks the caller's namespace, not the socket's: ENODEV from another one
             namespaces.run(source, _give, index, descriptor)
         finally:
             os.close(descriptor)
 
 
 def known(link: str) -> dict[str, t.Any]:
-    """What tells an RDMA device of the node from others wherever it goes and however it is called, as JSON."""
-    with step(f"look at the RDMA device {link}"):
+    """What identifies an RDMA device of the node in any namespace and under any name, as JSON."""
+    with step(f"read the identity of the RDMA device {link}"):
         for index, name, guid in _listed(None):
             if name == link:
                 return {"index": index, "guid": guid}
     return {}
 
 
-def fetch(link: str, told: t.Mapping[str, t.Any]) -> bool:
-    """Brings an RDMA device back to the node, under its name, from whichever namespace a pod has moved it to; whether
-    it was found. `told` is what :func:`known` said. KernelError where it does not come."""
-    if not isinstance(told.get("index"), int) or not told.get("guid"):
+def fetch(link: str, identity: t.Mapping[str, t.Any]) -> bool:
+    """Brings an RDMA device back to the node, under its name, from whichever namespace a pod has moved it to. Returns
+    whether it was found. `identity` is the result of :func:`known`. KernelError if it cannot be moved."""
+    if not isinstance(identity.get("index"), int) or not identity.get("guid"):
         return False
     with step(f"take the RDMA device {link} back from where a pod moved it"):
         host = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = _is_in(None, told)
+            found = _is_in(None, identity)
             for space in () if found else node_namespaces.all_but_own():
-                if _is_in(space.descriptor, told):
-                    namespaces.run(space.descriptor, _give, told["index"], host)
+                if _is_in(space.descriptor, identity):
+                    namespaces.run(space.descriptor, _give, identity["index"], host)
                     found = True
                     break
         finally:
             os.close(host)
         if found:
-            now = next((name for index, name, _guid in _listed(None) if index == told["index"]), link)
+            now = next((name for index, name, _guid in _listed(None) if index == identity["index"]), link)
             if now != link:
                 with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
-                    connection.request(_SET, netlink.u32(_INDEX, told["index"]) + netlink.text(_NAME, link))
+                    connection.request(_SET, netlink.u32(_INDEX, identity["index"]) + netlink.text(_NAME, link))
         return found
 
 
-def _is_in(netns: Path | int | None, told: t.Mapping[str, t.Any]) -> bool:
-    return any((index, guid) == (told["index"], told["guid"]) for index, _name, guid in _listed(netns))
+def _is_in(netns: Path | int | None, identity: t.Mapping[str, t.Any]) -> bool:
+    return any((index, guid) == (identity["index"], identity["guid"]) for index, _name, guid in _listed(netns))
 
 
 def _listed(netns: Path | int | None) -> list[tuple[int, str, str]]:
     """Index, name and node GUID of the RDMA devices of a namespace. Raises OSError."""
     try:
         with Netlink(netns, netlink.NETLINK_RDMA) as connection:
-            told = [netlink.attributes(body) for _unused, body in connection.dump(_GET, b"")]
+            replies = [netlink.attributes(body) for _unused, body in connection.dump(_GET, b"")]
     except OSError as error:
         if error.errno == errno.EPROTONOSUPPORT:
             return []
         raise
     return [
         (netlink.number(one[_INDEX]), netlink.string(one.get(_NAME, b"")), one.get(_NODE_GUID, b"").hex())
-        for one in told
+        for one in replies
     ]
 
 

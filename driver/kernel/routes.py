@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Routes and policy rules, kept so that what is written back is what was read: attributes without a name here go along
-as they are. Numbers are those of linux/rtnetlink.h and linux/fib_rules.h.
+"""Routes and policy rules, stored so that they are restored exactly: attributes that have no name here are kept as raw
+bytes. Numbers are those of linux/rtnetlink.h and linux/fib_rules.h.
 
 A route is `{"family": 4, "destination": "10.0.0.0/8", "type": 1, "table": 254, "protocol": 3, "scope": 0, ...}` with
-`device`, `gateway`, `source`, `metric`, `onlink`, `hops` as it has them; `raw` holds other attributes as
-hexadecimal by number. `device` is a name; an empty one is the interface that the route was read for.
+`device`, `gateway`, `source`, `metric`, `onlink`, `hops` if it has them; `raw` holds other attributes in hexadecimal by
+number. `device` is a name; an empty one is the interface that the route was read for.
 A rule is `{"family": 4, "source": "10.0.0.2/32", "table": 100, "priority": 100, "action": 1, ...}` likewise.
 """
 
@@ -31,7 +31,7 @@ RTM_NEWRULE, RTM_GETRULE = 32, 34
 _DST, _SRC, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
 _CACHEINFO, _TABLE, _VIA, _PREF, _EXPIRES, _NH_ID = 12, 15, 18, 20, 23, 30
 _RTAX_MTU = 2
-#: Attributes that tell what the kernel did with a route, not what it is.
+#: Attributes that report a route's state, not its configuration.
 _TOLD = {_CACHEINFO, 16, 17, 24, 25}
 RTN_UNICAST, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA, RTPROT_REDIRECT = 1, 2, 4, 9, 1
 TABLE_DEFAULT, TABLE_MAIN, TABLE_LOCAL = 253, 254, 255
@@ -43,12 +43,12 @@ _NEXTHOP = struct.Struct("=HBBi")
 
 _R_DST, _R_SRC, _R_IIF, _R_GOTO, _R_PRIORITY, _R_FWMARK = 1, 2, 3, 4, 6, 10
 _R_TABLE, _R_FWMASK, _R_OIF, _R_PROTOCOL, _R_IP_PROTO, _R_SPORT, _R_DPORT = 15, 16, 17, 21, 22, 23, 24
-#: FRA_SUPPRESS_PREFIXLEN and FRA_SUPPRESS_IFGROUP tell "none" by all bits
+#: FRA_SUPPRESS_PREFIXLEN and FRA_SUPPRESS_IFGROUP report "none" as all ones
 _R_SUPPRESS = (13, 14)
-#: FRA_FLOW of IPv4 is told as 0 where there is none
+#: FRA_FLOW of IPv4 is reported as 0 if there is none
 _R_FLOW = 11
 _RULE_INVERT = 2
-#: The attributes of a rule by their form, which reading and writing share: texts, numbers of 32 and of 8 bits, ranges.
+#: The attributes of a rule by type, for reading and writing: strings, 32-bit and 8-bit numbers, ranges.
 _RULE_TEXTS = ((_R_IIF, "iif"), (_R_OIF, "oif"))
 _RULE_NUMBERS = ((_R_FWMARK, "fwmark"), (_R_FWMASK, "fwmask"), (_R_GOTO, "goto"))
 _RULE_BYTES = ((_R_PROTOCOL, "protocol"), (_R_IP_PROTO, "ipproto"))
@@ -62,14 +62,14 @@ _IPPROTO = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132}
 
 
 def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> list[Object]:
-    """The routes of all tables that go through an interface, or have one of `sources` as their source: those that the
-    kernel drops when the interface leaves."""
+    """The routes of all tables that go through an interface or have one of `sources` as their source: the kernel drops
+    these when the interface leaves."""
     names = _Names(connection)
     found = []
     packed = {ip_bytes(source) for source in sources}
     signs = [struct.pack("=I", index), *packed]
     for kind in (socket.AF_INET, socket.AF_INET6):
-        # a first, quick look: a node may have very many routes
+        # a quick pre-filter: a node may have very many routes
         for body in _dumped(connection, kind, lambda one: any(sign in one for sign in signs)):
             raw = netlink.attributes(body, _RT.size)
             mine = _OIF in raw and netlink.number(raw[_OIF]) == index
@@ -80,7 +80,7 @@ def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> 
 
 
 def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
-    """The routes of a family that `keep` wants; not those that the kernel made of others."""
+    """The routes of a family that `keep` accepts, without those that the kernel cloned from others."""
     for _unused, body in connection.dump(RTM_GETROUTE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), keep, optional=True):
         got, *_rest, flags = _RT.unpack_from(body)
         if got == kind and not flags & _CLONED:
@@ -88,7 +88,7 @@ def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> 
 
 
 class _Names:
-    """Names of interfaces by index, and the other way round, asked for once."""
+    """Cached interface names by index, and indexes by name."""
 
     def __init__(self, connection: Netlink) -> None:
         self._connection = connection
@@ -104,7 +104,7 @@ class _Names:
         if name not in self._indexes:
             link = links.get(self._connection, name=name)
             if link is None:
-                raise OSError(errno.ENODEV, f"there is no interface {name}")
+                raise OSError(errno.ENODEV, f"interface {name} not found")
             self._indexes[name] = link.index
         return self._indexes[name]
 
@@ -156,7 +156,7 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> O
         route.update(_target(index, netlink.number(raw[_OIF]), raw, names))
     known = {_DST, _SRC, _OIF, _GATEWAY, _VIA, _PRIORITY, _PREFSRC, _MULTIPATH, _TABLE, _EXPIRES, _NH_ID} | _TOLD
     rest = {str(key): value.hex() for key, value in sorted(raw.items()) if key not in known}
-    if rest.get(str(_PREF)) == "00":  # medium, which every IPv6 route is told to have
+    if rest.get(str(_PREF)) == "00":  # medium, which the kernel reports for every IPv6 route
         del rest[str(_PREF)]
     if rest:
         route["raw"] = rest
@@ -164,7 +164,7 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> O
 
 
 def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Object:
-    """Where a route or one of its next hops goes; IPv4 routes by an IPv6 gateway say so by `via`."""
+    """The target of a route or next hop; an IPv4 route with an IPv6 gateway has `via`."""
     target: Object = {"device": "" if hop == index else names.name(hop)}
     if _GATEWAY in raw:
         target["gateway"] = ip_text(raw[_GATEWAY])
@@ -182,7 +182,7 @@ def _network(value: bytes | None, prefix: int, version: int) -> str:
 
 
 def body(route: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
-    """The message that makes a route; OSError (ENODEV) where it goes through an interface that is not there."""
+    """The message that creates a route; OSError (ENODEV) if it goes through an interface that does not exist."""
     version = route["family"]
     destination = ipaddress.ip_network(route["destination"])
     origin = ipaddress.ip_network(route["from"]) if "from" in route else None
@@ -213,7 +213,7 @@ def body(route: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
         message += netlink.u32(_OIF, index if not route["device"] else names.index(route["device"]))
         message += _gateway(route)
     for key, value in route.get("raw", {}).items():
-        # metrics are nested, which some kernels want to be told
+        # metrics are nested, and some kernels require the flag for it
         message += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == _METRICS)
     if "mtu" in route:
         message += netlink.nest(_METRICS, netlink.u32(_RTAX_MTU, route["mtu"]))
@@ -240,25 +240,25 @@ def _hop(hop: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
 
 
 def add(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
-    """Adds a route beside any other; one that is there is no error."""
-    # an IPv6 multipath route takes the place of what is left of it after one of its interfaces had gone
+    """Adds a route beside any other; an existing one is not an error."""
+    # an IPv6 multipath route replaces the part of it that remained after one of its interfaces left
     several = route["family"] == 6 and ("hops" in route or route.get("device"))
     flags = netlink.REPLACE if several else netlink.APPEND
     connection.ensure(RTM_NEWROUTE, body(route, index, _Names(connection)), flags)
 
 
 def remove(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
-    """Removes a route; one that is gone is no error."""
+    """Removes a route; a missing one is not an error."""
     connection.drop(RTM_DELROUTE, body(route, index, _Names(connection)))
 
 
 def in_order(routes: t.Sequence[Object]) -> list[Object]:
-    """Those that others need to reach their gateways first."""
+    """The routes in an order that adds routes to gateways before the routes that use them."""
     return sorted(routes, key=lambda route: ("gateway" in route or "via" in route or "hops" in route, -route["scope"]))
 
 
 def add_all(connection: Netlink, index: int, routes: t.Sequence[Object]) -> list[tuple[Object, OSError]]:
-    """Adds routes, again and again while that gets further, as one may need another; returns those that failed."""
+    """Adds routes, retrying while that makes progress, because one may need another. Returns those that failed."""
     left = in_order(routes)
     while True:
         failed = []
@@ -273,7 +273,7 @@ def add_all(connection: Netlink, index: int, routes: t.Sequence[Object]) -> list
 
 
 def rules(connection: Netlink) -> list[Object]:
-    """All policy rules of both families, without the three that every namespace begins with."""
+    """All policy rules of both families, without the three default rules of every namespace."""
     found = []
     for kind in (socket.AF_INET, socket.AF_INET6):
         for _unused, message in connection.dump(RTM_GETRULE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), optional=True):
@@ -366,12 +366,12 @@ def _rule_body(rule: t.Mapping[str, t.Any]) -> bytes:
 
 
 def add_rule(connection: Netlink, rule: t.Mapping[str, t.Any]) -> None:
-    """Adds a rule; one that is there is no error."""
+    """Adds a rule; an existing one is not an error."""
     connection.ensure(RTM_NEWRULE, _rule_body(rule), netlink.EXCLUSIVE)
 
 
 def configured(route: t.Mapping[str, t.Any]) -> Object:
-    """A route of an InterfaceConfig."""
+    """A route of an InterfaceConfig in the form of this module."""
     version = 6 if ":" in route["destination"] else 4
     scope = SCOPE_LINK if route.get("scope") == "link" else SCOPE_UNIVERSE
     made: Object = {"family": version, "destination": route["destination"], "scope": scope, "device": ""}
@@ -385,7 +385,7 @@ def configured(route: t.Mapping[str, t.Any]) -> Object:
 
 
 def configured_rule(rule: t.Mapping[str, t.Any]) -> Object:
-    """A rule of an InterfaceConfig."""
+    """A rule of an InterfaceConfig in the form of this module."""
     addresses = [rule[name] for name in ("source", "destination") if name in rule]
     version = int(rule["family"][-1]) if "family" in rule else (6 if ":" in addresses[0] else 4)
     made: Object = {"family": version, "action": ACTION_TABLE, "protocol": RTPROT_STATIC}

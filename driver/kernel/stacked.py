@@ -2,17 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is made of an interface: macvlan, macvtap, ipvlan, VLAN and the like, in whatever network namespace.
+"""Upper interfaces of an interface: macvlan, macvtap, ipvlan, VLAN and the like, in any network namespace.
 
-The kernel keeps them when the interface goes to another namespace, and shows them neither in /sys nor in a list of
-links but in the namespace that they are in. But the kernel lets only one kind of them take an interface's packets
-(struct net_device, rx_handler), and a macvlan in passthru mode only where it is the first one (drivers/net/macvlan.c,
-macvlan_common_newlink). So asking for such a macvlan tells whether there is any of macvlan, macvtap, ipvlan, macsec,
-bond, bridge, team or Open vSwitch, up or down, wherever it is. The request asks for a name that is taken where the
-macvlan would go. The kernel looks at that last, so that nothing is ever made.
+The kernel keeps them when the interface moves to another namespace, and shows each only in its own namespace, neither
+in /sys nor in link lists of others. But an interface can have only one rx_handler (struct net_device), and a macvlan in
+passthru mode must be the only upper (drivers/net/macvlan.c, macvlan_common_newlink). So a request for such a macvlan
+shows whether there is any macvlan, macvtap, ipvlan, macsec, bond, bridge, team or Open vSwitch, up or down, anywhere.
+The request uses a name that exists already in the target namespace. The kernel checks that last, so nothing is ever
+created.
 
-VLANs take no part in that. They are found by asking for every VLAN number with an MTU that is refused after the number
-was found to be free (net/8021q/vlan_netlink.c, vlan_newlink).
+VLANs do not use an rx_handler. They are found by requesting every VLAN ID with an MTU that is refused after the check
+that the ID is free (net/8021q/vlan_netlink.c, vlan_newlink).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .netlink import Netlink
 
 Object = dict[str, t.Any]
 
-#: What the loopback interface is called in a namespace that we have for its name alone.
+#: The name of the loopback interface in a namespace that exists only to make this name taken.
 _TAKEN = "lanewise.taken"
 _MODE, _PASSTHRU = 1, 8
 _ARPHRD_ETHER = 1
@@ -41,9 +41,9 @@ _VLAN_PROTOCOLS = (b"\x81\x00", b"\x88\xa8")
 _VLAN_NUMBERS = range(4096)
 _VLANS = "/proc/net/vlan"
 _MOST_MTU = 65535
-#: Kinds whose IFLA_LINK is another end, and not what they are made of.
+#: Kinds whose IFLA_LINK is a peer, not a lower interface.
 PAIRS = ("veth", "netkit", "vxcan")
-#: Kinds that are made of what their lower interface is made of, so that the question is about another interface.
+#: Kinds that attach to their lower interface's own lower interface, so that the request would be about that one.
 _PASSED_ON = ("macvlan", "macvtap")
 _RTM_GETNSID = 90
 _NSID, _NSID_FD, _NSID_TARGET = 1, 3, 4
@@ -51,7 +51,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Upper(t.NamedTuple):
-    """One that is made of an interface. `key` is its namespace's (None: the node's)."""
+    """An upper interface. `key` identifies its namespace (None: the node's)."""
 
     name: str
     kind: str
@@ -64,7 +64,7 @@ class Upper(t.NamedTuple):
 
 
 class _Taken:
-    """A namespace whose loopback interface has the name _TAKEN; made when first needed, and gone with the process."""
+    """A namespace whose loopback interface is named _TAKEN; created when first needed, and gone with the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class _Taken:
     def descriptor(self) -> int:
         """An open file of it. Raises OSError."""
         with self._lock:
-            if self._process != os.getpid():  # a forked child would share it, which does no harm
+            if self._process != os.getpid():  # a forked child would share it, which is harmless
                 self._descriptor, self._process = -1, os.getpid()
             if self._descriptor < 0:
                 made = netns.new()
@@ -95,13 +95,13 @@ _taken = _Taken()
 
 
 def checkable(link: links.Link) -> bool:
-    """Whether :func:`evidence` can tell for this interface: an Ethernet one that is no macvlan itself."""
+    """Whether :func:`evidence` works for this interface: an Ethernet one that is not a macvlan itself."""
     return link.type == _ARPHRD_ETHER and link.kind not in _PASSED_ON
 
 
 def evidence(connection: Netlink, link: links.Link) -> str:
-    """What says that something is made of an interface of the connection's namespace, a few words; empty where nothing
-    is, or where that cannot be asked (:func:`checkable`). Raises OSError.
+    """A few words on why an interface of the connection's namespace must have upper interfaces; empty if it has none,
+    or if that cannot be checked (:func:`checkable`). Raises OSError.
     """
     if not checkable(link):
         return ""
@@ -118,17 +118,17 @@ def evidence(connection: Netlink, link: links.Link) -> str:
         if error.errno in (errno.EEXIST, errno.EOPNOTSUPP):  # EOPNOTSUPP: a kernel without macvlan
             return ""
         if error.errno == errno.EINVAL:
-            return "a macvlan or macvtap is made of it"
+            return "a macvlan or macvtap uses it"
         if error.errno == errno.EBUSY:
-            return "an ipvlan, macsec, bond, bridge or the like takes its packets"
+            return "an ipvlan, macsec, bond, bridge or the like uses it"
         raise
-    raise OSError(errno.EEXIST, f"a macvlan was made in a namespace that has a {_TAKEN} already")
+    raise OSError(errno.EEXIST, f"a macvlan was created in a namespace that has a {_TAKEN} already")
 
 
 def vlans(connection: Netlink, link: links.Link) -> list[int]:
-    """The numbers of the VLANs that are made of an interface, in whatever namespace. Raises OSError.
+    """The IDs of an interface's VLANs in any namespace. Raises OSError.
 
-    Empty where the kernel has no VLANs at this moment. 8,192 requests.
+    Empty if the VLAN module is not loaded. Makes 8,192 requests.
     """
     if not os.path.isdir(_VLANS) or link.mtu >= _MOST_MTU:
         return []
@@ -147,8 +147,8 @@ def vlans(connection: Netlink, link: links.Link) -> list[int]:
 
 
 def uppers(link: links.Link, inside: t.Sequence[links.Link], own: int | None) -> list[links.Link]:
-    """Those links of one namespace that are made of `link`. `own` is the number by which that namespace knows the
-    one that `link` is in; None where it is the same one."""
+    """The links of one namespace that are upper interfaces of `link`. `own` is that namespace's ID for the namespace of
+    `link`; None if it is the same one."""
     return [
         one
         for one in inside
@@ -160,20 +160,20 @@ def uppers(link: links.Link, inside: t.Sequence[links.Link], own: int | None) ->
 
 
 def netnsid(link: links.Link) -> int | None:
-    """The number of the namespace that a link's IFLA_LINK is in; None where it is the link's own."""
+    """The ID of the namespace that a link's IFLA_LINK is in; None if it is the link's own."""
     raw = link.raw.get(links.IFLA_LINK_NETNSID)
     return int(struct.unpack("=i", raw)[0]) if raw else None
 
 
 def found(connection: Netlink, link: links.Link) -> list[Upper]:
-    """All that can be listed of what is made of an interface of the node. Raises OSError."""
+    """All upper interfaces of an interface of the node that can be listed. Raises OSError."""
     own = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
     try:
         here = uppers(link, links.listed(connection), None)
         result = [Upper(one.name, one.kind, one.index, None, "the node") for one in here]
         for space in node_namespaces.all_but_own():
             with contextlib.suppress(OSError, KernelError), Netlink(space.descriptor) as there:
-                inside = links.listed(there)  # first: the kernel gives the numbers when it lists
+                inside = links.listed(there)  # first: the kernel assigns the IDs when it lists
                 number = namespace_number(there, own)
                 if number is not None:
                     here = uppers(link, inside, number)
@@ -184,9 +184,9 @@ def found(connection: Netlink, link: links.Link) -> list[Upper]:
 
 
 def lasting(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> tuple[str, list[Upper]]:
-    """What says that something is made of an interface of the node (:func:`evidence`), and all of it that is listed.
+    """The evidence of upper interfaces of an interface of the node (:func:`evidence`), and those that can be listed.
 
-    Where nothing can be listed, it is asked again for `patience` seconds, as the kernel may be about to end the
+    If none can be listed, the check is repeated for `patience` seconds, because the kernel may be about to destroy the
     namespace (:func:`node_namespaces.looks`). Raises OSError.
     """
     says, here = "", list[Upper]()
@@ -199,35 +199,35 @@ def lasting(connection: Netlink, link: links.Link, patience: float = node_namesp
 
 
 def strangers(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
-    """Who else could read and send what a pod does that gets an interface of the node; empty where nobody could. What
-    the node itself made of it in its own namespace is its own affair. Raises OSError.
+    """Who else could read and send the traffic of a pod that gets an interface of the node; empty if nobody could.
+    Upper interfaces in the node's own namespace do not count. Raises OSError.
 
-    Any pod with NET_ADMIN and without a user namespace may make a macvlan of an interface of the node in its own
-    namespace, as the kernel takes its rights for those over the node's (rtnl_newlink, IFLA_LINK_NETNSID).
+    Any pod with NET_ADMIN and without a user namespace can create a macvlan of an interface of the node in its own
+    namespace, because the kernel accepts its capability for the node's namespace (rtnl_newlink, IFLA_LINK_NETNSID).
     """
     says, here = lasting(connection, link, patience)
     if not says:
         return ""
     others = [str(one) for one in here if one.key is not None]
     if others:
-        return f"{', '.join(others[:4])} is made of it"
-    return "" if here or link.master else f"{says}, in a network namespace that no process and no mount shows"
+        return f"{', '.join(others[:4])} uses it"
+    return "" if here or link.master else f"{says}, in a network namespace that no process or mount refers to"
 
 
 def hidden_vlans(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
-    """As :func:`strangers`, of VLANs that no namespace shows. Raises OSError."""
+    """As :func:`strangers`, for VLANs that no namespace lists. Raises OSError."""
     numbers: list[int] = []
     for _turn in node_namespaces.looks(patience):
         numbers = vlans(connection, link)
         if len(numbers) <= sum(one.kind == "vlan" for one in found(connection, link) if numbers):
             return ""
     some = ", ".join(map(str, numbers[:8]))
-    return f"of VLAN {some} one is made of it, in a network namespace that no process and no mount shows"
+    return f"VLAN {some} uses it, in a network namespace that no process or mount refers to"
 
 
 def namespace_number(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:
-    """The number by which the connection's namespace, or the one that it knows as `target`, knows another one that is
-    an open file here; None where it does not (RTM_GETNSID, net/core/net_namespace.c)."""
+    """The ID that the connection's namespace, or the one with its ID `target`, has for the namespace of an open file;
+    None if it has none (RTM_GETNSID, net/core/net_namespace.c)."""
     body = struct.pack("=B3x", socket.AF_UNSPEC) + netlink.u32(_NSID_FD, descriptor)
     if target is not None:
         body += netlink.u32(_NSID_TARGET, target)
@@ -240,8 +240,8 @@ def namespace_number(connection: Netlink, descriptor: int, target: int | None = 
 
 
 def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -> None:
-    """Removes what the connection's namespace has of what is made of an interface, which is in the same one, or on the
-    node (`from_node`). Raises OSError."""
+    """Removes the upper interfaces in the connection's namespace of an interface that is in the same namespace, or on
+    the node (`from_node`). Raises OSError."""
     inside = links.listed(connection)
     own = None
     if from_node:
@@ -257,8 +257,8 @@ def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -
 
 
 def end(connection: Netlink, link: links.Link, kept: t.Collection[t.Sequence[t.Any]] = ()) -> list[Upper]:
-    """Removes all that can be listed of what is made of an interface of the node, but for those that `kept` names
-    (:func:`known`). Returns what was removed. Raises OSError."""
+    """Removes all upper interfaces of an interface of the node that can be listed, except those in `kept`
+    (:func:`known`). Returns the removed ones. Raises OSError."""
     gone = [one for one in found(connection, link) if known(one) not in [list(entry) for entry in kept]]
     for one in gone:
         if one.key is None:
@@ -274,5 +274,5 @@ def end(connection: Netlink, link: links.Link, kept: t.Collection[t.Sequence[t.A
 
 
 def known(upper: Upper) -> list[t.Any]:
-    """How an upper interface is told from others, as JSON for the host state."""
+    """What identifies an upper interface, as JSON for the host state."""
     return [list(upper.key) if upper.key else None, upper.ifindex, upper.kind]

@@ -13,17 +13,18 @@ import typing as t
 from . import aio
 
 ROOT = "/proc/sys/net"
-#: Where the interface's name goes, as in dra/interface_config.py.
+#: The placeholder for the interface's name, as in dra/config/interface_config.py.
 IFNAME = "IFNAME"
 _FOLDERS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
-#: Read-only, or a coarser view of another one.
+#: Read-only, or another sysctl's value in coarser units.
 _LEFT_OUT = ("mc_forwarding", "base_reachable_time", "retrans_time", "unres_qlen")
-#: For which the kernel needs RTNL even to read them.
+#: Sysctls that the kernel reads under RTNL.
 _LOCKED = ("addr_gen_mode", "stable_secret")
 
 
 def read(name: str) -> dict[str, str]:
-    """All sysctls of an interface, as `net.ipv4.conf.IFNAME.rp_filter`: text; without those that have no value."""
+    """All sysctls of an interface by name, such as `net.ipv4.conf.IFNAME.rp_filter`; without those that have no
+    value."""
     found = {}
     for folder in _FOLDERS:
         start = f"net.{folder.replace('/', '.')}.{IFNAME}."
@@ -45,12 +46,12 @@ def read(name: str) -> dict[str, str]:
 
 
 def have_ipv6() -> bool:
-    """Whether the kernel has IPv6: it may be started without."""
+    """Whether the kernel has IPv6; it may be disabled at boot."""
     return os.path.isdir(f"{ROOT}/ipv6/conf")
 
 
 def get(name: str, key: str) -> str | None:
-    """One sysctl; None where this interface has no such one."""
+    """One sysctl; None if this interface does not have it."""
     try:
         return _read(_path(name, key))
     except OSError:
@@ -58,7 +59,7 @@ def get(name: str, key: str) -> str | None:
 
 
 def write(name: str, values: t.Mapping[str, str | int]) -> None:
-    """Writes those that differ; raises OSError that names the sysctl."""
+    """Writes the sysctls that differ. Raises OSError that names the sysctl."""
     for key, value in values.items():
         path = _path(name, key)
         try:

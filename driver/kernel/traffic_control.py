@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Filters and classes of traffic control (linux/rtnetlink.h, linux/pkt_sched.h) that stand on an interface of the node.
+"""Traffic control filters and classes (linux/rtnetlink.h, linux/pkt_sched.h) on an interface of the node.
 
-The kernel drops them when the interface goes to another namespace, and they do not tell enough to be put back: an
-interface that has some is not for pods. Filters that are BPF programs are left out: whoever keeps them there (Cilium,
-say) watches the interfaces and puts them back.
+The kernel drops them when the interface moves to another namespace, and does not report enough to restore them, so an
+interface that has some is not given to pods. BPF filters are ignored: their owner (such as Cilium) watches the
+interfaces and installs them again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .netlink import Netlink
 _GET_CLASSES, _GET_FILTERS = 42, 46
 _KIND = 1
 _TC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
-#: Where filters stand: the root discipline, ingress, and both sides of clsact, for all of which ingress would answer.
+#: Where filters can be: the root qdisc, ingress, and both sides of clsact, which would all be reported under ingress.
 _ROOT, _INGRESS = {0: "at the root"}, {0xFFFF0000: "at ingress"}
 _CLSACT = {0xFFFFFFF2: "at ingress", 0xFFFFFFF3: "at egress"}
-#: Disciplines whose classes somebody has made; others (mq, fq_codel) make their own.
+#: Qdiscs with configured classes; others (mq, fq_codel) create their own.
 _CLASSFUL = ("htb", "hfsc", "drr", "qfq")
 
 
 def found(connection: Netlink, interface: str) -> str:
-    """What would be lost, as words for a person (`filters (u32 at ingress)`); empty where nothing would be, or where
-    there is no such interface. Raises OSError."""
+    """What would be lost, for messages (`filters (u32 at ingress)`); empty if nothing would be, or if there is no such
+    interface. Raises OSError."""
     try:
         index = socket.if_nametoindex(interface)
     except OSError:
@@ -44,7 +44,7 @@ def found(connection: Netlink, interface: str) -> str:
 
 
 def _filters(connection: Netlink, index: int, places: t.Mapping[int, str]) -> list[str]:
-    """The kinds of the filters at some places, but for BPF programs, each with the words for its place."""
+    """The kinds of the filters at some places, without BPF programs, each with the description of its place."""
     found = [(kind, at) for place, at in places.items() for kind in _kinds(connection, _GET_FILTERS, index, place)]
     return [f"{kind} {at}" for kind, at in found if kind != "bpf"]
 
@@ -53,7 +53,7 @@ def _kinds(connection: Netlink, request: int, index: int, parent: int) -> list[s
     try:
         answers = list(connection.dump(request, _TC.pack(socket.AF_UNSPEC, index, 0, parent, 0)))
     except OSError as error:
-        # the kernel has no such discipline, or the interface went away
+        # the interface has no such qdisc, or is gone
         if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
             return []
         raise

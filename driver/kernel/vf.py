@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Settings that the physical function keeps for one of its virtual functions. They can only be made on the node: the
-pod cannot change them. Numbers are those of linux/if_link.h.
+"""Settings of a virtual function that its physical function holds. They can be changed only on the node, not in a pod.
+Numbers are those of linux/if_link.h.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAC, _VLAN, _SPOOFCHK, _LINK_STATE, _RATE, _TRUST, _VLAN_LIST = 1, 2, 4, 5, 6, 
 _RSS_QUERY, _NODE_GUID, _PORT_GUID = 7, 10, 11
 _UNKNOWN = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
-#: Length of the address in ifla_vf_mac, which is room for the longest one.
+#: Length of the address field in ifla_vf_mac, which fits the longest address.
 _MAC_ROOM = 32
 _VLAN_INFO = struct.Struct("=III2s2x")
 _8021Q = b"\x81\x00"
@@ -42,7 +42,7 @@ class Function:
 
 
 def function(address: str, root: str = PCI) -> Function | None:
-    """What sysfs says of a PCI address; None where it is no virtual function."""
+    """The virtual function at a PCI address, from sysfs; None if it is not a virtual function."""
     try:
         pf = os.path.basename(os.path.realpath(os.path.join(root, address, "physfn"), strict=True))
         entries = os.listdir(os.path.join(root, pf))
@@ -56,17 +56,17 @@ def function(address: str, root: str = PCI) -> Function | None:
 
 
 def owner(connection: Netlink, one: Function) -> links.Link:
-    """The physical function's interface, with what it says of its virtual functions; OSError where it has none here."""
+    """The physical function's interface, with its virtual functions' settings; OSError if it has none here."""
     for link in links.listed(connection):
         if link.parent == one.pf:
-            found = links.get(connection, index=link.index, vfs=True)  # a list does not tell of VFs
+            found = links.get(connection, index=link.index, vfs=True)  # a link list omits VFs
             if found is not None and found.number(links.IFLA_NUM_VF) > one.index:
                 return found
     raise OSError(errno.ENODEV, f"the physical function {one.pf} has no interface on the node that manages VFs")
 
 
 def read(connection: Netlink, one: Function) -> dict[str, t.Any]:
-    """The settings, by the names that an InterfaceConfig has for them; without those that the driver does not tell."""
+    """The settings by their names in an InterfaceConfig, without those that the driver does not report."""
     return parse(owner(connection, one), one.index)
 
 
@@ -96,12 +96,12 @@ def parse(link: links.Link, index: int) -> dict[str, t.Any]:
         if state < len(_LINK_STATES):
             settings["linkState"] = _LINK_STATES[state]
         return settings
-    raise OSError(errno.ENODEV, f"the physical function does not tell of its VF {index}")
+    raise OSError(errno.ENODEV, f"the physical function does not report its VF {index}")
 
 
 def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> None:
-    """Makes the settings that differ. All are tried, whichever of them is refused; then OSError with the number of the
-    first refusal and the names of all."""
+    """Applies the settings that differ. All are tried even if some are refused; then raises OSError with the error
+    number of the first refusal and the names of all."""
     link = owner(connection, one)
     write_to(connection, link.index, one.index, parse(link, one.index), wanted)
 
@@ -109,7 +109,7 @@ def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> 
 def write_to(
     connection: Netlink, pf: int, index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]
 ) -> None:
-    """As :func:`write`, of the virtual function `index` of the link `pf`, whose settings are `now`."""
+    """As :func:`write`, for the virtual function `index` of the link `pf`, whose current settings are `now`."""
     refused: list[tuple[str, int]] = []
     for name, message in messages(index, now, wanted):
         try:
@@ -121,7 +121,7 @@ def write_to(
 
 
 def count(address: str) -> int:
-    """How many virtual functions a PCI function has now."""
+    """The current number of virtual functions of a PCI function."""
     try:
         with open(f"{PCI}/{address}/sriov_numvfs", encoding="ascii") as file:
             return int(file.read())
@@ -130,8 +130,8 @@ def count(address: str) -> int:
 
 
 def read_all(connection: Netlink, index: int, number: int) -> dict[str, t.Any]:
-    """The settings of all virtual functions of a link, by their number as text. Whoever has a physical function can
-    change them."""
+    """The settings of all virtual functions of a link, by their number as a string. A pod that has the physical
+    function can change them."""
     link = links.get(connection, index=index, vfs=True)
     found = {}
     for one in range(number if link is not None else 0):
@@ -144,7 +144,7 @@ def read_all(connection: Netlink, index: int, number: int) -> dict[str, t.Any]:
 
 
 def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, t.Any]) -> None:
-    """Gives the virtual functions of a link their settings back. All are tried; then OSError names what was refused."""
+    """Restores the settings of a link's virtual functions. All are tried; then raises OSError that names refusals."""
     now = read_all(connection, index, 1 + max(map(int, wanted), default=-1))
     refused = []
     for number, settings in wanted.items():
@@ -157,10 +157,10 @@ def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, t.Any]) ->
 
 
 def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
-    """Gives a virtual function's interface its address, and leaves it down. Raises OSError.
+    """Sets the address of a virtual function's interface, and leaves it down. Raises OSError.
 
-    Where its physical function has set an address, some functions (igbvf) refuse every other one, and take that one
-    only when they are reset, which going down does.
+    If the physical function has set an address, some drivers (igbvf) refuse any other one, and apply that one only at
+    the reset that setting the interface down causes.
     """
     links.set_up(connection, link.index, False)
     address = links.mac_bytes(mac)
@@ -177,7 +177,7 @@ def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
 
 
 def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:  # noqa: C901
-    """The attributes that change `now` into `wanted`, with the name of what each sets."""
+    """The attributes that change `now` into `wanted`, each with the name of its setting."""
 
     def differs(*names: str) -> bool:
         return any(name in wanted and wanted[name] != now.get(name) for name in names)
@@ -185,14 +185,14 @@ def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.An
     def after(name: str) -> int:
         return int(wanted.get(name, now.get(name, 0)))
 
-    # trusted before the address: an untrusted function may be refused another one
+    # trust before the address: an untrusted function may not change its address
     if differs("trust"):
         yield "trust", netlink.attribute(_TRUST, struct.pack("=II", index, after("trust")))
     if "mac" in wanted and wanted["mac"].lower() != now.get("mac"):
         address = links.mac_bytes(wanted["mac"])
         yield "mac", netlink.attribute(_MAC, struct.pack("=I", index) + address.ljust(_MAC_ROOM, b"\0"))
     if "vlan" in wanted and (differs("vlan", "qos") or wanted.get("vlanProtocol") != now.get("vlanProtocol")):
-        # no priority in what was asked for means none, not the one that was there before
+        # no priority in the wanted settings means none, not the previous one
         qos = wanted.get("qos", 0)
         if wanted.get("vlanProtocol"):
             entry = _VLAN_INFO.pack(index, wanted["vlan"], qos, bytes.fromhex(wanted["vlanProtocol"]))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The VRF of a pod that an interface becomes a port of. Numbers are those of linux/if_link.h."""
+"""Putting a pod's interface into a VRF. Numbers are those of linux/if_link.h."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _TABLE = 1
 
 
 def enslave(connection: Netlink, index: int, vrf: t.Mapping[str, t.Any]) -> None:
-    """Puts the interface in a VRF (`name`, `table`), which is made where the pod does not have it. Raises
-    KernelError."""
-    with step(f"make the VRF {vrf['name']}"):
+    """Puts the interface in a VRF (`name`, `table`), which is created if it does not exist. Raises KernelError."""
+    with step(f"create the VRF {vrf['name']}"):
         master = links.get(connection, name=vrf["name"])
         if master is None:
             info = netlink.nest(
@@ -31,7 +30,7 @@ def enslave(connection: Netlink, index: int, vrf: t.Mapping[str, t.Any]) -> None
             connection.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
             master = links.get(connection, name=vrf["name"])
         if master is None or master.kind != "vrf" or _table(master) != vrf["table"]:
-            raise OSError(errno.EEXIST, f"the pod's {vrf['name']} is no VRF of table {vrf['table']}")
+            raise OSError(errno.EEXIST, f"the pod's {vrf['name']} is not a VRF with table {vrf['table']}")
     with step(f"put the interface in the VRF {vrf['name']}"):
         links.set_up(connection, master.index, True)
         links.change(connection, index, netlink.u32(links.IFLA_MASTER, master.index))

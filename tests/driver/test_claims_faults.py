@@ -136,7 +136,10 @@ def test_a_lock_that_has_no_room_is_no_mistake_of_the_driver(tmp_path: Path) -> 
     with locks.hold("two"):
         pass
     (tmp_path / "plain").write_text("")
-    with pytest.raises(DriverError, match="could not create the lock folder"), Locks(tmp_path / "plain" / "locks").hold("one"):
+    with (
+        pytest.raises(DriverError, match="could not create the lock folder"),
+        Locks(tmp_path / "plain" / "locks").hold("one"),
+    ):
         pass
 
 

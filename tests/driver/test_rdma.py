@@ -75,9 +75,9 @@ def test_the_kernel_is_asked() -> None:
     mode = rdma.mode()
     with Pod() as pod:
         assert rdma.place("no_such_0", pod.pin) == "missing"
-        with pytest.raises(KernelError, match="it is not there"):
+        with pytest.raises(KernelError, match="not found"):
             rdma.move("no_such_0", pod.pin)
-        with pytest.raises(KernelError, match="it is not there"):
+        with pytest.raises(KernelError, match="not found"):
             rdma.move("no_such_0", pod.pin, back=True)
     if mode is None:
         pytest.skip("this kernel has no RDMA")

@@ -211,7 +211,7 @@ def test_an_interface_that_another_pod_has_tapped_is_given_to_nobody() -> None:
     with Pod() as pod, Pod("other") as other:
         tap_from_afar(other, "one")
         host = interfaces.snapshot(ONE)
-        with pytest.raises(KernelError, match=r"give one to a pod: the macvlan tap0 of .*/other is made of it"):
+        with pytest.raises(KernelError, match=r"give one to a pod: the macvlan tap0 of .*/other uses it"):
             interfaces.attach(ONE, host, {}, pod.pin)
         assert interfaces.where(ONE, pod.pin, host).side == "host"
         assert "tap0" in other.run("ip -o link")  # it may be there for a good reason
@@ -227,7 +227,7 @@ def test_an_interface_that_another_pod_has_tapped_is_given_to_nobody() -> None:
         pod.run(f"ip link set tap1 netns {hidden.path()}")
         hidden.hide()
         assert len(interfaces.detach(ONE, host, pod.pin, {})) == 1
-        with pytest.raises(KernelError, match="in a network namespace that no process and no mount shows"):
+        with pytest.raises(KernelError, match="in a network namespace that no process or mount refers to"):
             interfaces.attach(ONE, host, {}, pod.pin)
         hidden.end()
 
@@ -243,7 +243,7 @@ def test_asking_makes_nothing() -> None:
         assert link is not None and stacked.evidence(connection, link) == ""
         assert stacked.vlans(connection, link) == []
         run("ip link add bridge0 type bridge; ip link set one master bridge0")
-        assert "takes its packets" in stacked.evidence(connection, link)
+        assert "or the like uses it" in stacked.evidence(connection, link)
         run("ip link set one nomaster; ip link del bridge0")
     wait_for_ipv6()
     assert (run("ip -o link"), shown("one")) == before
