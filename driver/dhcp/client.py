@@ -4,11 +4,11 @@
 
 """Leases for interfaces of pods: DHCPv4 (RFC 2131, 2132, 3442) and addresses of DHCPv6 (RFC 8415).
 
-A lease is JSON: `family` ipv4 or ipv6, `interface`, `address` with its prefix, `boottime`, when it was obtained in
-seconds of CLOCK_BOOTTIME, and `lifetime`, `renew`, `rebind` in seconds after that; for ipv4 `server`, `routes` as
-in an InterfaceConfig, and `mtu` where it has one; for ipv6 `serverDuid` and `preferred`, how long its address is
-used for new connections. `obtained`, in seconds since 1970, is for people, and for leases that an older release wrote:
-the node's clock may be set while a lease lasts.
+A lease is JSON: `family` (ipv4 or ipv6), `interface`, `address` with its prefix, `boottime` (when it was obtained, in
+seconds of CLOCK_BOOTTIME), and `lifetime`, `renew`, `rebind` in seconds after that; for ipv4 `server`, `routes` as
+in an InterfaceConfig, and `mtu` if it has one; for ipv6 `serverDuid` and `preferred`, how long its address is used for
+new connections. `obtained`, in seconds since 1970, is for humans and for leases of older releases: the wall clock may
+be set while a lease lasts.
 
 Routes are those of option 121, without a default route: the pod's own network has that. For IPv6, routes and prefixes
 are up to router advertisements. Sockets are made in the pod's namespace; no thread lives there.
@@ -49,9 +49,9 @@ _MASK, _MTU, _REQUESTED, _LEASE_TIME, _TYPE, _SERVER, _PARAMETERS = 1, 26, 50, 5
 _RENEW_TIME, _REBIND_TIME, _CLIENT_ID, _CLASSLESS, _END = 58, 59, 61, 121, 255
 _DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _RELEASE = 1, 2, 3, 5, 6, 7
 FOREVER = 2**32 - 1  # as a lifetime
-#: After how many seconds a lease is renewed at the earliest.
+#: The minimum seconds before a lease is renewed.
 _SHORTEST = 5
-#: When a question is asked again, in seconds; the last one again and again.
+#: Seconds until a request is sent again; the last value repeats.
 _RETRIES = (0.5, 1.0, 2.0, 4.0)
 
 _SERVERS6 = "ff02::1:2"
@@ -63,17 +63,17 @@ _IA_TIMES = struct.Struct("!II")
 
 
 class NoLease(KernelError):
-    """No server gave a lease in time."""
+    """No server offered a lease in time."""
 
 
 class Refusal(NoLease):
-    """The server takes a lease away."""
+    """The server revoked or refused a lease."""
 
 
 def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
-    """A lease for an interface that is up; only asked for, not configured. NoLease after `timeout` seconds."""
+    """Request a lease for an interface that is up, without configuring it. NoLease after `timeout` seconds."""
     end = time.monotonic() + timeout
-    with step(f"ask for a {family} lease by {name}"):
+    with step(f"request an {family} lease on {name}"):
         if family == "ipv6":
             with _Client6(netns, name, end) as six:
                 return six.acquire(end)
@@ -82,7 +82,7 @@ def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
 
 
 def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
-    """The same lease again: from its server, or with `rebind` from any. Refusal where it has ended."""
+    """Renew a lease: from its server, or with `rebind` from any server. Refusal if the lease has ended."""
     end = time.monotonic() + timeout
     with step(f"renew the {lease['family']} lease of {lease['interface']}"):
         if lease["family"] == "ipv6":
@@ -93,7 +93,7 @@ def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
 
 
 def release(netns: Path, lease: Lease) -> None:
-    """Tells the server that the lease is no longer needed, as far as it can be told; before the interface leaves."""
+    """Release a lease, if the server can be reached. To be called before the interface leaves the pod."""
     try:
         if lease["family"] == "ipv6":
             with _Client6(netns, lease["interface"], time.monotonic()) as six:
@@ -102,11 +102,11 @@ def release(netns: Path, lease: Lease) -> None:
             with _Client4(netns, lease["interface"]) as four:
                 four.release(lease)
     except (OSError, DriverError) as error:
-        log.info("lease of %s not released: %s", lease["interface"], error)
+        log.info("could not release the lease of %s, which expires by itself: %s", lease["interface"], error)
 
 
 def age(lease: Lease) -> float:
-    """How many seconds ago a lease was obtained."""
+    """Seconds since a lease was obtained."""
     if "boottime" in lease:
         return addresses.boottime() - float(lease["boottime"])
     return time.time() - float(lease["obtained"])
@@ -117,7 +117,7 @@ def _obtained() -> Lease:
 
 
 def apply(connection: Netlink, index: int, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
-    """Configures a lease; may be done again with what a renewal brought."""
+    """Configure a lease; may be called again with a renewed lease."""
     name = lease["interface"]
     with step(f"add the leased address {lease['address']} to {name}"):
         entry: dict[str, t.Any] = {"address": lease["address"]}
@@ -135,7 +135,7 @@ def apply(connection: Netlink, index: int, lease: Lease, config: t.Mapping[str, 
     table = config.get("vrf", {}).get("table", routes.TABLE_MAIN)
     wanted = [{**routes.configured(route), "table": table} for route in lease.get("routes", ())]
     for route, error in routes.add_all(connection, index, wanted):
-        with step(f"add the leased route to {route['destination']} by {name}"):
+        with step(f"add the leased route to {route['destination']} on {name}"):
             raise error
 
 
@@ -153,7 +153,7 @@ class _Client4:
             raise OSError(errno.EOPNOTSUPP, "DHCPv4 is for Ethernet interfaces")
         self._socket = namespaces.run(netns, socket.socket, socket.AF_PACKET, socket.SOCK_DGRAM, 0)
         try:
-            _attach_filter(self._socket)  # before it is bound: until then it receives nothing
+            _attach_filter(self._socket)  # before binding: until then the socket receives nothing
             self._socket.bind((name, _ETH_P_IP))
         except OSError:
             self._socket.close()
@@ -188,7 +188,7 @@ class _Client4:
             server.send(self._message(secrets.randbits(32), options, own))
 
     def _datagrams(self, lease: Lease) -> socket.socket:
-        """A socket to the server that gave the lease, from the leased address."""
+        """A socket from the leased address to the lease's server."""
         made = namespaces.run(self._netns, socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -217,10 +217,10 @@ class _Client4:
                 data = receive(left)
                 reply = _reply4(data, number, self._mac) if data else None
                 if reply and reply.kind == _NAK:
-                    raise Refusal(f"ask for a lease by {self._name}", 0, "the server refused it")
+                    raise Refusal(f"request a lease on {self._name}", 0, "the server refused it")
                 if reply and reply.kind == wanted:
                     return reply
-        raise NoLease(f"ask for a lease by {self._name}", errno.ETIMEDOUT, "no DHCP server answered in time")
+        raise NoLease(f"request a lease on {self._name}", errno.ETIMEDOUT, "no DHCP server answered in time")
 
     def _message(self, number: int, options: dict[int, bytes], own: bytes = bytes(4)) -> bytes:
         head = _BOOTP.pack(1, 1, 6, 0, number, 0, 0, own, bytes(4), bytes(4), bytes(4), self._mac, b"", b"")
@@ -242,8 +242,8 @@ class _Client4:
         self._socket.sendto(head + udp + message, (self._name, _ETH_P_IP, 0, 0, _BROADCAST))
 
     def _packet(self, left: float) -> bytes | None:
-        """What the next packet to the client's port holds. Checksums are not looked at: the interface may not have made
-        them yet."""
+        """The payload of the next packet to the client's port. Checksums are not verified: with checksum offload they
+        may not be filled in yet."""
         data = _datagram(self._socket, left)
         if not data or len(data) < 28 or data[0] >> 4 != 4 or data[9] != socket.IPPROTO_UDP:
             return None
@@ -280,7 +280,7 @@ class _Reply4:
 
 
 def _reply4(data: bytes, number: int, mac: bytes) -> _Reply4 | None:
-    """A server's answer to the question of this number; None for anything else on the wire."""
+    """A server's reply to the transaction `number`; None for any other packet."""
     if len(data) < _BOOTP.size + 4 or data[0] != 2 or data[_BOOTP.size : _BOOTP.size + 4] != _MAGIC:
         return None
     fields = _BOOTP.unpack_from(data)
@@ -299,7 +299,7 @@ def _reply4(data: bytes, number: int, mac: bytes) -> _Reply4 | None:
         options[data[place]] = options.get(data[place], b"") + value
         place += 2 + len(value)
     kind = options.get(_TYPE, b"")
-    if len(kind) != 1 or len(options.get(_SERVER, b"")) != 4:  # each server names itself in each answer
+    if len(kind) != 1 or len(options.get(_SERVER, b"")) != 4:  # each reply names its server
         return None
     return _Reply4(kind[0], fields[8], options)
 
@@ -321,8 +321,8 @@ def _classless(value: bytes) -> t.Iterator[dict[str, t.Any]]:
 
 
 def _times(lifetime: int, renew_time: int, rebind_time: int, share: float) -> dict[str, int]:
-    """What a lease says of its times. Those of the server where they follow each other, else the usual parts of its
-    life; it is never renewed again at once, whatever a server says."""
+    """The times of a lease: the server's if they are in order, otherwise the usual fractions of its lifetime. It is
+    never renewed at once, whatever the server says."""
     if not 0 < renew_time < rebind_time < lifetime:
         renew_time, rebind_time = lifetime // 2, int(lifetime * share)
     return {"lifetime": lifetime, "renew": max(renew_time, _SHORTEST), "rebind": max(rebind_time, _SHORTEST)}
@@ -338,8 +338,8 @@ def _checksum(data: bytes) -> int:
     return int(~((total & 0xFFFF) + (total >> 16)) & 0xFFFF)
 
 
-#: What the kernel is to hand to a packet socket (linux/bpf_common.h, linux/filter.h): code, jumps, constant. UDP to the
-#: client's port, in one piece; the rest of a pod's traffic stays out of the driver.
+#: The packet socket's filter (linux/bpf_common.h, linux/filter.h): code, jumps, constant. Accepts unfragmented UDP to
+#: the client's port; the driver does not see the rest of a pod's traffic.
 _FILTER = (
     (0x30, 0, 0, 9),  # load the protocol
     (0x15, 0, 6, socket.IPPROTO_UDP),
@@ -348,8 +348,8 @@ _FILTER = (
     (0xB1, 0, 0, 0),  # the length of the IP header into X
     (0x48, 0, 0, 2),  # load the destination port
     (0x15, 0, 1, _CLIENT_PORT),
-    (0x06, 0, 0, 0xFFFF),  # take it
-    (0x06, 0, 0, 0),  # drop it
+    (0x06, 0, 0, 0xFFFF),  # accept
+    (0x06, 0, 0, 0),  # drop
 )
 _SO_ATTACH_FILTER = 26
 
@@ -368,12 +368,12 @@ def _datagram(connection: socket.socket, left: float) -> bytes | None:
         return None
     try:
         return connection.recv(4096)
-    except ConnectionRefusedError:  # the server is not there now
+    except ConnectionRefusedError:  # the server is not running now
         return None
 
 
 def _asked(send: t.Callable[[], object], end: float) -> t.Iterator[float]:
-    """Sends, and gives the time until which to wait for an answer before it sends again."""
+    """Sends repeatedly, and yields the time until which to wait for a reply before the next attempt."""
     for turn in range(1000):
         now = time.monotonic()
         if turn and now >= end:
@@ -404,7 +404,7 @@ class _Client6:
 
     @staticmethod
     def _link_local(connection: Netlink, index: int, end: float) -> str:
-        """Once it is proven unique; by its own it takes one to two seconds."""
+        """The link-local address after DAD, which takes one to two seconds."""
         while True:
             for entry, flags in addresses.listed(connection, index):
                 if entry["address"].startswith("fe80:") and not flags & addresses.TENTATIVE:
@@ -461,11 +461,11 @@ class _Client6:
                 ):
                     if len(part) >= 2 and struct.unpack_from("!H", part)[0]:
                         words = part[2:].decode(errors="replace")
-                        raise Refusal(f"ask for a lease by {self._name}", 0, f"the server refused it: {words}")
+                        raise Refusal(f"request a lease on {self._name}", 0, f"the server refused it: {words}")
                 address = dict(_options(options.get(_O_IA, b"")[12:])).get(_O_ADDRESS, b"")
                 if len(address) >= 16 + _IA_TIMES.size:
                     return options
-        raise NoLease(f"ask for a lease by {self._name}", errno.ETIMEDOUT, "no DHCPv6 server answered in time")
+        raise NoLease(f"request a lease on {self._name}", errno.ETIMEDOUT, "no DHCPv6 server answered in time")
 
     def _lease(self, options: dict[int, bytes]) -> Lease:
         ia = options[_O_IA]
@@ -473,7 +473,7 @@ class _Client6:
         value = dict(_options(ia[12:]))[_O_ADDRESS]
         preferred, valid = _IA_TIMES.unpack_from(value, 16)
         if not valid:
-            raise Refusal(f"ask for a lease by {self._name}", 0, "the server took it back")
+            raise Refusal(f"request a lease on {self._name}", 0, "the server revoked it")
         return {
             "family": "ipv6",
             "interface": self._name,

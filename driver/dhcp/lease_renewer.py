@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Keeps the leases of pods (dhcp) while they run: renews each in time, asks for a new one where it was taken away.
+"""Renews the DHCP leases of running pods, and requests a new lease if a server revoked one.
 
-All times are CLOCK_BOOTTIME: the node's clock may be set while a lease lasts.
+All times are CLOCK_BOOTTIME: the wall clock may be set while a lease lasts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .client import FOREVER, Lease, Refusal
 
 log = logging.getLogger(__name__)
 
-#: How long a server is waited for in one renewal, and when it is tried again at the earliest, in seconds.
+#: Seconds to wait for a server in one renewal, and the minimum seconds until the next attempt.
 _RENEWAL_TIME, _AGAIN = 5.0, 60.0
-#: How long after a lost lease a new one is asked for again, in seconds: at first, and at most.
+#: Seconds between requests for a new lease after one was lost: at first, and at most.
 _LOST_AGAIN, _LOST_LONGEST = 2.0, 60.0
-#: How many servers are waited for at a time: one that does not answer holds up no other pod's lease.
+#: Concurrent renewals: a server that does not answer must not delay other pods' leases.
 _WORKERS = 8
 
 
@@ -45,10 +45,10 @@ class _Kept:
 
 
 class LeaseRenewer:
-    """Renews all leases, and configures what changes.
+    """Renews all leases, and configures changes.
 
-    `on_change` is called with the key and the new lease each time: for the record, and for the claim's status where
-    the address is another one. A lease with `lost` has no address any more. Where it raises Busy it is called again a
+    `on_change` is called with the key and the new lease each time, to update the record and, if the address has
+    changed, the claim's status. A lease with `lost` has no address any more. If it raises Busy, it is called again a
     second later.
     """
 
@@ -62,7 +62,7 @@ class LeaseRenewer:
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="dhcp")
 
     def start(self, key: str, netns: Path, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
-        """Keep a lease from now on; one from before a restart of the driver is renewed when its time has come."""
+        """Start renewing a lease; one from before a restart of the driver is renewed when it is due."""
         with self._lock:
             self._kept[key] = _Kept(netns, lease, config, _due(lease))
             if self._thread is None:
@@ -71,7 +71,7 @@ class LeaseRenewer:
             self._lock.notify_all()
 
     def stop(self, key: str, give_back: bool = True) -> None:
-        """Keep it no longer, and tell the server; to be called before detach. Returns when nothing is done with it any
+        """Stop renewing a lease, and release it. To be called before detach. Returns when no thread uses it any
         more."""
         with self._lock:
             kept = self._kept.pop(key, None)
@@ -80,7 +80,7 @@ class LeaseRenewer:
             dhcp.release(kept.netns, kept.lease)
 
     def close(self) -> None:
-        """Ends the threads; leases stay."""
+        """End the threads; leases stay."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -94,7 +94,7 @@ class LeaseRenewer:
                 waiting = [(kept.next, key) for key, kept in self._kept.items() if key not in self._busy]
                 due, key = min(waiting, default=(float("inf"), ""))
                 left = due - addresses.boottime()
-                if left > 0:  # the condition waits by a clock that stops while the node sleeps
+                if left > 0:  # the condition's clock stops during suspend
                     self._lock.wait(min(left, 60.0))
                     continue
                 self._busy.add(key)
@@ -104,12 +104,12 @@ class LeaseRenewer:
         try:
             if not kept.pending_status or addresses.boottime() >= _due(kept.lease):
                 self._renew(key, kept)
-            self._tell(key, kept)
+            self._report(key, kept)
         except (DriverError, OSError) as error:
             self._put_off(kept, str(error))
         except Exception as error:
-            # no mistake with one lease, ours or a server's, ends what keeps all of them
-            log.exception("a mistake in the driver")
+            # an error with one lease must not end the renewal of the others
+            log.exception("unexpected error: this is a bug in the driver")
             self._put_off(kept, repr(error))
         finally:
             with self._lock:
@@ -117,13 +117,13 @@ class LeaseRenewer:
                 self._lock.notify_all()
 
     def _renew(self, key: str, kept: _Kept) -> None:
-        """Raises DriverError and OSError where there is no lease, or none yet."""
+        """Raises DriverError and OSError if there is no lease, or none yet."""
         lease = kept.lease
         if not lease.get("lost"):
             try:
                 found = self._renewed(lease, kept.netns)
             except Refusal as error:
-                log.warning("the lease of %s has ended: %s", lease["interface"], error.message)
+                log.warning("the lease of %s was lost, requesting a new one: %s", lease["interface"], error.message)
                 self._lose(key, kept)
         if kept.lease.get("lost"):
             found = dhcp.acquire(kept.netns, lease["interface"], lease["family"], _RENEWAL_TIME)
@@ -139,29 +139,29 @@ class LeaseRenewer:
     def _renewed(lease: Lease, netns: Path) -> Lease:
         age = dhcp.age(lease)
         if age >= lease["lifetime"]:
-            raise Refusal(f"keep the lease of {lease['interface']}", errno.ETIMEDOUT, "its time is up")
+            raise Refusal(f"renew the lease of {lease['interface']}", errno.ETIMEDOUT, "it has expired")
         return dhcp.renew(netns, lease, age >= lease["rebind"], _RENEWAL_TIME)
 
     def _lose(self, key: str, kept: _Kept) -> None:
-        """The pod may not use the address any more (RFC 2131 section 4.4.5), and nobody is to be told that it does."""
+        """The pod may not use the address any more (RFC 2131 section 4.4.5), so remove it from interface and status."""
         _remove(kept.netns, kept.lease)
         kept.lease, kept.failures = {**kept.lease, "lost": True}, 0
         try:
             self._on_change(key, kept.lease)
-        except Busy as error:  # told with the next lease, or the next try
-            log.info("the end of a lease of %s is not written down yet: %s", kept.lease["interface"], error.message)
+        except Busy as error:  # reported with the next lease or attempt
+            log.info("the loss of the lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
 
-    def _tell(self, key: str, kept: _Kept) -> None:
+    def _report(self, key: str, kept: _Kept) -> None:
         kept.pending_status, kept.next = False, _due(kept.lease)
         try:
             self._on_change(key, kept.lease)
-        except Busy as error:  # as the claim is while a driver starts, just when leases are due
-            log.info("a renewed lease of %s is not written down yet: %s", kept.lease["interface"], error.message)
+        except Busy as error:  # as during a start of the driver, when many leases are due
+            log.info("the renewed lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
             kept.pending_status, kept.next = True, min(kept.next, addresses.boottime() + 1)
 
     def _put_off(self, kept: _Kept, why: str) -> None:
-        """Half the time to the next threshold, as the RFCs have it, but at least a while; a lost one after growing
-        pauses."""
+        """Schedule the next attempt: after half the time to the next threshold, as in the RFCs, but not too soon; for a
+        lost lease after growing pauses."""
         lease, now = kept.lease, addresses.boottime()
         if lease.get("lost"):
             kept.next = now + min(_LOST_AGAIN * 2 ** min(kept.failures, 10), _LOST_LONGEST)
@@ -170,11 +170,12 @@ class LeaseRenewer:
             age = dhcp.age(lease)
             ahead = min((lease[mark] - age for mark in ("rebind", "lifetime") if lease[mark] > age), default=0.0)
             kept.next = now + max(ahead / 2, min(_AGAIN, max(ahead, 1.0)))
-        log.warning("lease of %s not renewed, next try in %.0f s: %s", lease["interface"], kept.next - now, why)
+        wait = kept.next - now
+        log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, why)
 
 
 def _due(lease: Lease) -> float:
-    """When a lease is to be renewed, in seconds of CLOCK_BOOTTIME."""
+    """When a lease is due for renewal, in seconds of CLOCK_BOOTTIME."""
     if lease.get("lost"):
         return addresses.boottime()
     if lease["lifetime"] == FOREVER:

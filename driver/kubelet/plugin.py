@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The side that kubelet talks to: registration, prepare and unprepare, and device health, by gRPC over Unix sockets.
+"""The gRPC server for kubelet on Unix sockets: registration, prepare and unprepare, and device health.
 
-Whatever arrives, the server goes on, and what is wrong with one claim is told for that claim only.
+The server survives any request, and an error of one claim is reported for that claim only.
 Source: k8s.io/dynamic-resource-allocation/kubeletplugin and k8s.io/kubernetes pkg/kubelet/cm/dra/plugin.
 """
 
@@ -31,24 +31,24 @@ from . import protocol
 if t.TYPE_CHECKING:
     import grpc
 
-# gRPC's handlers of fork are for programs whose children go on with gRPC, and may get stuck. Nothing here forks, but
-# what runs in the same process may. It is read once, when gRPC is loaded.
+# gRPC's fork handlers are for programs whose children use gRPC, and can deadlock. The driver does not fork, but other
+# code in the same process may. gRPC reads this variable once, when it is loaded.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 log = logging.getLogger(__name__)
 
-#: Calls that run at once. Kubelet makes one for each pod that starts or ends.
+#: Maximum concurrent calls. Kubelet makes one for each pod that starts or ends.
 WORKERS = 16
-#: Health streams at once, each of which keeps a thread: a kubelet has one, two while it reconnects.
+#: Maximum concurrent health streams, each of which occupies a thread. Kubelet has one, two while it reconnects.
 STREAMS = 4
-#: Seconds between two health reports when nothing changes, and after how many kubelet takes health as unknown.
+#: Seconds between two health reports if nothing changes, and seconds after which kubelet considers health unknown.
 HEALTH_INTERVAL = 10
 HEALTH_TIMEOUT = 30
-#: Seconds between two looks at our own sockets.
+#: Seconds between two checks of the driver's own sockets.
 WATCH_INTERVAL = 2.0
-#: Seconds that running calls get to end: kubelet gives up on a call after 45.
+#: Seconds that running calls get to finish: kubelet's timeout for a call is 45.
 GRACE = 45.0
-#: Seconds to wait for an older process of the same name to end.
+#: Seconds to wait for an older process of the same driver to end.
 PATIENCE = 20.0
 
 _MESSAGE_LIMIT = 4000
@@ -60,8 +60,8 @@ _Handler = t.Callable[[t.Any, "grpc.ServicerContext"], t.Any]
 class Plugin:
     """The driver as kubelet sees it.
 
-    `instance` is the UID of the driver's pod where two pods of it may run side by side during an update; operations on
-    claims are then serialized over both of them by Paths.serialize_lock. None for a driver that is alone on its node.
+    `instance` is the UID of the driver's pod if two of its pods may run side by side during an update; then
+    `Paths.serialize_lock` serializes operations on claims between them. None for a driver that is alone on its node.
     """
 
     def __init__(self, paths: Paths, service: Service, metrics: Metrics, instance: str | None = None) -> None:
@@ -75,7 +75,7 @@ class Plugin:
         self._owned = None if instance else Owned(Path(f"{self.service_socket}.lock"))
         self._servers: list[_Server] = []
         self._registered = False
-        self._failure = "kubelet has not asked for it"
+        self._failure = "kubelet has not contacted it yet"
         self._stopping = threading.Event()
         self._changes = threading.Condition()
         self._change = 0
@@ -84,13 +84,13 @@ class Plugin:
 
     @property
     def unregistered(self) -> str:
-        """Why kubelet does not use the driver, as far as it told us. Empty where it does."""
+        """Why kubelet does not use the driver, as far as kubelet reported it. Empty if it does."""
         return "" if self._registered else self._failure
 
     def start(self) -> None:
-        """Listen, the service first, then registration, by which kubelet finds the service.
+        """Listen: first on the service socket, then on the registration socket, by which kubelet finds the service.
 
-        Raises DriverError where another process of the same name does not end, or a socket cannot be made.
+        Raises DriverError if another process of the same driver does not end, or a socket cannot be created.
         """
         self.paths.make()
         self._acquire()
@@ -101,11 +101,11 @@ class Plugin:
             if self._owned:
                 self._owned.release()
             raise
-        self._watch = threading.Thread(target=self._keep, name="plugin", daemon=True)
+        self._watch = threading.Thread(target=self._watch_sockets, name="plugin", daemon=True)
         self._watch.start()
 
     def stop(self, grace: float = GRACE) -> None:
-        """Leave kubelet, let running calls end within `grace` seconds, remove the sockets. May be called again."""
+        """Deregister, let running calls finish within `grace` seconds, remove the sockets. May be called again."""
         self._stopping.set()
         self.health_changed()
         if self._watch:
@@ -115,7 +115,7 @@ class Plugin:
             self._owned.release()
 
     def health_changed(self) -> None:
-        """Send health to kubelet now instead of with the next regular report."""
+        """Send health to kubelet now, before the next regular report."""
         with self._changes:
             self._change += 1
             self._changes.notify_all()
@@ -124,7 +124,7 @@ class Plugin:
         deadline = time.monotonic() + PATIENCE
         while self._owned and not self._owned.acquire():
             if time.monotonic() > deadline or self._stopping.wait(0.1):
-                raise DriverError(f"{self._owned.path}: another process of {DRIVER} runs on this node")
+                raise DriverError(f"{self._owned.path}: another process of {DRIVER} is running on this node")
 
     def _listen(self) -> None:
         calls: dict[str, dict[str, _Handler]] = {
@@ -136,18 +136,18 @@ class Plugin:
         self._servers.append(_Server(self.registration_socket, calls, 2))
 
     def _close(self, grace: float) -> None:
-        # registration goes first: kubelet makes no new calls once that socket is gone
+        # the registration socket first: kubelet makes no new calls once it is gone
         while self._servers:
             self._servers.pop().stop(grace)
         self._report(False, "stopped")
 
-    def _keep(self) -> None:
-        """Listen again where someone took our sockets away, such as a kubelet that is installed anew."""
+    def _watch_sockets(self) -> None:
+        """Listen again if the sockets were removed, such as by reinstalling kubelet."""
         while not self._stopping.wait(WATCH_INTERVAL):
             try:
                 if len(self._servers) == 2 and all(server.present() for server in self._servers):
                     continue
-                log.warning("sockets of kubelet's plugins were removed: listening again")
+                log.warning("the driver's sockets for kubelet were removed: listening again")
                 self.metrics.error("plugin")
                 self._close(1)
                 self.paths.make()
@@ -169,12 +169,12 @@ class Plugin:
 
     def _notified(self, request: t.Any, context: grpc.ServicerContext) -> t.Any:
         if request.plugin_registered:
-            log.info("kubelet has taken the driver")
+            log.info("kubelet registered the driver")
             self._report(True)
         else:
-            log.error("kubelet refuses the driver: %s", request.error)
+            log.error("kubelet refused to register the driver: %s", request.error)
             self.metrics.error("plugin")
-            self._report(False, f"kubelet refuses it: {request.error}")
+            self._report(False, f"kubelet refused to register it: {request.error}")
         return protocol.message("pluginregistration.RegistrationStatusResponse")()
 
     def _dra(self, service: str) -> dict[str, _Handler]:
@@ -205,7 +205,7 @@ class Plugin:
                 continue
             entry = response.claims[named.uid]
             if not context.is_active():
-                entry.error = "kubelet gave up waiting"
+                entry.error = "kubelet cancelled the call"
                 continue
             claim = ClaimRef(named.namespace, named.name, named.uid)
             with logs.about(claim=claim.uid, claim_name=str(claim), operation=operation):
@@ -213,9 +213,9 @@ class Plugin:
                     with self.metrics.operation(operation):
                         work(claim, entry)
                     log.info("%sd", operation)
-                except Exception as error:  # noqa: BLE001  # a defect in one claim is told to kubelet as its error
+                except Exception as error:  # noqa: BLE001  # reported to kubelet for this claim
                     entry.Clear()
-                    entry.error = _told(error)
+                    entry.error = _error_text(error)
 
     def _prepare(self, claim: ClaimRef, entry: t.Any) -> None:
         problem = claim.problem()
@@ -228,8 +228,8 @@ class Plugin:
 
     def _unprepare(self, claim: ClaimRef, entry: t.Any) -> None:
         if claim.problem():
-            # it never was prepared: nothing is left to undo, and an error would keep its pod forever
-            log.warning("unprepare of what is no claim: %s", claim.problem())
+            # it was never prepared: there is nothing to undo, and an error would keep its pod terminating forever
+            log.warning("ignoring unprepare of an invalid claim: %s", claim.problem())
             return
         with serialized(self._lock):
             self.service.unprepare(claim)
@@ -242,7 +242,7 @@ class Plugin:
         def watch(request: t.Any, context: grpc.ServicerContext) -> t.Iterator[t.Any]:
             if not self._streams.acquire(blocking=False):
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {STREAMS} health streams")
-            # also where the stream ended before: the callback is then not taken
+            # false if the stream has already ended
             if not context.add_callback(self.health_changed):
                 self._streams.release()
                 return
@@ -252,8 +252,8 @@ class Plugin:
                     try:
                         yield response(devices=[_health(device) for device in self.service.health()])
                     except Exception:
-                        # no report: kubelet takes the health as unknown after a while, as it is
-                        log.exception("health is unknown")
+                        # without a report, kubelet considers the health unknown after a while
+                        log.exception("could not determine the devices' health; kubelet will consider it unknown")
                         self.metrics.error("health")
                     self._wait(seen, context)
             finally:
@@ -269,7 +269,7 @@ class Plugin:
 
 
 class _Server:
-    """A gRPC server on one Unix socket that only root can reach."""
+    """A gRPC server on a Unix socket that only root can access."""
 
     def __init__(self, path: Path, services: dict[str, dict[str, _Handler]], workers: int) -> None:
         import grpc
@@ -292,7 +292,7 @@ class _Server:
             raise DriverError(f"{path}: cannot listen: {error}") from None
 
     def present(self) -> bool:
-        """Whether the socket is still there, and ours."""
+        """Whether the socket still exists and is this server's."""
         try:
             return os.stat(self.path).st_ino == self._inode
         except FileNotFoundError:
@@ -317,7 +317,7 @@ def _handler(method: protocol.Method, handler: _Handler) -> grpc.RpcMethodHandle
 
 
 def _fill(entry: t.Any, device: PreparedDevice) -> None:
-    # kubelet compares with the main requests of containers: subrequests are taken off, as its helper does
+    # kubelet compares with containers' main requests: strip subrequests, as Kubernetes' own helper does
     entry.request_names.extend(dict.fromkeys(request.partition("/")[0] for request in device.requests))
     entry.pool_name = device.pool
     entry.device_name = device.device
@@ -336,16 +336,16 @@ def _health(device: DeviceHealth) -> dict[str, t.Any]:
     }
 
 
-def _told(error: Exception) -> str:
-    """What kubelet is told of an error, never empty: an empty text would mean that all went well."""
+def _error_text(error: Exception) -> str:
+    """The error text for kubelet. Never empty: an empty text would mean success."""
     if isinstance(error, DriverError):
         log.warning("%s", error.message)
         return _text(error.message, _MESSAGE_LIMIT) or type(error).__name__
-    log.exception("a mistake in the driver")
+    log.exception("unexpected error: this is a bug in the driver")
     return _text(f"the driver failed: {type(error).__name__}: {error}", _MESSAGE_LIMIT)
 
 
 def _text(text: str, limit: int) -> str:
-    """`text` as protobuf takes it, in `limit` characters."""
+    """`text` cut to `limit` characters, valid for protobuf."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The messages and services that kubelet and the driver speak, as tables from which protobuf builds the classes.
+"""The gRPC messages and services between kubelet and the driver, as tables from which protobuf builds the classes.
 
 Source: k8s.io/kubelet pkg/apis: pluginregistration/v1, dra/v1, dra/v1beta1, dra-health/v1, dra-health/v1alpha1
 (api.proto each). v1beta1 is v1 without share ids, v1alpha1 is v1 of dra-health.
@@ -19,14 +19,14 @@ REGISTRATION = "pluginregistration.Registration"
 DRA = {"v1": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "v1beta1": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"}
 HEALTH = {"v1": "v1.DRAResourceHealth", "v1alpha1": "v1alpha1.DRAResourceHealth"}
 
-#: What GetInfo lists. Kubelet takes the first that it knows of each service, so newer ones stand first.
+#: The services that GetInfo lists. Kubelet uses the first known version of each, so newer ones come first.
 SUPPORTED = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
-#: dra-health: what a device's health is.
+#: The values of a device's health in dra-health.
 HEALTH_STATUS = {"unknown": 0, "healthy": 1, "unhealthy": 2}
 
-#: Name and type of a field, by number. Types: a scalar's, a message's or an enumeration's name, with "repeated ",
-#: "optional " or "map " (from string) before it.
+#: Name and type of each field by number. A type is the name of a scalar, message or enum, optionally after "repeated ",
+#: "optional " or "map " (with string keys).
 _Message = dict[int, tuple[str, str]]
 
 
@@ -172,7 +172,7 @@ def _add(file: _File, message: descriptor_pb2.DescriptorProto, number: int, name
         field.type_name = f".{file.package}.{kind}"
 
 
-# a pool of its own: names such as v1.DeviceHealth would be anyone's in the common one
+# a pool of its own: in the default pool, names such as v1.DeviceHealth could collide
 pool = descriptor_pool.DescriptorPool()
 for _file in _FILES:
     pool.Add(_described(_file))
@@ -187,7 +187,7 @@ class Method(t.NamedTuple):
 
 
 def methods(service: str) -> dict[str, Method]:
-    """The methods of a service by name. Raises KeyError for a service that is not one of the above."""
+    """The methods of a service by name. Raises KeyError for an unknown service."""
     described = pool.FindServiceByName(service)
     return {
         method.name: Method(

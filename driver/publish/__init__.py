@@ -4,8 +4,8 @@
 
 """What the node offers: the devices of the inventory, and the ResourceSlices that publish them.
 
-It imports `base`, `kernel`, `api`, `interface`, `dra`, `topology` and `uplinks`. It never imports `claims`: which
-devices are held by claims is given to it.
+This room imports `base`, `kernel`, `api`, `interface`, `dra`, `topology` and `uplinks`. It never imports `claims`: its
+callers pass the devices that claims hold.
 """
 
 from __future__ import annotations

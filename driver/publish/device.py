@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A device of this node, as it is published and as records on disk have it."""
+"""A device of this node, as published and as stored in records on disk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Object = dict[str, t.Any]
 class Device:
     """A published device.
 
-    `device` is the v1 Device as published. `interface` is the name in the node's namespace: of a device that a pod
-    has, the name at allocation. `rdma_devices` are names as in /sys/class/infiniband. `pf` is the PCI address of a
-    VF's PF, `vf` its number.
+    `device` is the v1 Device as published. `interface` is the name in the node's namespace; for a device in a pod, the
+    name at allocation. `rdma_devices` are names as in /sys/class/infiniband. `pf` is the PCI address of a VF's PF, `vf`
+    its number.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Device:
 
     @property
     def identity(self) -> Identity:
-        """As the kernel side finds the interface again, wherever it is."""
+        """What finds the interface in any namespace."""
         from ..interface.identity import Identity
 
         return Identity(self.address, self.permanent_mac, self.interface or "")
@@ -47,17 +47,17 @@ class Device:
 
     @classmethod
     def from_json(cls, data: t.Mapping[str, t.Any]) -> Device:
-        """What another release has in it beside is left out, what it has not gets its default. Raises ValueError where
-        it is no device: one that was published as it is would take the node's slices with it."""
+        """Unknown keys of another release are ignored, missing ones get their defaults. Raises ValueError if it is not
+        a valid device: the API server would refuse the node's slices if it were published."""
         known = {name: data[name] for name in _NAMES if name in data}
         known["rdma_devices"] = _names(known.get("rdma_devices", ()))
         if not isinstance(known.get("name"), str) or not known["name"]:
             raise ValueError("the device has no name")
         for name in _TEXTS:
             if not isinstance(known.get(name), (str, type(None))):
-                raise ValueError(f"the device's {name} must be a text")
+                raise ValueError(f"the device's {name} must be a string")
         if known.get("vf") is not None and known["vf"].__class__ is not int:
-            raise ValueError("the device's vf must be a number")
+            raise ValueError("the device's vf must be an integer")
         _check_published(known.get("device"), known["name"])
         return cls(**known)
 
@@ -68,13 +68,13 @@ _TEXTS = ("address", "permanent_mac", "interface", "pf", "link_layer")
 
 def _names(value: t.Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise ValueError("the device's rdma_devices must be names")
+        raise ValueError("the device's rdma_devices must be a list of strings")
     return tuple(value)
 
 
 def _check_published(value: t.Any, name: str) -> None:
     if not isinstance(value, dict) or value.get("name") != name:
-        raise ValueError(f"the device has no form of {name} as published")
+        raise ValueError(f"the published form of device {name} is missing or has another name")
     for key in ("attributes", "capacity"):
         entries = value.get(key, {})
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What this node has: the devices that are published, and the kernel's names for each of them."""
+"""The devices of this node: what is published, and the kernel's names of each device."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Object = dict[str, t.Any]
 
 __all__ = ["Device", "Inventory"]
 
-#: How old it may be, in seconds, who is known to have an SSH session or storage over a device that is to be taken: pods
-#: that start together share one look. Routes, addresses and links are never old.
+#: The maximum age, in seconds, of the list of SSH and storage sessions when a device is taken: pods that start together
+#: share one scan. Routes, addresses and links are always current.
 _SESSIONS_FOR = 1.0
 
 
 class Inventory:
     """Probes the node. May be used from any thread.
 
-    `settings` gives the settings of the moment, `held` the devices that records hold, as they were in here at
-    allocation: they stay published as they were, whatever has become of their interfaces meanwhile. `root` is that of
-    the tree to probe; of another than the running node nothing is asked of the kernel. `unclean` gives those devices
-    that are not as they were before a pod had them, with a word on why.
+    `settings` returns the current settings, `held` the devices that records hold, as they were at allocation: they stay
+    published unchanged, whatever happens to their interfaces. `root` is the root of the tree to probe; the kernel is
+    queried only for `/`. `unclean` returns the devices whose original state could not be restored, each with a short
+    reason.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class Inventory:
         self._settings = settings
         self._held = held
         self._root = root
-        # one probe at a time, which takes long on a large node; what it found is exchanged as a whole
+        # one probe at a time, as it takes long on a large node; its results are replaced as a whole
         self._probing = threading.Lock()
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
         self._rule = Rule(remember=True)
         self._looking = threading.Lock()
-        #: Addresses of the node as Kubernetes has them, and of the API server: what they are on is never published.
+        #: Addresses of the Node object and of the API server: interfaces that carry them are never published.
         self.node_addresses: tuple[Address, ...] = ()
         self.api_addresses: tuple[Address, ...] = ()
 
     @property
     def settings(self) -> Settings:
-        """Those of the moment."""
+        """The current settings."""
         return self._settings()
 
     def refresh(self, counters: bool = True) -> publish.Publication:
-        """Probe the node and say what to publish. `counters`: whether the API server keeps shared counters.
+        """Probe the node and return what to publish. `counters`: whether the API server supports shared counters.
 
         Raises DriverError.
         """
@@ -84,7 +84,7 @@ class Inventory:
         try:
             facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
         except (OSError, OverrideError) as error:
-            raise DriverError(f"the node cannot be probed: {error}") from error
+            raise DriverError(f"could not probe the node: {error}") from error
         policy = publish.Policy(
             include=settings.include,
             exclude=settings.exclude,
@@ -109,29 +109,28 @@ class Inventory:
 
     @property
     def publication(self) -> publish.Publication:
-        """The last one, or a first one."""
+        """The last publication; probes the node if there is none yet."""
         return self._publication or self.refresh()
 
     def device(self, name: str) -> Device | None:
-        """A device of the last probe, or one that a record holds. An unknown name makes it probe. Raises as refresh."""
+        """A device of the last probe, or one that a record holds. Probes again for an unknown name. Raises as
+        `refresh`."""
         if name not in self._devices:
             self.refresh()
         return self._devices.get(name)
 
     def withheld(self, name: str) -> str:
-        """Why a device was not published at the last probe; empty where it was, or where there is no such device."""
+        """Why a device was not published at the last probe; empty if it was, or if it does not exist."""
         for key, reason in self.publication.withheld.items():
             if name in (publish.device_name(key), publish.interface_device_name(key)):
                 return reason
         return ""
 
     def needed(self, names: t.Iterable[str]) -> dict[str, str]:
-        """Which of these devices the node itself needs now, by name with the reason (uplink, SSH session ...).
+        """Which of these devices the node itself needs now, by name with the reason (uplink, SSH session ...), or why a
+        device is not published.
 
-        Of a device that is not published at all, why that is so.
-
-        Asks the kernel, once for all of them: to be asked before devices are taken for a claim.
-        Raises DriverError.
+        Queries the kernel once for all of them. To be called before devices are taken for a claim. Raises DriverError.
         """
         found: dict[str, str] = {}
         reasons: t.Mapping[str, str] | None = None
@@ -149,7 +148,7 @@ class Inventory:
         return {name: reason for name, reason in found.items() if reason}
 
     def look_ahead(self) -> None:
-        """Begin to ask the kernel what `needed` will, while the caller waits for something else. Never blocks."""
+        """Start the kernel queries of `needed` in the background. Never blocks."""
         if self._root != "/" or not self._looking.acquire(blocking=False):
             return
 
@@ -157,7 +156,7 @@ class Inventory:
             try:
                 self.carried(_SESSIONS_FOR)
             except (OSError, DriverError):
-                pass  # whoever needs the answer asks again, and is told
+                pass  # `needed` queries again, and reports the error
             finally:
                 self._looking.release()
 
@@ -167,7 +166,7 @@ class Inventory:
             self._looking.release()
 
     def burdened(self, interfaces: t.Sequence[str]) -> dict[str, str]:
-        """Those of the interfaces that somebody set something on which a claim would lose, by name, with the reason.
+        """The interfaces with configuration that a claim would lose, by name, with the reason.
 
         Raises KernelError.
         """
@@ -191,13 +190,13 @@ class Inventory:
 
 
 def _candidates(facts: Object, settings: Settings) -> list[str]:
-    """The interfaces that may be published: those of PCI functions, and others that the settings name."""
+    """The interfaces that may be published: those of PCI functions, and virtual ones that the settings name."""
     names = [(entry["name"], entry["address"]) for entry in facts["interfaces"]]
     return [name for name, address in names if address or like(name, settings.virtual_interfaces)]
 
 
 def _interfaces_of(address: str) -> list[str]:
-    """The interfaces of a PCI function and of its VFs, in this namespace, as they are now."""
+    """The current interfaces of a PCI function and its VFs in this namespace."""
     folder = f"/sys/bus/pci/devices/{address}"
     found: list[str] = []
     try:

@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""From what a node publishes to ResourceSlices, and from those that are there to those that should be.
+"""ResourceSlices for a node's devices, and the changes from the existing slices to the desired ones.
 
 The rules are those of Kubernetes' own controller (k8s.io/dynamic-resource-allocation/resourceslice): a pool's slices
-are matched by their place in it, and its generation grows unless one update does it all, so that a scheduler never
-takes half of a change for the whole. Names are fixed by driver, node and place instead of made up by the server: a
-create that is sent twice makes one slice.
+are matched by position, and the pool's generation grows unless a single update makes the whole change, so that a
+scheduler never uses a partly updated pool. Names follow from driver, node and position, not from generateName: a create
+that is sent twice makes one slice.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PLACE_DIGITS = 5
 def slices(
     publication: Publication, node: str, driver: str, generation: int = 0, features: Features | None = None
 ) -> list[Object]:
-    """The v1 ResourceSlices of a node's pool, which has the node's name, inside every limit of the API.
+    """The v1 ResourceSlices of a node's pool, which has the node's name, within all limits of the API.
 
-    Counter sets stand in slices of their own, before the devices. Where devices can have taints, or consume counters,
-    a slice takes 64 of them, whether they have or not: a link that goes down is not to move devices between slices. A
-    PF and its VFs stand together as far as a slice has room. An empty pool has one empty slice.
+    Counter sets are in slices of their own, before the devices. If devices can have taints or consume counters, a slice
+    holds up to 64 of them, whether they have any or not: a link that goes down must not move devices between slices. A
+    PF and its VFs are in the same slice if it has room. An empty pool has one empty slice.
     """
     features = features or Features()
     bodies: list[Object] = []
@@ -65,7 +65,7 @@ def slices(
 
 
 def slice_name(place: int, driver: str, node: str) -> str:
-    """The name of the slice at a place of the node's pool: the scheduler reads the slices in the order of names."""
+    """The name of the slice at a position of the node's pool. The scheduler reads slices in the order of names."""
     name = f"{place:0{_PLACE_DIGITS}x}-{driver}-{node}"
     if len(name) > limits.DNS_SUBDOMAIN_BYTES:
         digest = hashlib.sha256(node.encode()).hexdigest()[:16]
@@ -74,7 +74,7 @@ def slice_name(place: int, driver: str, node: str) -> str:
 
 
 def _families(publication: Publication) -> list[list[Object]]:
-    """The devices, each PF with the VFs that share its counters, in the order of the first of each."""
+    """The devices, each PF grouped with the VFs that share its counters, in the order of their first devices."""
     found: dict[str, list[Object]] = {}
     for device in publication.devices:
         used = device.get("consumesCounters") or [{"counterSet": device["name"]}]
@@ -89,8 +89,8 @@ def _kept(device: Object, features: Features) -> Object:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order. `update` and `create` hold whole objects; an update carries the resourceVersion that
-    it is based on, and what is deleted is as the server gave it."""
+    """The changes, in this order. `update` and `create` hold whole objects; an update has the resourceVersion it is
+    based on; `delete` holds the server's objects."""
 
     delete: tuple[Object, ...] = ()
     update: tuple[Object, ...] = ()
@@ -106,11 +106,10 @@ def plan(
     desired: t.Sequence[Object],
     settled: t.Callable[[Object, Object], bool] = lambda existing, desired: False,
 ) -> Plan:
-    """How the slices of one driver and node become the `desired` ones; both are v1.
+    """The changes that make a driver's and node's existing slices the `desired` ones; both are v1.
 
-    The desired ones are those of `slices`, all of one pool; their generation is the least that the pool gets, and the
-    plan sets the one that it must have. `settled` may say that an existing slice is all that the server will make of
-    a desired one, because it drops a field.
+    The desired ones come from `slices`, all of one pool. Their generation is a minimum; the plan sets the required one.
+    `settled` may accept an existing slice that differs only because the server drops a field.
     """
     existing = sorted(existing, key=lambda one: str(one["metadata"]["name"]))
     names = {one["metadata"]["name"]: place for place, one in enumerate(desired)}
@@ -160,7 +159,7 @@ def _annotations(one: Object) -> dict[str, str]:
 
 
 def _updated(existing: Object, desired: Object) -> Object:
-    """The existing slice with the desired content, and the times at which its taints were added."""
+    """The existing slice with the desired content, keeping the times at which its taints were added."""
     spec = copy.deepcopy(desired["spec"])
     times = {
         (device["name"], taint["key"], taint.get("value"), taint["effect"]): taint.get("timeAdded")
@@ -186,7 +185,7 @@ def _updated(existing: Object, desired: Object) -> Object:
 
 
 def same(actual: t.Any, desired: t.Any, name: str = "") -> bool:
-    """Whether the server has what is desired, up to how it writes quantities and the times that it adds to taints."""
+    """Whether actual and desired are equal, except for the format of quantities and the times of taints."""
     if isinstance(actual, dict) and isinstance(desired, dict):
         keys = {key for side in (actual, desired) for key, value in side.items() if value not in (None, [], {})}
         keys -= {"timeAdded"} - set(desired)
@@ -204,7 +203,7 @@ def same(actual: t.Any, desired: t.Any, name: str = "") -> bool:
 
 
 def published_by(desired: t.Sequence[Object], node: Object, version: str) -> list[Object]:
-    """The slices with the Node as their owner, so that they go with it, and with the driver's version."""
+    """The slices with the Node as their owner, so that they are deleted with it, and with the driver's version."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",

@@ -71,7 +71,7 @@ def test_outcomes() -> None:
 
 
 def test_http() -> None:
-    reasons: list[str] = ["kubelet has not asked for it", "nothing is published"]
+    reasons: list[str] = ["kubelet has not contacted it yet", "nothing is published"]
     metrics = Metrics()
     metrics.devices(PUBLISHED, 8)
     metrics.devices(ALLOCATED, 2)
@@ -83,7 +83,7 @@ def test_http() -> None:
     web.start()
     try:
         assert get(web.port, "/healthz") == (200, "ok\n")
-        assert get(web.port, "/readyz?verbose") == (503, "kubelet has not asked for it\nnothing is published\n")
+        assert get(web.port, "/readyz?verbose") == (503, "kubelet has not contacted it yet\nnothing is published\n")
         reasons.clear()
         assert get(web.port, "/readyz") == (200, "ok\n")
         assert get(web.port, "/other")[0] == 404

@@ -69,7 +69,7 @@ def test_a_pin_in_another_mount_namespace() -> None:
     pin.parent.mkdir(parents=True)
     source = f"/proc/{pod.pid}/ns/net"
     # mounts are private here: the pin is there, and not here, which is said
-    with pytest.raises(KernelError, match="no network namespace after mounting"):
+    with pytest.raises(KernelError, match="not a network namespace after mounting"):
         netns.pin(source, pin, mounts)
     assert netns.same(f"/proc/{holder.pid}/root{pin}", source)
     netns.unpin(pin, mounts)

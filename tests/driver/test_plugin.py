@@ -83,9 +83,9 @@ def test_registration(plugin: Plugin, pool: t.Any) -> None:
         assert (info.type, info.name) == ("DRAPlugin", "lanewise.dev")
         assert info.endpoint == str(plugin.service_socket)
         assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
-        assert plugin.unregistered == "kubelet has not asked for it"
+        assert plugin.unregistered == "kubelet has not contacted it yet"
         kubelet.call(protocol.REGISTRATION, "NotifyRegistrationStatus", plugin_registered=False, error="no")
-        assert plugin.unregistered == "kubelet refuses it: no"
+        assert plugin.unregistered == "kubelet refused to register it: no"
         kubelet.call(protocol.REGISTRATION, "NotifyRegistrationStatus", plugin_registered=True)
         assert plugin.unregistered == ""
         assert b"lanewise_registered 1.0" in plugin.metrics.text()
