@@ -57,7 +57,7 @@ class ClaimPromises(ClaimDevices):
         if hollow:
             value = promise.values[hollow[0]]
             promise.reason = f"{' and '.join(hollow)} says {value!r}, which means that its driver does not know"
-            promise.fix = f"align on another attribute than {name}, or mend what keeps the driver from reading it"
+            promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
         said = _holds([_compared(published, name) for _one, published in known], distinct)
         promise.verdict = KEPT if said else BROKEN
@@ -126,8 +126,8 @@ class ClaimPromises(ClaimDevices):
             entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
             asked += [self._selector(text, device, device.published) for text in expressions(entries)]
             if len(expressions(entries)) < len(entries):
-                reason = "a selector is of another kind than cel, and nothing here can evaluate it"
-                fix = "see for yourself whether the device still matches"
+                reason = "a selector is of another kind than cel, which cannot be evaluated"
+                fix = "check by hand whether the device still matches"
                 asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             # what cannot be checked is reported once for all devices of a request
             found += [one for one in asked if one.verdict != UNKNOWN or one not in found]
@@ -136,7 +136,10 @@ class ClaimPromises(ClaimDevices):
     def _selector(self, text: str, device: Device, published: Published) -> Promise:
         promise = Promise("selector", text, [device.request], UNKNOWN)
         if self.check.engine is None:
-            promise.reason, promise.fix = "nothing here can evaluate it", "install cel-expr-python on the controller"
+            promise.reason, promise.fix = (
+                "there is no engine to evaluate it",
+                "install cel-expr-python on the controller",
+            )
             return promise
         try:
             promise.proven = self.check.engine.matches(text, published.device, device.driver)
@@ -152,7 +155,7 @@ class ClaimPromises(ClaimDevices):
             promise.verdict, promise.reason = BROKEN, f"{device.shown} no longer matches"
             promise.fix = "delete the pod and the claim for another device, or change what is asked for"
         except Uncheckable as error:
-            promise.reason, promise.fix = str(error), "see for yourself whether the device still matches"
+            promise.reason, promise.fix = str(error), "check by hand whether the device still matches"
         except EvaluationError as error:
             promise.reason, promise.fix = f"{device.shown}: {error}", "guard the selector with has()"
         return promise

@@ -5,7 +5,7 @@
 
 """Which pods can measure with each other and how, and what measuring programs print, read into one shape.
 
-A measurement is `tool`, `gb_per_s` (10^9 bytes a second), `latency_us`, `bytes` of a message where those are told,
+A measurement is `tool`, `gb_per_s` (10^9 bytes a second), `latency_us`, `bytes` of a message where those are known,
 and `details`. The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
 source (src/util.cu) and tables that people show have it, and was tried on no GPU.
 """
@@ -50,7 +50,7 @@ def pairs(
 
     It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
     claim's own pod, and None where there is no other.
-    `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is told with the
+    `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is described with the
     container that has the NIC, None where the pod does not tell. `commands` has a `server` and
     a `client` for each program that can be used, the one that says most first: `ib_write_bw` where the NICs of both
     ends have an RDMA device, `iperf3` where both drivers tell the NICs' addresses, so that it measures these NICs and

@@ -465,7 +465,7 @@ def _compare(sent: object, returned: object, path: str, lost: list[str]) -> None
         for name, value in sent.items():
             if path == "metadata" and name in SERVER_METADATA:
                 continue
-            inner = f"{path}[{name}]" if _is_map(path) else schema.child(path, name)
+            inner = f"{path}[{name}]" if _MAPS.search(path) else schema.child(path, name)
             if name in returned:
                 _compare(value, returned[name], inner, lost)
             elif carries(value):
@@ -484,10 +484,6 @@ _MAPS = re.compile(
     r"(?:labels|annotations|counters|(?:^|\.)(?:basic\.)?attributes|devices\[\d+\](?:\.basic)?\.capacity"
     r"|capacity\.requests|nodeAllocatableResource(?:s|Mappings)|consumedCapacity)$"
 )
-
-
-def _is_map(path: str) -> bool:
-    return bool(_MAPS.search(path))
 
 
 def _same(sent: object, returned: object) -> bool:
