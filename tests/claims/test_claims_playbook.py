@@ -45,7 +45,7 @@ class Folder:
     def report(self, name: str) -> None:
         (self.path / name / "nodes").mkdir(parents=True)
         (self.path / name / "site.json").write_text("{}")
-        stored = {"host": NODE, "facts": facts("hgx-h100")}
+        stored = {"format": 1, "host": NODE, "facts": facts("hgx-h100")}
         (self.path / name / "nodes" / f"{NODE}.json").write_text(json.dumps(stored))
 
     def run(self, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
@@ -134,7 +134,7 @@ def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
     ("variables", "message"),
     [
         ({"dra_claims_report": "nowhere"}, "There is no site report in "),
-        ({"dra_claims_apply": True}, "dra_claims_apply is true and dra_claims_kubeconfig is not set"),
+        ({"dra_claims_apply": True}, "dra_claims_apply is true, but dra_claims_kubeconfig is not set"),
         ({"dra_claims_templates": "pair"}, "dra_claims_templates: must be a list, not the string 'pair'"),
         ({"dra_claims_workloads": "pod"}, "dra_claims_workloads: must be a list, not 'pod'"),
         ({"dra_claims_kubernetes_version": 1.40}, "where 1.40 is meant, put it in quotes"),
