@@ -20,6 +20,7 @@ from .host.access.system import HostError, System
 from .host.engine.change import Change, State, stored
 from .host.engine.converge import Outcome, alone, converge
 from .host.engine.node import Node
+from .host.engine.resource import Resource
 from .host.engine.rules import Rule, Unfit, selector
 from .host.engine.settings import Settings, merged, overlaid
 from .host.engine.undo import Failed, described
@@ -60,7 +61,7 @@ def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> lis
     return found
 
 
-def run(  # noqa: C901, PLR0915
+def run(
     module: AnsibleModule, wanted: t.Sequence[Rule], general: Settings, persist: bool = False, restore: bool = False
 ) -> t.NoReturn:
     """Converge the node and end the module.
@@ -89,15 +90,7 @@ def run(  # noqa: C901, PLR0915
             if system.live:
                 guard.check_none_pending(system)
             node = Node(system, wanted, general, params["allow_management"], ssh_connection())
-            before: dict[str, State] | None = None
-            if restore:
-                before = origin.wanted(system, node)
-                chosen = named(system, before)[::-1]
-                before["boot"] = Boot(system, {}).wanted(node)
-            else:
-                chosen = resources(system, (rule.settings for rule in wanted), general)
-            if restore or persist:
-                chosen.append(Boot(system, {} if restore else desired(node, wanted, general)))
+            chosen, before = _chosen(node, wanted, general, persist, restore)
             outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
             changed = not module.check_mode and bool(outcome.changes)
             if rollback:
@@ -109,28 +102,56 @@ def run(  # noqa: C901, PLR0915
     except Unfit as error:
         fail(module, error)
     except Failed as error:
-        if rollback and not error.remaining:  # there is nothing left to take back
-            with contextlib.suppress(HostError):
-                guard.confirm(system, rollback["id"])
-                rollback = None
-        module.fail_json(
-            msg=f"{error} {_later(rollback)}".rstrip(),
-            failed_change=error.change.as_json() if error.change else None,
-            undone=[change.as_json() for change in error.undone],
-            remaining=[one.as_json() for one in error.remaining],
-            rollback=rollback,
-            **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
-        )
+        _fail_undone(module, system, error, rollback)
     except Exception as error:  # noqa: BLE001  # its message must say what state the node is in, also where it is a defect
-        state = f"All changes were made and are in place. {_later(rollback)}" if changed else "Nothing was changed."
-        known = isinstance(error, HostError)
-        module.fail_json(
-            msg=f"{described(error)}. {state}".rstrip(),
-            remaining=[{"reason": "all changes of this run"}] if changed else [],
-            rollback=rollback,
-            **({} if known or isinstance(error, OSError) else _trace(error)),
-        )
+        _fail_unexpected(module, error, changed, rollback)
     module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **of_nics(node))
+
+
+def _chosen(
+    node: Node, wanted: t.Sequence[Rule], general: Settings, persist: bool, restore: bool
+) -> tuple[list[Resource], dict[str, State] | None]:
+    """The resources of a run in their order; with `restore` also the state to put back, by resource."""
+    before: dict[str, State] | None = None
+    if restore:
+        before = origin.wanted(node.system, node)
+        chosen = named(node.system, before)[::-1]
+        before["boot"] = Boot(node.system, {}).wanted(node)
+    else:
+        chosen = resources(node.system, (rule.settings for rule in wanted), general)
+    if restore or persist:
+        chosen.append(Boot(node.system, {} if restore else desired(node, wanted, general)))
+    return chosen, before
+
+
+def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback: dict[str, t.Any] | None) -> t.NoReturn:
+    """End the module after a step failed and the run was undone."""
+    if rollback and not error.remaining:  # there is nothing left to take back
+        with contextlib.suppress(HostError):
+            guard.confirm(system, rollback["id"])
+            rollback = None
+    module.fail_json(
+        msg=f"{error} {_later(rollback)}".rstrip(),
+        failed_change=error.change.as_json() if error.change else None,
+        undone=[change.as_json() for change in error.undone],
+        remaining=[one.as_json() for one in error.remaining],
+        rollback=rollback,
+        **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
+    )
+
+
+def _fail_unexpected(
+    module: AnsibleModule, error: Exception, changed: bool, rollback: dict[str, t.Any] | None
+) -> t.NoReturn:
+    """End the module before its first change or after its last."""
+    state = f"All changes were made and are in place. {_later(rollback)}" if changed else "Nothing was changed."
+    known = isinstance(error, HostError)
+    module.fail_json(
+        msg=f"{described(error)}. {state}".rstrip(),
+        remaining=[{"reason": "all changes of this run"}] if changed else [],
+        rollback=rollback,
+        **({} if known or isinstance(error, OSError) else _trace(error)),
+    )
 
 
 def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
