@@ -4,8 +4,8 @@
 
 """The life of a claim on this node: prepared, attached, detached, forgotten.
 
-Records on disk come first; the CDI spec, device metadata, the claim's status and device health follow from them. It
-imports every other room but `kubelet`; nothing but `daemon` and `cli` imports it.
+Records on disk are the source of truth; the CDI spec, device metadata, the claim's status and device health follow from
+them. This room imports every other one except `kubelet`; only `daemon` and `cli` import it.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
 
 """The CDI spec of a claim: what a container runtime changes in the containers that use it.
 
-One file a claim. Each allocated device is a CDI device, with its device nodes and the mount of its request's metadata.
-The createRuntime hook, which asks the driver to attach the claim's interfaces, stands beside the devices: runtimes add
-that part once a container, however many of its devices the container has.
-Only fields of CDI 0.5.0 are used, so any containerd since 1.7.0 and any CRI-O with CDI reads it: the library refuses
-specs of a newer version than its own.
+One file per claim. Each allocated device is a CDI device, with its device nodes and the mount of its request's
+metadata. The createRuntime hook, which asks the driver to attach the claim's interfaces, is beside the devices:
+runtimes add that part once per container, however many of the devices the container has.
+Only fields of CDI 0.5.0 are used, so containerd since 1.7.0 and every CRI-O with CDI support can read it: the library
+refuses specs of a newer version than its own.
 Source: tags.cncf.io/container-device-interface (SPEC.md, pkg/cdi, specs-go/version.go).
 """
 
@@ -28,13 +28,13 @@ KIND = f"k8s.{DRIVER}/claim"
 
 #: Seconds that a hook waits for the driver and its work.
 HOOK_WAIT = 30
-#: Seconds that the runtime gives the hook beyond that, to say why it gave up.
+#: Additional seconds until the runtime kills the hook, so that the hook can report why it gave up.
 HOOK_GRACE = 5
 
-#: What runs hook.sh: the node's shell of POSIX.
+#: What runs hook.sh: the node's POSIX shell.
 SHELL = "/bin/sh"
 
-#: Hooks get this environment and not the runtime's.
+#: The environment of hooks, instead of the runtime's.
 _ENVIRONMENT = ["LC_ALL=C.UTF-8"]
 
 
@@ -42,7 +42,7 @@ _ENVIRONMENT = ["LC_ALL=C.UTF-8"]
 class DeviceNode:
     """A character device that the containers of a request get, such as /dev/infiniband/uverbs0.
 
-    `path` holds for the node and for the container. The numbers are those of now: the runtime takes them as they are.
+    `path` is the same on node and in container. The runtime uses the numbers unchecked, so they must be current.
     """
 
     path: str
@@ -63,8 +63,8 @@ class Mount:
 class Device:
     """An allocated device: `request` as in the allocation's result, `device` as published.
 
-    `share_id` tells two shares of one device apart. The CDI library takes no device that changes nothing: one without
-    `nodes` needs `mounts` (metadata.write gives one for each request).
+    `share_id` distinguishes shares of one device. The CDI library refuses a device without changes: one without `nodes`
+    needs `mounts` (`metadata.write` returns one for each request).
     """
 
     request: str
@@ -75,31 +75,31 @@ class Device:
 
 
 def identifier(uid: str, device: Device) -> str:
-    """The CDI id of a device. It holds the claim's UID, as runtimes keep specs in memory by name."""
+    """The CDI ID of a device. It contains the claim's UID, because runtimes cache specs by name."""
     return f"{KIND}={_name(uid, device)}"
 
 
 def write(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> list[str]:
-    """Write the spec of claim `uid`, as a whole and only where it differs. Returns the CDI ids in the devices' order.
+    """Write the spec of claim `uid` atomically, and only if it differs. Returns the CDI IDs in the devices' order.
 
-    `hook` is False where no device is to be attached (admin access only). No devices: no file, as the library takes no
-    spec without devices. Raises ValueError for a device that changes nothing and for two of the same id, OSError.
+    `hook` is False if no device is to be attached (admin access only). Without devices there is no file, because the
+    library refuses an empty spec. Raises ValueError for a device without changes and for a duplicate ID, and OSError.
     """
     path = paths.cdi_spec(uid)
     if not devices:
         files.remove(path)
         return []
     spec = specification(paths, uid, devices, hook)
-    # /run is empty after a power cut, and the driver writes every claim's spec anew when it starts
+    # /run is empty after a power cut, and the driver writes every claim's spec again when it starts
     files.replace(path, (json.dumps(spec, indent=2) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
     return [identifier(uid, device) for device in devices]
 
 
 def specification(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> dict[str, t.Any]:
-    """The spec that write writes."""
+    """The content of the spec."""
     names = [_name(uid, device) for device in devices]
     if len(set(names)) != len(names):
-        raise ValueError(f"claim {uid}: the same device twice in a request")
+        raise ValueError(f"claim {uid}: a request has the same device twice")
     spec: dict[str, t.Any] = {"cdiVersion": VERSION, "kind": KIND, "devices": []}
     for name, device in zip(names, devices, strict=True):
         edits: dict[str, t.Any] = {}
@@ -121,14 +121,14 @@ def remove(paths: Paths, uid: str) -> None:
 
 
 def written(paths: Paths) -> set[str]:
-    """The UIDs of all claims with a spec. Clears away what a killed writer left. Raises OSError."""
+    """The UIDs of all claims with a spec. Removes unfinished files of killed writers. Raises OSError."""
     before, after = paths.cdi_spec("*").name.split("*")
     files.sweep(paths.cdi_dir, before)
     return {entry.name[len(before) : -len(after)] for entry in paths.cdi_dir.glob(f"{before}*{after}")}
 
 
 def hook_command(paths: Paths, uid: str) -> list[str]:
-    """How a runtime calls the hook."""
+    """The command line of the hook."""
     return [
         SHELL,
         str(paths.hook_script),
@@ -166,6 +166,6 @@ def _mount(mount: Mount) -> dict[str, t.Any]:
 
 
 def _name(uid: str, device: Device) -> str:
-    # requests and devices are DNS labels: an underscore stands in neither
+    # requests and devices are DNS labels, which have no underscores
     parts = [uid, device.request.partition("/")[0], device.device]
     return "_".join([*parts, device.share_id] if device.share_id else parts)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a prepared claim has on the node beside its record: metadata, the CDI spec, the pin of its pod's namespace."""
+"""A prepared claim's files beside its record: metadata, the CDI spec, the pin of its pod's network namespace."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .records import DeviceRecord, Record
 
 
 class ClaimFiles:
-    """Those of all claims, for whoever has a claim's lock. `mounts` is the mount namespace that pins are made in,
-    `management` says whether pods get the devices for management datagrams.
+    """The files of all claims. Callers hold the claim's lock. `mounts` is the mount namespace for pins, `management`
+    returns whether pods get the devices for management datagrams.
 
     All methods raise DriverError.
     """
@@ -31,7 +31,7 @@ class ClaimFiles:
         self._management = management
 
     def write(self, record: Record) -> list[PreparedDevice]:
-        """The metadata files and the CDI spec of a claim, written anew where they differ."""
+        """Write a claim's metadata files and CDI spec if they differ."""
         mounts = self.write_metadata(record)
         devices = [
             cdi.Device(
@@ -51,7 +51,7 @@ class ClaimFiles:
         ]
 
     def write_metadata(self, record: Record) -> dict[str, cdi.Mount]:
-        """The metadata files alone; returns what to mount, by main request."""
+        """Write the metadata files only. Returns what to mount, by main request."""
         entries = [
             metadata.DeviceMetadata(
                 request=device.request,
@@ -67,7 +67,7 @@ class ClaimFiles:
             return metadata.write(self.paths, claim, entries, record.pod_claim_name or None)
 
     def live_nodes(self, device: DeviceRecord) -> list[cdi.DeviceNode]:
-        """The character devices of a device that is on the node; rdma_cm, which all share, once."""
+        """The character devices of a device on the node; rdma_cm, which all RDMA devices share, once."""
         found = {
             node.path: cdi.DeviceNode(node.path, node.major, node.minor)
             for link in device.known["rdma_devices"]
@@ -76,16 +76,16 @@ class ClaimFiles:
         return list(found.values())
 
     def _nodes(self, device: DeviceRecord) -> tuple[cdi.DeviceNode, ...]:
-        """What containers with this device may open: nothing more for admin access, which only looks on."""
+        """The character devices of containers with this device; none for admin access, which only observes."""
         if device.admin:
             return ()
-        if device.rdma:  # away, or about to go
+        if device.rdma:  # in the pod, or about to move there
             return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
         return tuple(self.live_nodes(device))
 
     def set_attached(self, uid: str, attached: bool) -> None:
-        """Let hooks know, without asking the driver, that the claim's devices are in its pinned namespace; or no more,
-        which comes before any of them is touched."""
+        """Mark the claim's devices as attached in its pinned namespace, so that hooks need not ask the driver. The mark
+        is removed before any of them is touched."""
         with _disk():
             if attached:
                 self.paths.attached_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,8 +95,8 @@ class ClaimFiles:
                 self.paths.early(uid).unlink(missing_ok=True)
 
     def set_early(self, uid: str, early: bool) -> None:
-        """Note that no container has come yet for the claim's devices; or that one has. Hooks that find them attached
-        say so themselves. It is for people who look why a pod does not start: nothing else goes by it."""
+        """Mark whether no container has started yet with the claim's devices. Hooks that find them attached update the
+        mark themselves. It only helps to find out why a pod does not start."""
         with contextlib.suppress(OSError):
             if early:
                 self.paths.early_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class ClaimFiles:
                 self.paths.early(uid).unlink(missing_ok=True)
 
     def remove(self, uid: str) -> None:
-        """Remove all of a claim."""
+        """Remove all files of a claim."""
         self.set_attached(uid, False)
         with _disk():
             cdi.remove(self.paths, uid)
@@ -122,7 +122,7 @@ class ClaimFiles:
 
 
 def awaited(paths: Paths, uid: str) -> bool:
-    """Whether a claim was attached early, and no container has come yet."""
+    """Whether a claim was attached early, and no container has started yet."""
     try:
         return paths.early(uid).stat().st_size == 0
     except OSError:
@@ -131,8 +131,8 @@ def awaited(paths: Paths, uid: str) -> bool:
 
 @contextlib.contextmanager
 def _disk() -> t.Iterator[None]:
-    """Errors of files as errors of the driver: a full disk is no mistake of ours."""
+    """Turn OSErrors into DriverErrors: a full disk is not a bug in the driver."""
     try:
         yield
     except OSError as error:
-        raise DriverError(f"the driver's files cannot be written: {error}") from error
+        raise DriverError(f"could not read or write the driver's files: {error}") from error

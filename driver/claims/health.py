@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How devices are: those on the node by what is published of them, those in pods by a look into their namespaces."""
+"""Device health: from the published state for devices on the node, from their namespaces for devices in pods."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def devices(
     records: t.Iterable[Record],
     ailing: t.Mapping[str, t.Mapping[str, Ailment]],
 ) -> list[DeviceHealth]:
-    """The health of all devices: unhealthy without a link, on the node or in a pod, or while a claim's is neither on
-    the node nor in its pod. `ailing` has what is wrong with those in pods, by claim and device."""
+    """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, or if it is
+    neither on the node nor in its pod. `ailing` has the problems of devices in pods, by claim and device."""
     now = time.time()
     found = {}
     for device in publication.devices:
         taints = {taint["key"] for taint in device.get("taints", ())}
         message = "its link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
         if publish.UNCLEAN in taints:
-            message = "it is not as it was before a pod had it, and is given to nobody"
+            message = "its original state could not be restored after a pod had it; it is not given to pods"
         found[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
         for one in record.held:
             if record.phase == PREPARED and one.device in found:
                 continue  # it is on the node
-            message = "it could not be taken back to the node" if record.phase == DETACHING else ""
+            message = "it could not be moved back to the node" if record.phase == DETACHING else ""
             ailment = ailing.get(record.uid, {}).get(one.device)
             found[one.device] = _health(one.pool, one.device, now, ailment.message if ailment else message)
     return list(found.values())
@@ -52,7 +52,7 @@ def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
 
 
 def ailments(record: Record, pin: Path, known: t.Mapping[str, Ailment]) -> dict[str, Ailment]:
-    """What is wrong now with the devices that a claim's pod has, by device; `known` is what was before."""
+    """The current problems of the devices in a claim's pod, by device; `known` are the previous ones."""
     found: dict[str, Ailment] = {}
     for device in record.held:
         if not device.interface or device.host is None:

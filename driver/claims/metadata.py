@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Device metadata for containers (KEP-5304): a file for each request of a claim, read-only where workloads look for it.
+"""Device metadata for containers (KEP-5304): a file for each request of a claim, mounted read-only.
 
 A file is a stream of JSON objects, the same DeviceMetadata once for each API version, newest first.
-A container's mounts are made before its createRuntime hook runs, and the hook is what brings addresses and names of
-interfaces: so files are made at prepare, and network data is written into the same file at attach.
+A container's mounts are set up before its createRuntime hook runs, and interface names and addresses are known only
+after the hook: so files are created at prepare, and network data is written into the same files at attach.
 Source: k8s.io/dynamic-resource-allocation api/metadata (types.go, doc.go) and kubeletplugin/metadata.go.
 """
 
@@ -27,14 +27,14 @@ from .cdi import Mount
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 CONTAINER_DIR = "/var/run/kubernetes.io/dra-device-attributes"
 
-#: The annotation of a claim made from a template: its name in the pod.
+#: The annotation with the name in the pod of a claim from a template.
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 
 @dataclass(frozen=True)
 class DeviceMetadata:
-    """One allocated device. `request` as in the allocation's result (`nic` or `nic/fast`), `attributes` in the form
-    of a ResourceSlice, `network` a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
+    """One allocated device. `request` is as in the allocation's result (`nic` or `nic/fast`), `attributes` as in a
+    ResourceSlice, `network` a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
 
     request: str
     pool: str
@@ -46,10 +46,10 @@ class DeviceMetadata:
 def write(
     paths: Paths, claim: ClaimRef, devices: t.Sequence[DeviceMetadata], pod_claim_name: str | None = None
 ) -> dict[str, Mount]:
-    """Write a claim's files: at prepare, and again when network data is known or gone. Files that exist are kept and
-    get the new content, with the next generation; unchanged ones are left alone.
+    """Write a claim's files at prepare, and again when network data is added or removed. Existing files keep their
+    inode and get the new content with the next generation; unchanged ones are not touched.
 
-    `pod_claim_name` is the value of the claim's annotation POD_CLAIM_NAME, None where it has none.
+    `pod_claim_name` is the value of the claim's annotation POD_CLAIM_NAME, None if it has none.
     Returns what to mount, by main request. Raises OSError.
     """
     requests: dict[str, list[DeviceMetadata]] = {}
@@ -66,14 +66,14 @@ def write(
                 new["metadata"]["generation"] = generation + 1
                 files.overwrite(path, _stream(new))
         else:
-            # the driver writes it anew when it starts, before any container can
+            # the driver writes it again at its start, before any container starts
             files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644, files.PowerCut.MAY_EMPTY)
         mounts[request] = Mount(path, container_path(claim.name, request, pod_claim_name))
     return mounts
 
 
 def remove(paths: Paths, uid: str) -> None:
-    """Remove a claim's files, if there are any. Raises OSError."""
+    """Remove a claim's files, if any. Raises OSError."""
     try:
         shutil.rmtree(paths.metadata_dir / uid)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def written(paths: Paths) -> set[str]:
 
 
 def container_path(claim: str, request: str, pod_claim_name: str | None = None) -> str:
-    """Where a container sees the file of a request."""
+    """The path of a request's file in the container."""
     folder = f"resourceclaimtemplates/{pod_claim_name}" if pod_claim_name else f"resourceclaims/{claim}"
     return f"{CONTAINER_DIR}/{folder}/{request}/{DRIVER}-metadata.json"
 
@@ -117,7 +117,7 @@ def _stream(body: dict[str, t.Any]) -> bytes:
 
 
 def _read(content: bytes) -> dict[str, t.Any] | None:
-    """The first object of a file, without its kind; None where a killed writer left something else."""
+    """The first object of a file, without its kind; None if a killed writer left an invalid file."""
     try:
         body: dict[str, t.Any] = loads(content.split(b"\n", 1)[0])
         del body["kind"], body["apiVersion"]

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims that outlive their pod go to the next one, and kubelet does not prepare them again.
+"""Handing claims that outlive their pod to the next pod; kubelet does not prepare them again.
 
-Whose they are now only the API server knows, which may be slow or away. So attach does not ask it: a thread does, and
-the hook, which asks again by itself, finds the answer.
+Only the API server knows a claim's current pod, and it may be slow or down. So attach does not wait for it: a thread
+asks it, and the hook, which retries by itself, finds the answer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..base.errors import Busy, DriverError
 
 log = logging.getLogger(__name__)
 
-#: Look-ups at once, and answers that wait to be fetched.
+#: Maximum concurrent look-ups, and maximum stored answers.
 THREADS, ANSWERS = 4, 64
-#: Seconds after which an answer is no longer one: a hook asks again within a second.
+#: Seconds for which an answer is valid: a hook retries within a second.
 KEPT = 10.0
 
 Key = tuple[str, str]
@@ -36,7 +36,7 @@ class _Answer:
 
 
 class NextPod:
-    """`look` is called with a claim's UID and a pod's, and makes the record be for that pod, or raises DriverError."""
+    """`look` is called with the UIDs of a claim and a pod. It assigns the record to that pod or raises DriverError."""
 
     def __init__(self, look: t.Callable[[str, str], None]) -> None:
         self._look = look
@@ -45,7 +45,7 @@ class NextPod:
         self._answers: dict[Key, _Answer] = {}
 
     def ask(self, uid: str, pod_uid: str) -> None:
-        """Returns where `look` has just succeeded. Raises what it raised, and Busy until then: never waits."""
+        """Returns if `look` has succeeded. Raises its error, and Busy while it runs. Never blocks."""
         key = (uid, pod_uid)
         with self._lock:
             answer = self._answers.pop(key, None)
@@ -54,13 +54,13 @@ class NextPod:
                     raise answer.error
                 return
             if key not in self._running and len(self._running) < THREADS:
-                context = contextvars.copy_context()  # what log lines are about
+                context = contextvars.copy_context()  # the fields of log lines
                 threading.Thread(target=context.run, args=(self._run, key), name="next-pod", daemon=True).start()
                 self._running.add(key)
         raise _unknown(uid)
 
     def check(self, uid: str, pod_uid: str) -> None:
-        """Raises Busy while this is looked up: the claim's lock is then held for as long as the API server takes."""
+        """Raises Busy during the look-up: it holds the claim's lock until the API server has answered."""
         with self._lock:
             if (uid, pod_uid) in self._running:
                 raise _unknown(uid)
@@ -72,7 +72,7 @@ class NextPod:
         except DriverError as met:
             error = met
         except Exception as met:
-            log.exception("claim %s cannot be handed to its next pod", key[0])
+            log.exception("claim %s could not be assigned to its next pod", key[0])
             error = DriverError(f"the driver failed: {type(met).__name__}: {met}")
         with self._lock:
             self._running.discard(key)
@@ -82,4 +82,4 @@ class NextPod:
 
 
 def _unknown(uid: str) -> Busy:
-    return Busy(f"claim {uid} was prepared for another pod; the API server is asked whose it is now")
+    return Busy(f"claim {uid} was prepared for another pod; asking the API server for its current pod")

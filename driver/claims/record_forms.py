@@ -2,11 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The forms of records on disk (topology.stored has the rules).
+"""The versions of the record format (`topology.stored` has the rules).
 
-Pods run on while the driver is upgraded or rolled back, and a record that nobody reads is a device that nobody takes
-back. tests/driver/test_record_releases.py has the readers and the records of releases, and tries each with the
-others.
+Pods keep running while the driver is upgraded or rolled back, and without a readable record nobody takes their devices
+back. tests/driver/test_record_releases.py has the readers and records of all releases, and tries each with the others.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver keeps on disk of each claim, one JSON file a claim, named after its UID.
+"""The driver's records on disk: one JSON file per claim, named after its UID.
 
-A file is written before what it tells is done, and replaced as a whole: a process killed at any moment leaves either
-the old text or the new one. Disk is the truth: two instances of the driver may run side by side during an update.
+A record is written before the actions that it describes, and replaced atomically: a process killed at any moment leaves
+the old content or the new. The disk is the source of truth: two instances of the driver may run during an update.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ..publish.device import Device
 from ..topology.stored import NewerForm
 from .record_forms import FORMS
 
-#: Bytes of a record. One of 32 devices on a node with thousands of routes has less than a megabyte.
+#: Maximum bytes of a record. With 32 devices on a node with thousands of routes it has less than a megabyte.
 RECORD_BYTES = 16 << 20
 
-#: All devices are on the node, as they were before.
+#: All devices are on the node, unchanged.
 PREPARED = "prepared"
 #: Devices may be anywhere between the node and the pod.
 ATTACHING = "attaching"
 #: Devices are in the pod, configured.
 ATTACHED = "attached"
-#: Devices may be anywhere between the pod and the node, and have to go back.
+#: Devices may be anywhere between the pod and the node, and must return to the node.
 DETACHING = "detaching"
 PHASES = (PREPARED, ATTACHING, ATTACHED, DETACHING)
 
@@ -52,7 +52,7 @@ Object = dict[str, t.Any]
 
 
 def boot_id(path: Path = BOOT_ID) -> str:
-    """The kernel's random name of this boot."""
+    """The kernel's random ID of this boot."""
     return path.read_text(encoding="ascii").strip()
 
 
@@ -60,12 +60,12 @@ def boot_id(path: Path = BOOT_ID) -> str:
 class DeviceRecord:
     """One allocated device.
 
-    `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory.Device as it was
-    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; `config` the merged fields
-    of its InterfaceConfigs. While it may be away from the node, `host` is its host state and `rdma` says which RDMA
-    devices go along (`moves`) and what containers may open (`nodes`). `network` and `leases` are what attach told.
+    `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory's Device as of
+    allocation, or of a later boot, with the RDMA device names of the last prepare; `config` has the merged fields of
+    its InterfaceConfigs. While it may be in a pod, `host` is its host state, and `rdma` has the RDMA devices that move
+    with it (`moves`) and the character devices for containers (`nodes`). `network` and `leases` are results of attach.
     `interface` is the name in the pod, empty for a device without network interface. `admin` devices are never moved.
-    Devices with the same `lock` are not worked on at the same time: functions of one port.
+    Operations on devices with the same `lock` (functions of one port) are serialized.
     """
 
     device: str
@@ -84,7 +84,7 @@ class DeviceRecord:
 
     @property
     def main_request(self) -> str:
-        """The request's own name, which kubelet knows it by."""
+        """The name of the main request, as kubelet knows it."""
         return self.request.partition("/")[0]
 
 
@@ -92,10 +92,10 @@ class DeviceRecord:
 class Record:
     """One claim.
 
-    `pod` is None where all devices are for admin access, whichever pod looks at them. `netns` is `[st_dev, st_ino]`
-    of the network namespace that devices went to, or were about to. `boot` is the boot that this is of: the next one
-    finds all devices on the node. `since` says when it came to this phase, as the API writes times. `pod_claim_name`
-    is the name in the pod of a claim from a template.
+    `pod` is None if all devices are for admin access, for any pod. `netns` is `[st_dev, st_ino]` of the network
+    namespace that devices moved to, or were about to. `boot` is the ID of the boot: after a reboot all devices are on
+    the node. `since` is the time of the last change of phase, in the API's format. `pod_claim_name` is the name in the
+    pod of a claim from a template.
     """
 
     uid: str
@@ -111,27 +111,27 @@ class Record:
 
     @property
     def held(self) -> list[DeviceRecord]:
-        """The devices that this claim has for itself."""
+        """The devices that this claim has exclusively."""
         return [device for device in self.devices if not device.admin]
 
 
 class Unreadable(DriverError):
-    """A record that is not used: it is corrupt and now lies aside, or a newer driver wrote it."""
+    """A record that cannot be used: it was corrupt and has been renamed, or a newer driver wrote it."""
 
 
 def encode(record: Record) -> bytes:
     value = FORMS.write(_encoded(record))
-    # without indentation: json then does it in C, in a tenth of the time
+    # without indentation json encodes in C, in a tenth of the time
     return (json.dumps(value, sort_keys=True) + "\n").encode()
 
 
 def decode(content: bytes) -> Record:
-    """Raises ValueError where this is no record, NewerForm where only a newer driver can read it."""
+    """Raises ValueError for an invalid record, NewerForm if only a newer driver can read it."""
     value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
     record = t.cast(Record, _decode(Record, value, "record"))
     if record.phase not in PHASES:
         newer = value["schema"] > FORMS.newest
-        raise (NewerForm if newer else ValueError)(f"its phase {record.phase!r} is not known")
+        raise (NewerForm if newer else ValueError)(f"its phase {record.phase!r} is unknown")
     if record.netns is not None and len(record.netns) != 2:
         raise ValueError("netns must be two numbers")
     for device in record.devices:
@@ -139,7 +139,7 @@ def decode(content: bytes) -> Record:
     return record
 
 
-#: What must be in the parts of a device's record that are no dataclasses here.
+#: Required keys in the parts of a device's record that are not dataclasses.
 _PARTS: dict[str, dict[str, type]] = {
     "rdma": {"nodes": list, "moves": list},
     "network": {"interfaceName": str, "ips": list},
@@ -148,7 +148,7 @@ _PARTS: dict[str, dict[str, type]] = {
 
 
 def _check_parts(device: DeviceRecord) -> None:
-    """Raises ValueError for what the code would stumble over, while it works for other claims too."""
+    """Raises ValueError for content that would make later code fail, which also serves other claims."""
     Device.from_json(device.known)
     for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
         if not isinstance(device.config.get(name, {}), dict):
@@ -162,7 +162,7 @@ def _check_parts(device: DeviceRecord) -> None:
 
 
 def _encoded(value: t.Any) -> Object:
-    """A dataclass of this module without what has its default: other releases need not know it."""
+    """A dataclass of this module without default values: other releases need not know those fields."""
     found: Object = {}
     for one in dataclasses.fields(value):
         item = getattr(value, one.name)
@@ -197,7 +197,7 @@ def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
         if not isinstance(value, dict):
             raise ValueError(f"{path} must be a mapping")
         hints, required = _fields(t.cast(t.Hashable, form))
-        value = {name: item for name, item in value.items() if name in hints}  # else another release's
+        value = {name: item for name, item in value.items() if name in hints}  # others are of another release
         if missing := required - set(value):
             raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
         made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
@@ -216,12 +216,12 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: What the last `all` has read: the files' contents and the records, by UID.
+        #: The results of the last `all`: the files' contents and the records, by UID.
         self._seen: dict[str, tuple[bytes, Record]] = {}
 
     def path(self, uid: str) -> Path:
         if not _UID.fullmatch(uid):
-            raise DriverError(f"{uid!r} is no UID of a claim")
+            raise DriverError(f"{uid!r} is not a valid claim UID")
         return self.folder / f"{uid}{_SUFFIX}"
 
     def load(self, uid: str) -> Record | None:
@@ -230,16 +230,16 @@ class Store:
         return None if content is None else self._record(uid, content)
 
     def _content(self, uid: str) -> bytes | None:
-        """Raises Unreadable, without a look into what is no record by its kind or size."""
+        """Raises Unreadable, without reading a file whose type or size rules out a record."""
         path = self.path(uid)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
-                    raise self._corrupt(path, "it is no file")
+                    raise self._corrupt(path, "it is not a regular file")
                 if status.st_size > RECORD_BYTES:
-                    raise self._corrupt(path, f"it has {status.st_size} bytes; {RECORD_BYTES} are the limit")
+                    raise self._corrupt(path, f"it has {status.st_size} bytes; the limit is {RECORD_BYTES}")
                 return file.read(status.st_size + 1)
         except FileNotFoundError:
             return None
@@ -247,7 +247,7 @@ class Store:
             raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
 
     def _corrupt(self, path: Path, why: str) -> Unreadable:
-        return Unreadable(f"{path} was corrupt and is now {self._set_aside(path)}: {why}")
+        return Unreadable(f"{path} is corrupt and was renamed to {self._set_aside(path)}: {why}")
 
     def _record(self, uid: str, content: bytes) -> Record:
         path = self.path(uid)
@@ -256,14 +256,14 @@ class Store:
             if record.uid != uid:
                 raise ValueError(f"it is of claim {record.uid}")
         except NewerForm as error:
-            fix = "its devices stay with their pod; run the release again that wrote it (dra_driver_release)"
+            fix = "its devices stay in their pod; install the release that wrote it again (dra_driver_release)"
             raise Unreadable(f"{path} cannot be used: {error}; {fix}") from error
         except ValueError as error:
             raise self._corrupt(path, str(error)) from error
         return record
 
     def _set_aside(self, path: Path) -> Path:
-        """Move a file that cannot be read to a name that is free; what it said is for people to look at."""
+        """Rename an unreadable file to an unused name, so that an administrator can examine it."""
         number = 0
         while (aside := path.with_name(f"{path.name}{_ASIDE}-{number}")).exists():
             number += 1
@@ -282,8 +282,8 @@ class Store:
         return sorted(uid for uid in found if _UID.fullmatch(uid))
 
     def all(self) -> tuple[list[Record], list[Unreadable]]:
-        """Every record that can be read, and what is to be told of those that cannot. The records must not be changed:
-        the next caller gets the same ones, as far as the files are the same."""
+        """Every readable record, and an error for each of the others. Callers must not change the records: the next
+        call returns the same objects for unchanged files."""
         seen: dict[str, tuple[bytes, Record]] = {}
         unreadable: list[Unreadable] = []
         before = self._seen
@@ -302,35 +302,35 @@ class Store:
         return [record for _content, record in seen.values()], unreadable
 
     def save(self, record: Record) -> None:
-        """Write a record to disk; when this returns, it outlives the death of this process, and one of phase
-        `prepared` a power cut. Raises DriverError.
+        """Write a record to disk. After the return it survives the death of this process and, in phase `prepared`, a
+        power cut. Raises DriverError.
 
-        After a power cut the devices are on the node, whatever the phase was (claims.Service): there the record before
-        will do.
+        After a power cut all devices are on the node, whatever the phase was (`claims.service`), so the previous record
+        is sufficient.
         """
         if record.phase not in PHASES:
-            raise ValueError(f"phase {record.phase!r} is not known")
+            raise ValueError(f"phase {record.phase!r} is unknown")
         path = self.path(record.uid)
         content = encode(record)
         if len(content) > RECORD_BYTES:
             raise DriverError(
-                f"the record of claim {record.uid} has {len(content)} bytes; {RECORD_BYTES} are the limit: do the "
-                "interfaces of its devices have a great many routes or addresses on the node?"
+                f"the record of claim {record.uid} has {len(content)} bytes; the limit is {RECORD_BYTES}: check if the "
+                "interfaces of its devices have very many routes or addresses on the node"
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             kept = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
             files.replace(path, content, 0o600, kept)
         except OSError as error:
-            raise DriverError(f"the record of claim {record.uid} cannot be written: {error}") from error
+            raise DriverError(f"could not write the record of claim {record.uid}: {error}") from error
 
     def remove(self, uid: str) -> None:
-        """Forget a claim; one that is not known is no error. After a power cut it may be there again."""
+        """Remove a claim's record; an unknown claim is not an error. After a power cut it may reappear."""
         files.remove(self.path(uid))
 
     def hand_over(self, uid: str, other: Store) -> None:
-        """Move a claim's record to another store, which takes no room on a disk that is full; where it cannot be moved
-        it is forgotten. One that is not known is no error."""
+        """Move a claim's record to another store, which needs no space on a full disk; if it cannot be moved, it is
+        removed. An unknown claim is not an error."""
         try:
             os.replace(self.path(uid), other.path(uid))
         except FileNotFoundError:
@@ -339,5 +339,5 @@ class Store:
             self.remove(uid)
 
     def sweep(self) -> None:
-        """Remove what killed writers left."""
+        """Remove unfinished files of killed writers."""
         files.sweep(self.folder)

@@ -4,9 +4,9 @@
 
 """One network interface on its way into a pod and back.
 
-Which interface belongs to a device, its state on the node, moving it into a pod, configuring it there, taking it
-back and comparing it. It imports `base`, `kernel`, `dhcp` and `dra`. It never imports `claims` or `publish`: it
-stores nothing, and speaks to nobody but the kernel.
+Finding a device's interface, reading its state on the node, moving it into a pod, configuring it there, taking it back
+and comparing its state. This room imports `base`, `kernel`, `dhcp` and `dra`, never `claims` or `publish`: it stores
+nothing, and talks only to the kernel.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What an interface cannot do of an InterfaceConfig: what only its node can know."""
+"""Fields of an InterfaceConfig that an interface does not support, which only its node can check."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LEAST_MTU = 68
 
 
 def problems(connection: Netlink, link: links.Link, address: str | None, config: Config, path: str) -> list[Problem]:
-    """Each with the field's path, which starts with `path`. Rules: `unsupported`, `bad-value`. `link` is on the
-    node, `address` its PCI address."""
+    """The problems, each with the field's path below `path`. Rules: `unsupported`, `bad-value`. `link` is on the node,
+    `address` is its PCI address."""
     found: list[Problem] = []
     _check_link(link, config, path, found)
     if "ethtool" in config:
@@ -37,10 +37,10 @@ def problems(connection: Netlink, link: links.Link, address: str | None, config:
 def _check_link(link: links.Link, config: Config, path: str, problems: list[Problem]) -> None:
     least, most = link.number(links.IFLA_MIN_MTU), link.number(links.IFLA_MAX_MTU)
     if "child" in config:
-        # a child of either type takes no more than its parent has now
+        # a child of either type is limited to its parent's current MTU
         least, most = _LEAST_MTU, link.mtu
     if "mtu" in config and ((most and config["mtu"] > most) or config["mtu"] < least):
-        problems.append(Problem(below(path, "mtu"), f"this interface takes {least} to {most}", "bad-value"))
+        problems.append(Problem(below(path, "mtu"), f"this interface supports {least} to {most}", "bad-value"))
     for name, kind in links.SIZES.items():
         if name not in config:
             continue
@@ -51,9 +51,9 @@ def _check_link(link: links.Link, config: Config, path: str, problems: list[Prob
             problems.append(Problem(below(path, name), f"this interface takes up to {most}", "bad-value"))
     ethernet = len(link.raw.get(links.IFLA_ADDRESS, b"")) == 6
     if not ethernet and "mac" in config:
-        problems.append(Problem(below(path, "mac"), "this interface has no Ethernet address", "unsupported"))
+        problems.append(Problem(below(path, "mac"), "this interface has no MAC address", "unsupported"))
     if not ethernet and config.get("child", {}).get("type") == "macvlan":
-        message = "this interface is no Ethernet interface; ipvlan works on any"
+        message = "this interface is not an Ethernet interface; use ipvlan, which works on any"
         problems.append(Problem(below(below(path, "child"), "type"), message, "unsupported"))
 
 
@@ -65,7 +65,7 @@ def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]
         _unused, most = tool.rings(name)
     for feature in lacking:
         at = below(below(path, "features"), feature)
-        problems.append(Problem(at, "this interface cannot change such a feature", "unsupported"))
+        problems.append(Problem(at, "this interface has no such feature that can be changed", "unsupported"))
     for flag in config.get("privateFlags", {}):
         if flag not in flags:
             message = f"this interface has {', '.join(sorted(flags)) or 'no private flags'}"
@@ -73,7 +73,7 @@ def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]
     for ring, size in config.get("rings", {}).items():
         at = below(below(path, "rings"), ring)
         if ring not in most:
-            problems.append(Problem(at, "this interface has no such ring of a size that can be set", "unsupported"))
+            problems.append(Problem(at, "this interface has no such ring whose size can be set", "unsupported"))
         elif size > most[ring]:
             problems.append(Problem(at, f"this interface takes up to {most[ring]}", "bad-value"))
 
@@ -81,7 +81,7 @@ def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]
 def _check_ipv6(config: Config, path: str, problems: list[Problem]) -> None:
     if sysctls.have_ipv6():
         if config.get("dad") == dad.OPTIMISTIC and not dad.supported():
-            message = "the node's kernel has no optimistic duplicate address detection; wait works on any"
+            message = "the node's kernel has no optimistic duplicate address detection; use wait, which works on any"
             problems.append(Problem(below(path, "dad"), message, "unsupported"))
         return
     for name, asked in (
@@ -103,7 +103,7 @@ def _check_sysctls(link: links.Link, config: Config, path: str, problems: list[P
 def _check_vf(connection: Netlink, address: str | None, config: Config, path: str, problems: list[Problem]) -> None:
     one = vf.function(address) if address else None
     if one is None:
-        problems.append(Problem(path, "this interface is no virtual function", "unsupported"))
+        problems.append(Problem(path, "this interface is not a virtual function", "unsupported"))
         return
     try:
         told = vf.read(connection, one)
@@ -112,5 +112,5 @@ def _check_vf(connection: Netlink, address: str | None, config: Config, path: st
         return
     for name in config:
         if name not in told:
-            message = "the physical function's driver does not have this setting"
+            message = "the physical function's driver does not support this setting"
             problems.append(Problem(below(path, name), message, "unsupported"))

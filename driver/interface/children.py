@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Interfaces that are made for a pod of one that stays on the node: macvlan and ipvlan."""
+"""Child interfaces for a pod, whose parent stays on the node: macvlan and ipvlan."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
 
 
 def make(identity: Identity, config: Config, netns: Path, name: str, attributes: t.Iterable[bytes]) -> int:
-    """A macvlan or ipvlan with these attributes, made in the pod's namespace; the parent stays on the node, and is up.
-    Returns its index."""
+    """Create a macvlan or ipvlan with these attributes in the pod's namespace. The parent stays on the node and is set
+    up. Returns the child's index."""
     child = config["child"]
     kind = child["type"]
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
             parent = find(outside, identity, None)
             if parent is None:
-                raise OSError(errno.ENODEV, "it is not there")
+                raise OSError(errno.ENODEV, "not found")
         with step(f"set {parent.name} up"):
             if not parent.up:
                 links.set_up(outside, parent.index, True)
@@ -47,7 +47,7 @@ def make(identity: Identity, config: Config, netns: Path, name: str, attributes:
         )
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with step(f"make the {kind} {name} of {parent.name} in the pod"):
+            with step(f"create the {kind} {name} of {parent.name} in the pod"):
                 body = links.header() + netlink.u32(links.IFLA_LINK, parent.index)
                 body += netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_NET_NS_FD, descriptor)
                 body += b"".join(attributes) + info
@@ -65,7 +65,7 @@ def make(identity: Identity, config: Config, netns: Path, name: str, attributes:
 
 
 def get(netns: Path, config: Config, name: str, parent: links.Link | None = None) -> links.Link | None:
-    """The child in a pod, of this parent or of any; None where there is none."""
+    """The child in a pod, of this parent or of any; None if there is none."""
     with Netlink(netns) as connection:
         link = links.get(connection, name=name)
     if link is None or link.kind != config["child"]["type"]:
@@ -74,8 +74,8 @@ def get(netns: Path, config: Config, name: str, parent: links.Link | None = None
 
 
 def remove(identity: Identity, host: Object, netns: Path | None, config: Config) -> None:
-    """Removes it from the pod, and all else that the pod made of its parent and still has. What is made of the parent
-    in other namespaces stays: the node, other claims and other programs may have made it."""
+    """Remove the child and all other upper interfaces that the pod created on its parent. Those in other namespaces
+    stay: they may belong to the node, other claims or other programs."""
     name = str(config.get("name") or host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
@@ -89,7 +89,7 @@ def remove(identity: Identity, host: Object, netns: Path | None, config: Config)
                     if parent is not None:
                         stacked.end_inside(inside, parent, from_node=True)
         if parent is not None and parent.up and not host["up"]:
-            with step(f"set {parent.name} down, as it was"):
-                says, _uppers = stacked.lasting(outside, parent)  # the pod's may be about to end with its namespace
+            with step(f"set {parent.name} down, as it was before"):
+                says, _uppers = stacked.lasting(outside, parent)  # the pod's may be about to go with its namespace
                 if not says:
                     links.set_up(outside, parent.index, False)

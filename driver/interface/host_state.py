@@ -2,15 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The host state of an interface: reading all of it on the node, and making it so again.
+"""The host state of an interface: reading it on the node, and restoring it.
 
 It is JSON: name, kind, altnames, alias, mtu, mac, permanentMac, up, flags, txQueueLength, group, sizes of gso and gro,
 master (a name), xdp, programs (the kernel's numbers of BPF programs: programs.py), addresses, neighbors (addresses.py),
 routes, rules (routes.py), sysctls (sysctls.py), ethtool (ethtool.py), driver (ethtool_netlink.py), qdiscs (qdiscs.py),
 all other attributes and files of the link (link_dump.py) and, for a virtual function, vf, for a physical one vfs
-(vf.py). What the kernel learns anew, such as routes of router advertisements, is in it, but is not restored. BPF
-programs stay on an interface wherever it goes: one that a pod left is taken away. Classes and filters of qdiscs and
-nexthop objects are not in it; a route by a nexthop object comes back with the next hop itself.
+(vf.py). It includes what the kernel learns again by itself, such as routes of router advertisements, but that is not
+restored. BPF programs stay attached when an interface moves, so those that a pod left behind are removed. Classes and
+filters of qdiscs and nexthop objects are not included; a route with a nexthop object is restored with its next hops.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ..kernel.netlink import Netlink
 
 Object = dict[str, t.Any]
 
-#: An altname of an interface without PCI address while it is away, by which it is found under any name.
+#: The prefix of the altname of an interface without a PCI address while it is in a pod.
 TAG = "lanewise-"
-#: A key of a host state that is not restored: what the interface is known by while it is away (identity.mark).
+#: A key that is not restored: what identifies the interface while it is in a pod (identity.mark).
 MARK = "mark"
-#: Another one: what was made of it before a pod had it, where anything was (stacked.known).
+#: Another one: its upper interfaces before a pod had it, if any (stacked.known).
 UPPERS = "uppers"
-#: Held back while addresses are restored: they were proven unique before, and are to be just those that there were.
+#: Disabled while addresses are restored: DAD has passed before, and no other addresses should appear.
 _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
 _GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
 _GEN_NONE = "1"
-#: How long the kernel is waited for that makes routes of IPv6 addresses, and how often it is looked at, in seconds.
+#: Seconds to wait until the kernel has created the routes of IPv6 addresses, and seconds between two checks.
 _RTN_LOCAL = 2
 _IPV6_TIME, _IPV6_STEP = 3.0, 0.002
 _MACLESS = ("", "00:00:00:00:00:00")
 
 
 def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
-    """Everything about a link of the node's namespace; `address` is its PCI address."""
+    """The host state of a link of the node's namespace; `address` is its PCI address."""
     name = link.name
     master = links.get(connection, index=link.number(links.IFLA_MASTER)) if links.IFLA_MASTER in link.raw else None
     state: Object = {
@@ -86,7 +86,7 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
         try:
             state["vf"] = vf.read(connection, one)
         except OSError as error:
-            # no physical function here that manages it, as in a virtual machine
+            # its physical function is not on this machine, as in a virtual machine
             if error.errno != errno.ENODEV:
                 raise
     elif address and (count := vf.count(address)):
@@ -99,7 +99,7 @@ def _key(item: t.Any) -> str:
 
 
 def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Object]) -> list[Object]:
-    """The rules that are about an interface: that name it, its addresses, or a table that only its routes make up."""
+    """The rules of an interface: those that name it, its addresses, or a table that has only its routes."""
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
     tables = {(route["family"], route["table"]) for route in found if route["table"] not in system}
     return [
@@ -112,8 +112,8 @@ def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Obje
 
 
 def restore(connection: Netlink, link: links.Link, state: Object, address: str | None) -> list[str]:
-    """Makes a link of the node's namespace what it was. Returns what could not be restored; KernelError only where it
-    cannot be given its name, MTU or MAC address, or cannot be brought up."""
+    """Restore a link of the node's namespace. Returns what could not be restored. KernelError only if its name, MTU or
+    MAC address cannot be set, or if it cannot be set up."""
     state = _restored(state)
     if _restored(read(connection, link, address)) == state:
         return []
@@ -122,7 +122,7 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
     if link.up:
         with step(f"set {link.name} down"):
             links.set_up(connection, index, False)
-    _restore_vf(connection, state, address, notes)  # first: a function may only take the address that it was given
+    _restore_vf(connection, state, address, notes)  # first: a VF may accept only the address that its PF set
     name = _restore_link(connection, link, state, notes)
     _restore_ethtool(name, state["ethtool"], notes)
     if state.get("vfs"):
@@ -142,7 +142,7 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
             flags=state["flags"] | (links.IFF_UP if state["up"] else 0),
             mask=links.KEPT_FLAGS | links.IFF_UP,
         )
-    _restore_addresses(connection, index, state, notes)  # IPv6 loses what was added before an interface was down
+    _restore_addresses(connection, index, state, notes)  # IPv6 addresses are lost when the interface goes down
     _wait_for_ipv6(connection, index, state)
     _try(notes, "sysctls", sysctls.write, name, held)
     _trim_addresses(connection, index, state)
@@ -159,13 +159,13 @@ def restore(connection: Netlink, link: links.Link, state: Object, address: str |
 
 
 def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str]:
-    """What of a host state is not so now, one sentence each (:func:`unlike`)."""
+    """What differs from a host state, one sentence each (:func:`unlike`)."""
     return [text for _unused, text in unlike(wanted, found, carrier)]
 
 
 def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[str, str]]:
-    """What of a host state is not so now: its key and a sentence; without what the kernel learns again of itself, or
-    makes when there is `carrier`."""
+    """What differs from a host state: the key and a sentence each; without what the kernel learns again by itself, or
+    creates once there is `carrier`."""
     said: list[tuple[str, str]] = []
 
     def later(item: t.Any) -> bool:
@@ -178,14 +178,14 @@ def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[st
         if value == now:
             continue
         if key == "permanentMac" and "vf" in wanted:
-            continue  # drivers of virtual functions take for it what the physical function gave when they last reset
+            continue  # drivers of VFs report the address that the PF had set at their last reset
         if isinstance(value, list) and isinstance(now, list):
             lacking = [item for item in value if item not in now and not later(item)]
             extra = [item for item in now if item not in value and not later(item) and not _follows(item)]
             said += [(key, f"{key}: {_key(item)} is missing") for item in lacking]
-            said += [(key, f"{key}: {_key(item)} is there in addition") for item in extra]
+            said += [(key, f"{key}: {_key(item)} is additional") for item in extra]
         elif isinstance(value, dict) and isinstance(now, dict):
-            # an older driver's record has fewer parts of ethtool
+            # records of older drivers have fewer ethtool settings
             both = value if key == "ethtool" else {*value, *now}
             unlike_ = [one for one in sorted(both) if value.get(one) != now.get(one)]
             said += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in unlike_]
@@ -195,17 +195,17 @@ def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[st
 
 
 def _follows(item: t.Any) -> bool:
-    """Whether it is there because an address is: it may have come after the state was read."""
+    """Whether it is a route that follows from an address: it may have appeared after the state was read."""
     return isinstance(item, dict) and "table" in item and "protocol" in item and _made_for_address(item)
 
 
 def _restored(state: Object) -> Object:
-    # rules stay on the node when an interface leaves it: one that is gone was deleted there, and stays so
+    # rules stay on the node when an interface leaves: a missing one was deleted there, and is not restored
     return {key: value for key, value in state.items() if key not in (MARK, UPPERS, "rules")}
 
 
 def _learnt(item: Object) -> bool:
-    """Whether routers, or time, decide about a route or address."""
+    """Whether a route or address expires or comes from a router."""
     return "expires" in item or "validUntil" in item or item.get("protocol") in (routes.RTPROT_RA,) and "table" in item
 
 
@@ -217,7 +217,7 @@ def _try(notes: list[str], says: str, function: t.Callable[..., t.Any], *args: t
 
 
 def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: list[str]) -> str:  # noqa: C901
-    """Name, other names and attributes; returns the name that it now has."""
+    """Restore name, altnames and attributes. Returns the link's name now."""
     index = link.index
     others = [name for name in link.altnames if not name.startswith(TAG)]
     if others != state["altnames"]:
@@ -231,7 +231,7 @@ def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: l
             if error.errno != errno.EEXIST:
                 with step(f"rename {name} to {state['name']}"):
                     raise
-            notes.append(f"the name {state['name']} is another interface's now; this one is {name}")
+            notes.append(f"the name {state['name']} is taken by another interface; this one is named {name}")
     for other in state["altnames"]:
         _try(notes, f"altname {other}", links.altnames, connection, index, [other], True)
     if state["mac"] != link.mac and state["mac"] not in _MACLESS and len(links.mac_bytes(state["mac"])) == 6:
@@ -259,7 +259,7 @@ def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: l
             _try(notes, f"XDP program ({place})", links.remove_xdp, connection, index, place)
     master = links.get(connection, name=state["master"]) if state["master"] else None
     if state["master"] and master is None:
-        notes.append(f"its master {state['master']} is gone")
+        notes.append(f"its master {state['master']} no longer exists")
     elif (master.index if master else 0) != link.number(links.IFLA_MASTER):
         value = netlink.u32(links.IFLA_MASTER, master.index if master else 0)
         _try(notes, f"master {state['master']}", links.change, connection, index, value)
@@ -317,14 +317,14 @@ def _restore_qdiscs(connection: Netlink, index: int, state: Object, notes: list[
 
 
 def _restore_addresses(connection: Netlink, index: int, state: Object, notes: list[str]) -> None:
-    """In their order, which decides which one is primary; what is right already is left."""
+    """Restore the addresses in their order, which decides which one is primary. Unchanged ones are not touched."""
     wanted = list(state["addresses"])
     for kind in (4, 6):
         mine = [address for address in wanted if _version(address["address"]) == kind]
         now = [entry for entry, _unused in addresses.listed(connection, index) if _version(entry["address"]) == kind]
         if now == mine:
             continue
-        # the last ones first: a primary address takes its secondaries along
+        # the last ones first: removing a primary address removes its secondaries
         for entry in reversed(now):
             _try(notes, f"address {entry['address']}", addresses.remove, connection, index, entry)
         for entry in addresses.ordered(mine):
@@ -337,11 +337,11 @@ def _restore_addresses(connection: Netlink, index: int, state: Object, notes: li
 
 
 def _wait_for_ipv6(connection: Netlink, index: int, state: Object) -> None:
-    """The kernel takes IPv6 addresses, and makes their routes, some time after they were added; the routes only when
-    there is carrier, of which it learns up to a second later."""
+    """Wait for DAD and the routes of IPv6 addresses, which the kernel creates some time after the addresses, and only
+    with carrier, which it detects up to a second later."""
     there = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
     made = [route for route in state["routes"] if _made_for_address(route)]
-    # an address that could not be restored has none
+    # an address that could not be restored has no route
     wanted = [one for one in made if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in there]
     end = time.monotonic() + _IPV6_TIME
     while time.monotonic() < end:
@@ -356,15 +356,15 @@ def _wait_for_ipv6(connection: Netlink, index: int, state: Object) -> None:
 
 
 def _made_for_address(route: Object) -> bool:
-    """Whether the kernel makes a route of itself for an address, and nobody else can make just that one.
+    """Whether it is a local route that only the kernel creates, for an address.
 
-    It does so when the address is proven unique, once: of a state that was read before that, the route is no addition,
-    and where it was removed the address would stay without it, dead."""
+    The kernel creates it once, when DAD has passed. So it is not a difference from a state that was read before, and it
+    must not be removed: the address would stay without it, unusable."""
     return (route["protocol"], route["table"], route["family"]) == (routes.RTPROT_KERNEL, routes.TABLE_LOCAL, 6)
 
 
 def _trim_addresses(connection: Netlink, index: int, state: Object) -> None:
-    """Removes what the kernel made while the state was restored."""
+    """Remove addresses that the kernel created while the state was restored."""
     wanted = {entry["address"] for entry in state["addresses"]}
     for entry, _unused in addresses.listed(connection, index):
         if entry["address"] not in wanted:
@@ -386,14 +386,14 @@ def _restore_routes(connection: Netlink, index: int, state: Object, notes: list[
         if remaining:
             failed = routes.add_all(connection, index, [remaining])
             if not failed:
-                notes.append(f"route {route['destination']}: without the next hops whose interfaces are not there")
+                notes.append(f"route {route['destination']}: restored without next hops whose interfaces are missing")
                 continue
         notes.append(f"route {route['destination']} in table {route['table']}: {error.args[1]}")
 
 
 def _remove_remainders(connection: Netlink, route: Object) -> None:
-    """What was restored of a multipath route when not all of its interfaces were there: this one takes its place. IPv6
-    does that of itself."""
+    """Remove the part of a multipath route that was restored while some of its interfaces were missing, so that the
+    whole route replaces it. For IPv6 the kernel does that itself."""
     if route["family"] == 6:
         return
     wanted = {(hop["device"], hop.get("gateway")) for hop in route.get("hops", ())}
@@ -409,12 +409,12 @@ def _remove_remainders(connection: Netlink, route: Object) -> None:
 
 
 def _alone(route: Object) -> bool:
-    """Whether a route is this interface's own: one that also uses others, or only its address, is not to be removed."""
+    """Whether a route is this interface's own: one that also uses others, or only its address, must not be removed."""
     return not route.get("device", "") and "hops" not in route and "device" in route
 
 
 def _without_missing(connection: Netlink, route: Object) -> Object | None:
-    """A multipath route by the interfaces that are there now; None where that is no other route."""
+    """A multipath route without the next hops of missing interfaces; None if it is unchanged or empty then."""
     hops = [hop for hop in route.get("hops", ()) if not hop["device"] or links.get(connection, name=hop["device"])]
     return {**route, "hops": hops} if hops and len(hops) < len(route["hops"]) else None
 

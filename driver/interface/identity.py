@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which interface is a device's, whatever its name is now and whoever had it meanwhile.
+"""Finding a device's interface, whatever its current name and wherever it was moved.
 
-A PCI function's is told by its parent device and permanent MAC address, which nobody in a pod can change. A virtual one
-has neither. While it is away it has our altname, which a pod with NET_ADMIN may take off or put on another interface.
-What such a pod cannot make is a link of the same kind with the same other end outside of its own namespace: a veth's
-peer, or what a macvlan or VLAN is made of (IFLA_LINK, IFLA_LINK_NETNSID). So this decides, and the altname only where
-it leaves several, as with kinds that have no other end (dummy).
+The interface of a PCI function is identified by its parent device and permanent MAC address, which a pod cannot change.
+A virtual interface has neither. While it is in a pod it has the driver's altname, which a pod with NET_ADMIN may remove
+or set on another interface. But such a pod cannot create a link of the same kind with the same other end outside its
+own namespace: a veth's peer, or the lower interface of a macvlan or VLAN (IFLA_LINK, IFLA_LINK_NETNSID). So the other
+end decides, and the altname only if several interfaces match, as with kinds that have no other end (dummy).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PCI = "/sys/bus/pci/devices"
 
 @dataclass(frozen=True)
 class Identity:
-    """How an interface is found wherever it is: by the PCI address of its function (`0000:8a:00.0`), and where that
-    has several interfaces by their permanent MAC address. `name` is that of an interface without a PCI function, on
-    the node; for others it is only where to look first."""
+    """What identifies an interface: the PCI address of its function (`0000:8a:00.0`) and, if that has several
+    interfaces, the permanent MAC address. `name` identifies an interface without a PCI function on the node; for others
+    it is only the first candidate."""
 
     address: str | None
     permanent_mac: str | None
@@ -40,13 +40,13 @@ class Identity:
 
 
 def tag(identity: Identity) -> str:
-    """The altname of a virtual interface while it is away."""
+    """The altname of a virtual interface while it is not on the node."""
     return f"{host_state.TAG}{identity.name}"
 
 
 def mark(link: links.Link) -> Object:
-    """What a link is known by in a pod, as JSON for the host state. `space` is the node's number of the namespace that
-    its other end is in, where that is not the node's."""
+    """What identifies a virtual link in a pod, as JSON for the host state. `space` is the node's ID of the namespace of
+    its other end, if that is not the node's."""
     known: Object = {
         "kind": link.kind,
         "peer": link.number(links.IFLA_LINK),
@@ -57,8 +57,8 @@ def mark(link: links.Link) -> Object:
 
 
 class OtherEnd(t.NamedTuple):
-    """What the other end of a pair says of an interface: its index, and the number of the namespace that it is in
-    (None: that of the other end), as the namespace of the other end counts; the node knows that one as `space`."""
+    """Where an interface is according to the other end of its pair: its index, and the ID that the other end's
+    namespace has for its namespace (None: the same one). `space` is the node's ID of the other end's namespace."""
 
     ifindex: int
     number: int | None
@@ -66,8 +66,9 @@ class OtherEnd(t.NamedTuple):
 
 
 def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
-    """Asks the other end of an interface where it is; None where there is none, any more or at all. Both ends of a pair
-    come and go together, and no pod can change what the other end says. `connection` is on the node."""
+    """Reads from the other end of an interface where it is; None if there is no other end (any more). Both ends of a
+    pair are created and deleted together, and no pod can change what the other end reports. `connection` is on the
+    node."""
     if known["kind"] not in stacked.PAIRS or not known["peer"] or (known["foreign"] and "space" not in known):
         return None
     peer = links.get(connection, index=known["peer"], space=known.get("space"))
@@ -79,8 +80,8 @@ def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
 def find_elsewhere(
     connection: Netlink, there: Netlink, descriptor: int, identity: Identity, known: Object | None
 ) -> links.Link | None:
-    """The interface in a namespace that is neither the node's nor its pod's: `there` is a connection to it and
-    `descriptor` an open file of it, `connection` is on the node. Raises OSError."""
+    """The interface in a namespace that is neither the node's nor its pod's. `there` is a connection to that namespace
+    and `descriptor` an open file of it; `connection` is on the node. Raises OSError."""
     if identity.address is not None:
         return find(there, identity, descriptor)
     if known is None:
@@ -92,7 +93,7 @@ def find_elsewhere(
             return None
         return links.get(there, index=told.ifindex)
     if known["kind"] in stacked.PAIRS:
-        return None  # it went with its other end
+        return None  # it was deleted with its other end
     found = links.get(there, altname=tag(identity))
     return found if found is not None and found.kind == known["kind"] else None
 
@@ -100,10 +101,10 @@ def find_elsewhere(
 def find(
     connection: Netlink, identity: Identity, netns: Path | int | None, known: Object | None = None, tagged: bool = False
 ) -> links.Link | None:
-    """The interface in one namespace, `netns` or the node's. `known` is what `mark` told of it on the node.
+    """The interface in one namespace, `netns` or the node's. `known` is the result of `mark` on the node.
 
-    A virtual one has our tag everywhere but on the node before attach and after detach; `tagged` asks for it only
-    while it has that.
+    A virtual interface has the driver's tag everywhere except on the node before attach and after detach; with `tagged`
+    it is found only with the tag.
     """
     if identity.address is None:
         if netns is not None:
@@ -119,12 +120,12 @@ def find(
         for one in candidates:
             if identity.permanent_mac and _permanent(one, tool) == identity.permanent_mac:
                 return one
-    # a virtual function's permanent address changes with the one that its physical function gives it
+    # a virtual function's permanent address follows the one that its physical function sets
     return candidates[0] if len(candidates) == 1 else None
 
 
 def hold(connection: Netlink, identity: Identity, link: links.Link) -> None:
-    """Have our tag on this interface of a pod, and on no other. Raises OSError."""
+    """Put the driver's tag on this interface of a pod, and remove it from any other. Raises OSError."""
     name = tag(identity)
     other = links.get(connection, altname=name)
     if other is not None and other.index != link.index:
@@ -142,7 +143,7 @@ def _virtual(connection: Netlink, identity: Identity, known: Object | None) -> l
     if known is None:  # a record of an older driver
         return tagged
     with Netlink() as node:
-        if at_home(node, identity, known):  # then whatever looks like it in the pod is another
+        if at_home(node, identity, known):  # then a similar interface in the pod is another one
             return None
     alike = [one for one in links.listed(connection) if one.kind == known["kind"]]
     if not known["peer"]:
@@ -150,15 +151,15 @@ def _virtual(connection: Netlink, identity: Identity, known: Object | None) -> l
     outside = [one for one in alike if links.IFLA_LINK_NETNSID in one.raw]
     same = [one for one in outside if one.number(links.IFLA_LINK) == known["peer"]]
     if len(same) != 1:
-        # the other end went to another namespace meanwhile and has another number there, or it is in the pod as well,
-        # which it can only be where both were on the node
+        # the other end has moved to another namespace and has another index there, or it is in the pod as well, which
+        # is possible only if both were on the node
         same = same or (outside if known["foreign"] else alike)
         same = [one for one in same if tagged is not None and one.index == tagged.index]
     return _only(same)
 
 
 def at_home(connection: Netlink, identity: Identity, known: Object) -> bool:
-    """Whether a virtual interface is on the node, with our tag or without."""
+    """Whether a virtual interface is on the node, with or without the driver's tag."""
     if links.get(connection, altname=tag(identity)) is not None:
         return True
     named = links.get(connection, name=identity.name)
@@ -173,7 +174,7 @@ def _only(found: list[links.Link]) -> links.Link | None:
 
 
 def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, sure: bool) -> bool:
-    # IPoIB is hardware too, but for the interfaces of further partitions
+    # IPoIB is hardware, too, except for interfaces of additional partitions
     if link.kind and (link.kind != "ipoib" or link.number(links.IFLA_LINK) not in (0, link.index)):
         return False
     if (link.parent not in parents) if link.parent else (tool.bus(link.name) not in parents):
@@ -188,16 +189,16 @@ def _permanent(link: links.Link, tool: Ethtool) -> str:
 
 
 def _representor(link: links.Link) -> bool:
-    """Whether it stands for a port of a switch inside the device: it has the PCI address of the physical function.
+    """Whether it is a representor, the port of a switch inside the device: it has the PF's PCI address, too.
 
-    Names of such ports: Documentation/networking/representors.rst (pf0, pf0vf1, c1pf0sf88); those of uplinks are p0.
+    Port names of representors: Documentation/networking/representors.rst (pf0, pf0vf1, c1pf0sf88); uplinks are p0.
     """
     name = netlink.string(link.raw.get(links.IFLA_PHYS_PORT_NAME, b""))
     return "pf" in name
 
 
 def _parents(address: str) -> set[str]:
-    """The names that the device which an interface belongs to may have: virtio devices stand below their function."""
+    """The possible names of an interface's parent device: virtio devices are children of their PCI function."""
     try:
         entries = os.listdir(f"{PCI}/{address}")
     except OSError:

@@ -2,12 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the kernel will refuse of a configuration, asked before anything moves.
+"""Trying a configuration in the kernel before anything moves.
 
-An attach that fails is final for a pod that is never restarted, while a claim that is not prepared is tried again when
-it is mended. So prepare has the kernel take the addresses, routes, rules, neighbors and sysctls once, in a network
-namespace that nobody else sees and that ends right after, on an interface of the same name. What it took once it takes
-again: the same configuration is not tried twice.
+A failed attach is final for a pod that is never restarted, while a failed prepare is retried once the claim is
+corrected. So prepare applies the addresses, routes, rules, neighbors and sysctls once in a temporary network namespace,
+on an interface of the same name. Accepted configurations are remembered and not tried again.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ log = logging.getLogger(__name__)
 Object = dict[str, t.Any]
 Config = t.Mapping[str, t.Any]
 
-#: No pod's interface can be called so (interface_config), so it is nobody's name.
+#: An interface name that an InterfaceConfig cannot have.
 _PEER = "~peer"
 _VETH_INFO_PEER = 1
-#: How many configurations are remembered that the kernel took.
+#: The number of accepted configurations that are remembered.
 _REMEMBERED = 512
 _taken: dict[bytes, None] = {}
 _one = threading.Lock()
@@ -55,8 +54,8 @@ class Wanted:
 
 
 def problems(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list[Problem]:
-    """What the kernel refuses of `config`, each with the field's path; `wanted` follows from it. Rules:
-    `bad-value`. Nothing where it cannot be tried here: then attach tells."""
+    """What the kernel refuses of `config`, each with the field's path; `wanted` follows from it. Rules: `bad-value`.
+    Empty if it cannot be tried here: then attach reports the problems."""
     said = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
     key = hashlib.sha256(said.encode()).digest()
     with _one:
@@ -65,7 +64,7 @@ def problems(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> 
         try:
             found = _try(name, wanted, config, mtu, path)
         except (OSError, DriverError) as error:
-            log.warning("configurations cannot be tried before they are used: %s", error)
+            log.warning("configurations cannot be tried before attach, which will report problems: %s", error)
             return []
         if not found:
             _taken[key] = None
@@ -95,7 +94,7 @@ def _try(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list
             if "vrf" in config:
                 attempt(below(path, "vrf"), vrf.enslave, connection, index, config["vrf"])
             for place, entry in enumerate(wanted.addresses):
-                # proven unique already, so that it can be a route's source
+                # without DAD, so that it can be a route's source at once
                 unproven = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
                 attempt(f"{below(path, 'addresses')}[{place}]", addresses.add, connection, index, unproven)
             links.set_up(connection, index, True)
@@ -123,7 +122,7 @@ def _refused(at: str, words: str) -> Problem:
 
 
 def _make(connection: Netlink, name: str, mtu: int) -> int:
-    """A pair of interfaces, of which one has the pod's name and MTU; its index."""
+    """Create a pair of interfaces, one with the pod's name and MTU. Returns that one's index."""
     peer = links.header() + netlink.text(links.IFLA_IFNAME, _PEER)
     info = netlink.nest(
         links.IFLA_LINKINFO,
@@ -131,7 +130,7 @@ def _make(connection: Netlink, name: str, mtu: int) -> int:
         netlink.nest(links.IFLA_INFO_DATA, netlink.attribute(_VETH_INFO_PEER, peer, nested=True)),
     )
     body = links.header() + netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_MTU, mtu) + info
-    with step("make an interface to try a configuration on"):
+    with step("create an interface to try a configuration on"):
         connection.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
         found = {made: links.get(connection, name=made) for made in (_PEER, name)}
         other, link = found[_PEER], found[name]

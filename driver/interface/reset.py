@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Taking a PCI function from its driver and giving it back: its interface is made anew, and with the old one everything
-ends that was made of it, wherever that is."""
+"""Resetting a PCI function by unbinding it from its driver and binding it again. Its interface is recreated, and all
+upper interfaces of the old one are deleted in every namespace."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ..base.errors import KernelError
 from ..kernel import vf
 from .identity import PCI
 
-#: What the setting `reset` may be.
+#: The values of the setting `reset`.
 NEVER, WHEN_CHANGED, ALWAYS = "never", "when_changed", "always"
 POLICIES = (NEVER, WHEN_CHANGED, ALWAYS)
 _NETWORK_CLASSES = ("0x02",)
 
 
 def impossible(address: str | None) -> str:
-    """Why a function cannot be reset, a few words; empty where it can."""
+    """Why a function cannot be reset, a few words; empty if it can."""
     if address is None:
-        return "it is no PCI function"
+        return "it is not a PCI function"
     if not _read(f"{PCI}/{address}/class").startswith(_NETWORK_CLASSES):
-        return "it is no function of a network card"
+        return "it is not a network function"
     if not os.path.exists(f"{PCI}/{address}/driver"):
-        return "no driver has it"
+        return "it is not bound to a driver"
     if vf.count(address):
-        return "that would end its virtual functions"
+        return "a reset would remove its virtual functions"
     return ""
 
 
 def function(address: str) -> None:
-    """Unbinds and binds a function. Raises KernelError; where binding fails the function is without a driver, which the
-    message says."""
+    """Unbind and bind a function. Raises KernelError; if binding fails, the function has no driver, as the message
+    says."""
     driver = os.path.realpath(f"{PCI}/{address}/driver")
-    _write(f"{driver}/unbind", address, f"take the PCI function {address} from its driver")
+    _write(f"{driver}/unbind", address, f"unbind the PCI function {address} from its driver")
     says = f"bind the PCI function {address}, which has no driver now, to {os.path.basename(driver)}"
     _write(f"{driver}/bind", address, says)
 

@@ -357,7 +357,7 @@ def test_its_name_on_the_node_may_be_taken_meanwhile() -> None:
         interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
         pair("one", "two")
         notes = interfaces.detach(ONE, host, pod.pin, {"name": "net1"})
-        assert notes and "the name one is another interface's now" in notes[0]
+        assert notes and "the name one is taken by another interface" in notes[0]
         place = interfaces.where(Identity(None, None, notes[0].split()[-1]), pod.pin)
         assert place.side == "host"
         assert "10.1.0.2/24" in run(f"ip addr show dev {place.name}")
@@ -568,7 +568,7 @@ def test_a_route_by_two_interfaces_is_whole_when_both_are_back(order: tuple[str,
             for device, host in zip(devices, hosts):
                 interfaces.attach(device, host, {}, pod.pin)
             notes = [interfaces.detach(device, host, pod.pin, {}) for device, host in zip(devices, hosts)]
-        assert any("without the next hops whose interfaces are not there" in note for note in notes[0])
+        assert any("restored without next hops whose interfaces are missing" in note for note in notes[0])
         assert notes[1] == []
         assert [interfaces.snapshot(device) for device in devices] == hosts
         assert [shown(name) for name in order] == before
@@ -689,7 +689,7 @@ def test_all_its_names_may_be_taken_meanwhile() -> None:
         pair("two", "net1")  # so that it cannot even come under the name that it has there
         run("ip link property add dev two altname one altname enp9s0")
         notes = interfaces.detach(ONE, host, pod.pin, {"name": "net1"})
-        assert any("the name one is another interface's now" in note for note in notes)
+        assert any("the name one is taken by another interface" in note for note in notes)
         assert any(note.startswith("altname enp9s0") for note in notes)
         run("ip link property del dev two altname one altname enp9s0")
         back = interfaces.where(Identity(None, None, re.findall("this one is ([a-z0-9]+)", notes[0])[0]), None)

@@ -86,7 +86,7 @@ def test_a_tapped_device_is_given_to_nobody(clean: World, sandbox: Sandbox, monk
     service.unprepare(claim)
     assert Path(f"/sys/class/net/{WIRES[0]}").exists()
     (entry,) = service.unclean.all().values()
-    assert entry.device == DEVICE and entry.word == "stacked" and "it is no PCI function" in entry.text
+    assert entry.device == DEVICE and entry.word == "stacked" and "it is not a PCI function" in entry.text
     words = {name: one.word for name, one in service.unclean.all().items()}
     publication = Inventory(lambda: clean.settings, lambda: [], "/", lambda: words).refresh()
     (device,) = [one for one in publication.devices if one["name"] == DEVICE]
