@@ -4,7 +4,7 @@
 
 """The DRA driver lanewise.dev: gives claimed NICs and RDMA devices to pods.
 
-Installed as the package lanewise_driver, with the collection's packages topology and dra inside.
+Installed as the package `lanewise_driver`, which includes the collection's packages `topology` and `dra`.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The program lanewise-driver: the driver itself, and what a person at the node asks of it.
+"""The program lanewise-driver: the driver itself, and commands for administrators of the node.
 
-lanewise-driver run         serve kubelet, until SIGTERM
-lanewise-driver status      is it ready, and what do claims have
-lanewise-driver inventory   what is published of this node, what is not and why
-lanewise-driver doctor      look for what keeps pods from their devices
-lanewise-driver check       find what is wrong with the settings
-lanewise-driver withdraw    delete this node's ResourceSlices, when the driver is taken away
+lanewise-driver run         serve kubelet until SIGTERM
+lanewise-driver status      show whether the driver is ready, and the claims on this node
+lanewise-driver inventory   show which devices are published, and why others are not
+lanewise-driver doctor      check everything that pods need to get their devices
+lanewise-driver check       check the settings
+lanewise-driver withdraw    delete this node's ResourceSlices, when the driver is removed
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if t.TYPE_CHECKING:
 
 _OWN_PYTHON = Paths().hook_python
 _SECONDS = 5
-#: Seconds after which a container should have fetched what was prepared for it.
+#: Seconds after which a container should have started with its prepared devices.
 PATIENCE = 120
 
 
 def main(arguments: t.Sequence[str] | None = None) -> int:
-    """Exit status 0: well; 1: not well, or a failure that is told; 2: wrong arguments."""
+    """Exit status: 0 success, 1 a problem or an error (with a message), 2 invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="lanewise-driver", description=f"Kubernetes DRA driver for NICs and RDMA devices ({__package__})"
     )
@@ -55,13 +55,13 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     parser.add_argument("--registry-dir", type=Path, default=defaults.registry_dir, help="default: %(default)s")
     parser.add_argument("--run-dir", type=Path, default=defaults.run_dir, help="default: %(default)s")
     parser.add_argument("--cdi-dir", type=Path, default=defaults.cdi_dir, help="default: %(default)s")
-    parser.add_argument("--root", default="/", help="the tree that is probed, default: %(default)s")
+    parser.add_argument("--root", default="/", help="the root of the tree to probe, default: %(default)s")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve kubelet")
-    run.add_argument("--instance", help="the UID of the driver's pod, where two of them may run side by side")
+    run.add_argument("--instance", help="the UID of the driver's pod, if two may run side by side")
     run.add_argument("--node-name", help="the name of the Node, for a driver in a pod; default: that of the settings")
     own = _OWN_PYTHON if _OWN_PYTHON.exists() else Path(sys.executable)
-    run.add_argument("--hook-python", type=Path, default=own, help="what runs the hook, default: %(default)s")
+    run.add_argument("--hook-python", type=Path, default=own, help="the Python of the hook, default: %(default)s")
     for name, does in (
         ("status", _status),
         ("inventory", _inventory),
@@ -70,7 +70,7 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
         ("withdraw", _withdraw),
     ):
         command = commands.add_parser(name, help=(does.__doc__ or "").splitlines()[0].lower().rstrip("."))
-        command.add_argument("--json", action="store_true", help="for programs")
+        command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(does=does)
     asked = parser.parse_args(arguments)
     given = {field.name: getattr(asked, field.name, None) for field in dataclasses.fields(Paths)}
@@ -96,7 +96,7 @@ def _print(answer: t.Any) -> None:
 
 
 def _ready(settings: Settings) -> list[str]:
-    """Why the running driver is not ready, by its own word."""
+    """Why the running driver is not ready, as reported by its readiness endpoint."""
     if not settings.metrics_address:
         return []
     host, port = settings.metrics_address
@@ -109,15 +109,15 @@ def _ready(settings: Settings) -> list[str]:
                 return []
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace").splitlines()
-            return said or [f"it answers with status {error.code} at {url}, and not why"]
-    except (OSError, http.client.HTTPException) as error:  # it may end while it answers
+            return said or [f"it answers with status {error.code} at {url}, without a reason"]
+    except (OSError, http.client.HTTPException) as error:  # it may stop while it answers
         return [f"it does not answer at {url}: {getattr(error, 'reason', error)}"]
 
 
 def _records(paths: Paths) -> tuple[list[Record], list[str]]:
     folder = paths.state_dir
     if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-        raise DriverError(f"{folder} cannot be read: run this as root")
+        raise DriverError(f"no permission to read {folder}: run this as root")
     records, unreadable = Store(folder).all()
     return records, [error.message for error in unreadable]
 
@@ -154,14 +154,14 @@ def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
 
 
 def _unclean(paths: Paths) -> list[tuple[str, Entry]]:
-    """The devices that are not as they were before a pod had them."""
+    """The devices whose original state could not be restored after a pod had them."""
     from .claims.unclean import Unclean
 
     return sorted(Unclean(paths.unclean_dir, boot_id()).all().items())
 
 
 def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
-    """Show the devices that are published, and what is withheld with the reason."""
+    """Show the published devices, and the withheld ones with the reason."""
     publication = _probed(paths, settings, asked.root).refresh()
     if asked.json:
         _print(
@@ -186,7 +186,7 @@ def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> i
 
 
 def _doctor(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
-    """Check all that a pod needs to get its devices; exit status 1 where something is wrong."""
+    """Check everything that pods need to get their devices; exit status 1 if something is wrong."""
     findings = [{"check": name, "wrong": wrong} for name, wrong in _checks(paths, settings, asked.root)]
     wrong = [entry for entry in findings if entry["wrong"]]
     if asked.json:
@@ -200,16 +200,16 @@ def _doctor(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
 
 
 def _check(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
-    """Find what is wrong with the settings; exit status 1 where something is."""
+    """Check the settings; exit status 1 if they are invalid."""
     if asked.json:
         _print({"settings": str(paths.settings), "node": settings.node})
     else:
-        print(f"{paths.settings} is well")
+        print(f"{paths.settings} is valid")
     return 0
 
 
 def _withdraw(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
-    """Delete this node's ResourceSlices. A driver that runs publishes them again."""
+    """Delete this node's ResourceSlices. A running driver publishes them again."""
     from .api import cluster
     from .daemon import access
     from .dra.config.interface_config import DRIVER
@@ -232,12 +232,12 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
 
     yield "it runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root"]
     kubelet = paths.registry_dir
-    there = [] if kubelet.is_dir() else [f"{kubelet} is not there: is this a node?"]
+    there = [] if kubelet.is_dir() else [f"{kubelet} does not exist: check that kubelet runs on this machine"]
     yield f"kubelet looks for drivers in {kubelet}", there
     yield "the driver is ready", _ready(settings)
     yield "the node's configuration was restored at boot", _failed_units()
     hook = [str(path) for path in (paths.hook_program, paths.hook_script) if not path.exists()]
-    yield "the hook of containers is in place", [f"{path} is not there: start the driver" for path in hook]
+    yield "the hook of containers is in place", [f"{path} does not exist: start the driver" for path in hook]
     try:
         api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
         api.node_object()
@@ -265,12 +265,12 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
 
 
 def _unfetched(paths: Paths, records: t.Sequence[Record]) -> list[str]:
-    """Of each claim whose containers have not come for too long. Its devices may be in the pod's network by then."""
+    """A finding for each claim whose containers have not started for too long. Its devices may be in the pod then."""
     from .claims.claim_files import awaited
 
     return [
-        f"claim {record.namespace}/{record.name}: {record.phase} since {record.since}, and no container of pod "
-        f"{_pod(record)} has come for its devices. The pod's events tell why; with 'unresolvable CDI devices' the "
+        f"claim {record.namespace}/{record.name}: {record.phase} since {record.since}, but no container of pod "
+        f"{_pod(record)} has started with its devices. See the pod's events; 'unresolvable CDI devices' means that the "
         f"container runtime does not read {paths.cdi_dir}"
         for record in records
         if record.held and _age(record.since) > PATIENCE
@@ -279,7 +279,7 @@ def _unfetched(paths: Paths, records: t.Sequence[Record]) -> list[str]:
 
 
 def _failed_units() -> list[str]:
-    """The units of the role fabric that have failed; none where there is no systemd, as in a container."""
+    """The failed units of the role `fabric`; empty without systemd, as in a container."""
     found = []
     for unit in ("lanewise-fabric.service", "lanewise-fabric-network.service"):
         try:
@@ -289,12 +289,12 @@ def _failed_units() -> list[str]:
         except (OSError, subprocess.TimeoutExpired):
             failed = False
         if failed:
-            found.append(f"{unit} has failed: 'journalctl --boot --unit {unit}' says why")
+            found.append(f"{unit} has failed: see 'journalctl --boot --unit {unit}'")
     return found
 
 
 def _age(since: str) -> float:
-    """Seconds since a time as the API writes it; 0 where there is none."""
+    """Seconds since a time in the API's format; 0 if there is none."""
     if not since:
         return 0
     then = datetime.datetime.strptime(since, "%Y-%m-%dT%H:%M:%S%z")

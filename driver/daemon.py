@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The running driver: its parts, in the order in which they start and end."""
+"""The running driver: its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from .web import Web
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two attempts to settle what could not be settled, and between two looks for claims that are gone.
+#: Seconds between two attempts to finish interrupted operations, and between two checks for deleted claims.
 SETTLE_INTERVAL = 5.0
 RECONCILE_INTERVAL = 600.0
-#: Seconds between two looks at the devices that are in pods.
+#: Seconds between two health checks of devices in pods.
 HEALTH_INTERVAL = 5.0
 
 
 def access(settings: Settings) -> cluster.Access:
-    """How to reach the API server: the kubeconfig of the settings, or the account of the pod that this is."""
+    """The access to the API server: the kubeconfig of the settings, or the service account of the driver's pod."""
     if settings.kubeconfig:
         token = Path(settings.token_file) if settings.token_file else None
         return cluster.from_kubeconfig(Path(settings.kubeconfig), token)
@@ -51,8 +51,8 @@ def access(settings: Settings) -> cluster.Access:
 
 
 class Daemon:
-    """One driver. `root` is the tree that is probed, `instance` the UID of its pod where two may run side by side,
-    `node` the Node's name where the settings shall not decide.
+    """One driver. `root` is the root of the tree to probe, `instance` the UID of its pod if two may run side by side,
+    `node` overrides the Node's name of the settings.
 
     Raises `Problems` and OSError for settings that cannot be read.
     """
@@ -86,7 +86,7 @@ class Daemon:
             self.renewal = Renewal(self.cluster, Path(settings.token_file))
         self._stopping = threading.Event()
         self._settled = False
-        #: Devices whose links were down at the last look.
+        #: Devices whose links were down at the last check.
         self._down: set[str] = set()
 
     def run(self) -> None:
@@ -114,7 +114,7 @@ class Daemon:
             self.web.start()
         self.status.start()
         self.reporter.start()
-        self._settled = self.service.recover()  # before anybody asks for a claim
+        self._settled = self.service.recover()  # before requests for claims arrive
         if self.renewal:
             self.renewal.start()
         self.publisher.start()
@@ -126,7 +126,8 @@ class Daemon:
         _tell_manager("READY=1")
 
     def _stop(self) -> None:
-        """Devices stay where they are and slices stay published: pods run on, and the next start takes over."""
+        """Stop all parts. Devices stay where they are and slices stay published: pods keep running, and the next start
+        takes over."""
         self.plugin.stop()
         self.early.stop()
         self.hooks.stop()
@@ -145,9 +146,9 @@ class Daemon:
                 if self.service.look_after():
                     self.plugin.health_changed()
                 if self.service.retry_unclean():
-                    self.publisher.wake("a device is as it was again")
+                    self.publisher.wake("a device's original state has been restored")
             except Exception:
-                log.exception("devices in pods cannot be looked at")
+                log.exception("the health of devices in pods could not be checked; trying again")
                 self.metrics.error("health")
 
     def _held(self) -> list[Device]:
@@ -157,7 +158,7 @@ class Daemon:
         return {name: entry.word for name, entry in self.service.unclean.all().items()}
 
     def _reload(self) -> None:
-        # not in the signal's handler: what it interrupts may hold a lock
+        # not in the signal handler: the interrupted code may hold a lock
         threading.Thread(target=self._read_settings, name="reload", daemon=True).start()
 
     def _read_settings(self) -> None:
@@ -175,18 +176,18 @@ class Daemon:
         self._tell_links(publication)
 
     def _tell_links(self, publication: Publication) -> None:
-        """Say on the Node which devices are not given to pods any more as their links are down: the scheduler says of a
-        pod that waits for one only that it cannot allocate all claims."""
+        """Report on the Node which devices are not given to new pods because their links are down: the scheduler's
+        message for a waiting pod says only that it cannot allocate all claims."""
         down = without_link(publication)
         new, self._down = down - self._down, down
         if new and self.publisher.node:
             names = ", ".join(sorted(new))
-            what = f"no new pod gets these devices of the node while their links are down: {names}"
-            fix = "Look at cables and switch ports; until a link is up, pods that need one of them stay pending."
+            what = f"new pods do not get these devices of the node while their links are down: {names}"
+            fix = "Check cables and switch ports; until a link is up, pods that need one of them stay pending."
             self.reporter.tell(events.node(self.publisher.node), events.LINK_DOWN, what, fix)
 
     def reasons(self) -> list[str]:
-        """Why the driver is not ready; nothing where it is."""
+        """Why the driver is not ready; empty if it is."""
         found = []
         if self.plugin.unregistered:
             found.append(f"kubelet does not use the driver: {self.plugin.unregistered}")
@@ -195,17 +196,17 @@ class Daemon:
         elif self.publisher.last_published is None:
             found.append("the devices are not published yet")
         if self.settings.mistake:
-            found.append(f"{self.settings.path} is wrong, the settings before it hold: {self.settings.mistake}")
+            found.append(f"{self.settings.path} is invalid, the previous settings stay in use: {self.settings.mistake}")
         if self.renewal and self.renewal.mistake:
             found.append(f"the token is not renewed: {self.renewal.mistake}")
         if not self._settled:
-            found.append("what was begun before the start is not settled yet; the log tells why")
+            found.append("operations from before the start are not finished yet; see the driver's log")
         return found
 
 
 @functools.lru_cache(None)
 def _manager() -> socket.socket | None:
-    """The socket of systemd's manager, where this runs under one (sd_notify(3))."""
+    """The socket of the service manager, if the driver runs under one (sd_notify(3))."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return None
@@ -220,4 +221,4 @@ def _tell_manager(state: str) -> None:
         if manager:
             manager.send(state.encode())
     except OSError as error:
-        log.warning("the service manager cannot be told %s: %s", state, error)
+        log.warning("could not notify the service manager of %s: %s", state, error)

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Metrics, liveness and readiness over HTTP, by one thread, for whoever can connect.
+"""Metrics, liveness and readiness over HTTP, served by one thread to any client.
 
-Processes of the node and pods in its network can, and nothing tells them apart. So this takes one thread, a bounded
-number of connections and of bytes, and no connection is kept: none of it can be taken from those who serve kubelet.
-A client that sends its request at once is answered however many others say nothing, as these are dropped first.
+Processes of the node and pods in its network can connect, without authentication. So the server uses one thread and a
+bounded number of connections and bytes, without keep-alive: clients cannot take resources from the service for kubelet.
+A client that sends its request at once is answered even among many silent ones, because those are dropped first.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .base.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-#: Connections at once; the oldest is dropped for one more.
+#: Maximum connections; the oldest is dropped for a new one.
 CONNECTIONS = 64
-#: Seconds that a connection may take in all, and bytes of a request.
+#: Maximum seconds of a connection, and maximum bytes of a request.
 SECONDS, REQUEST_BYTES = 5.0, 8192
-#: How long the thread rests for each second that it has computed, and the longest rest in seconds: a flood of requests
-#: leaves the interpreter to those who attach devices.
+#: Seconds that the thread sleeps for each second of CPU time, and the longest sleep: a flood of requests must not keep
+#: the interpreter from threads that attach devices.
 REST, LONGEST_REST = 3.0, 0.2
-_BATCH = 16  # connections that are taken between two looks at those that are there
+_BATCH = 16  # connections accepted between two checks of the existing ones
 _TEXT = "text/plain; charset=utf-8"
 _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Error", 503: "Not Ready"}
 _LISTENER, _WAKE = "listener", "wake"
@@ -40,7 +40,7 @@ _LISTENER, _WAKE = "listener", "wake"
 
 @dataclass
 class _Connection:
-    """A client. What `request` holds was received, what `answer` holds is still to be sent."""
+    """A client. `request` is what was received so far, `answer` what is still to be sent."""
 
     socket: socket.socket
     end: float
@@ -51,7 +51,7 @@ class _Connection:
 class Web:
     """Serves /metrics, /healthz (the process answers) and /readyz (503 with the reasons, one a line, or 200).
 
-    `address` is `host:port`, an IPv6 host in brackets; port 0 takes a free one. `reasons` tells why the driver is
+    `address` is `host:port`, an IPv6 host in brackets; port 0 selects a free one. `reasons` returns why the driver is
     not ready.
     """
 
@@ -65,11 +65,11 @@ class Web:
 
     @property
     def port(self) -> int:
-        """The port that is listened on, 0 while none is."""
+        """The port of the listening socket, 0 if there is none."""
         return int(self._listener.getsockname()[1]) if self._listener else 0
 
     def start(self) -> None:
-        """Listen. Raises OSError, ValueError for an address that is none."""
+        """Listen. Raises OSError, and ValueError for an invalid address."""
         host, _unused, port = self.address.rpartition(":")
         host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -103,7 +103,7 @@ class Web:
 
 
 class _Loop:
-    """The thread's work. `wake` ends it when its other end is closed; it closes all sockets that it has."""
+    """The thread's loop. It ends when the other end of `wake` is closed, and closes all its sockets."""
 
     def __init__(
         self, listener: socket.socket, wake: socket.socket, answer: t.Callable[[str, str], tuple[int, str, bytes]]
@@ -123,7 +123,7 @@ class _Loop:
                 if any(key.data == _WAKE for key, _events in ready):
                     return
                 before = time.thread_time()
-                # who has sent something is served before anybody is dropped
+                # serve clients that have sent something before dropping any
                 for key, _events in ready:
                     if isinstance(key.data, _Connection):
                         self._serve(key.data)
@@ -132,7 +132,7 @@ class _Loop:
                 self._drop_late()
                 time.sleep(min(REST * (time.thread_time() - before), LONGEST_REST))
         except Exception:
-            log.exception("metrics and readiness are no longer served")
+            log.exception("the HTTP server failed: metrics and readiness are not served until the driver restarts")
         finally:
             for connection in list(self._connections.values()):
                 self._close(connection)
@@ -146,8 +146,8 @@ class _Loop:
                 accepted, _address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # such as too many open files, or one that has gone again
-                log.debug("a connection is not taken: %s", error)
+            except OSError as error:  # such as too many open files, or a client that has disconnected
+                log.debug("a connection could not be accepted: %s", error)
                 time.sleep(LONGEST_REST)
                 return
             accepted.setblocking(False)
@@ -156,7 +156,7 @@ class _Loop:
             connection = _Connection(accepted, time.monotonic() + SECONDS)
             self._connections[accepted] = connection
             self._selector.register(accepted, selectors.EVENT_READ, connection)
-            self._serve(connection)  # most have sent their request by now
+            self._serve(connection)  # most clients have sent their request by now
 
     def _drop_late(self) -> None:
         now = time.monotonic()

@@ -231,7 +231,7 @@ def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: l
             if error.errno != errno.EEXIST:
                 with step(f"rename {name} to {state['name']}"):
                     raise
-            notes.append(f"the name {state['name']} is taken by another interface; this one is named {name}")
+            notes.append(f"the name {state['name']} is taken by another interface; this one is {name}")
     for other in state["altnames"]:
         _try(notes, f"altname {other}", links.altnames, connection, index, [other], True)
     if state["mac"] != link.mac and state["mac"] not in _MACLESS and len(links.mac_bytes(state["mac"])) == 6:

@@ -396,7 +396,7 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
     # 1.34 has them behind a gate
     assert [taint["key"] for taint in taints] == ([] if node.plane.minor == "1.34" else [f"{NAME}/link-down"])
     if taints:  # the scheduler does not say why it has no device for a pod
-        said = "no new pod gets these devices of the node while their links are down: net-rail3"
+        said = "new pods do not get these devices of the node while their links are down: net-rail3"
         node.plane.wait_for(lambda: any(said in line for line in node.events(node.name)), "the Node's event", 30)
     ip("-n switch link set wire3 up")
     node.plane.wait_for(up, "the link to be published as up", 1.5)

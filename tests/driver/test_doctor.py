@@ -18,7 +18,7 @@ cli = pytest.importorskip("lanewise_driver.cli", reason="the driver's package is
     ("script", "told"),
     [
         ("exit 1", []),
-        ('test "$3" = lanewise-fabric.service', ["lanewise-fabric.service has failed: 'journalctl --boot --unit "]),
+        ('test "$3" = lanewise-fabric.service', ["lanewise-fabric.service has failed: see 'journalctl --boot --unit "]),
         (None, []),
     ],
     ids=["well", "failed", "no systemd"],

@@ -185,7 +185,7 @@ def test_what_cannot_be_read_counts_as_carried(monkeypatch: pytest.MonkeyPatch, 
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(sockets, "established", refused)
-    lost = "it has an address, and what is reached by it cannot be told: {} could not be read"
+    lost = "it has an address, and what uses it cannot be determined: {} could not be read"
     why = lost.format("the open TCP connections (Operation not permitted)")
     assert Rule().now().by_name == {"nic0": DEFAULT, "nic1": why, "nic2": why}
     monkeypatch.undo()

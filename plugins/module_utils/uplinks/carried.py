@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Which interfaces carry this node's own traffic, and why: the one rule of the driver and of the guard of configure.
+"""Which interfaces carry this node's own traffic, and why: the rule shared by the driver and the guard of configure.
 
-They are those of default routes; of SSH sessions, both the interface that has the address they came to and those that
-the answers leave by; of storage that the node uses itself; of other paths that the caller names; and all that these
-stand on: ports of a bond, bridge or VRF, the parent of a VLAN, the PF of a VF, what a tunnel's packets leave by.
+They are the interfaces of default routes; of SSH sessions (both the one with the local address and those that the
+replies leave by); of storage that the node uses itself; of other paths that the caller names; and all interfaces below
+these: ports of a bond, bridge or VRF, the parent of a VLAN, the PF of a VF, the underlay of a tunnel.
 
-Nothing is guessed. What cannot be read counts as carried, with that as the reason.
+Nothing is guessed. If something cannot be read, the interfaces concerned count as needed, with that as the reason.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .links import Link, Stack
 from .routes import Address, Default, Query, Routes
 from .watch import Watch
 
-#: How old what files tell of storage may be where an answer may have an age at all, in seconds.
+#: The maximum age in seconds of storage information from files, if the caller accepts cached answers.
 _FILES_FOR = 10.0
-#: The most far ends that are looked up for one address of this node. Anyone can connect to an SSH server: of more
-#: clients at once only the interface with the address that they came to is told.
+#: The most remote ends that are looked up for one address of this node. Anyone can connect to an SSH server: for more
+#: clients only the interface with the local address is reported.
 _MOST = 64
-#: The most paths to storage that are looked up; whatever is reached by others counts as carried by every address.
+#: The most paths to storage that are looked up; with more, every interface with an address counts as needed.
 _MOST_USED = 1024
 
 
 @dataclass(frozen=True)
 class Path:
-    """Two ends of traffic that the node needs, either of which may be unknown.
+    """The local and remote end of traffic that the node needs; either may be unknown.
 
-    `holds` says why the interface is needed that has the own address, `leads` why those are that packets to the far
-    one leave by.
+    `holds` is the reason for the interface with the local address, `leads` the reason for those by which packets to the
+    remote end leave.
     """
 
     own: Address | None
@@ -54,7 +54,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Carried:
-    """Reasons, as the ends of sentences about the interface, by its index and by its name."""
+    """Reasons, as clauses about the interface, by its index and by its name."""
 
     by_index: t.Mapping[int, str] = field(default_factory=dict)
     by_name: t.Mapping[str, str] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class Carried:
 
 @dataclass
 class _Sockets:
-    """Open connections, as they were at a time: those of SSH, each with whether its other end has logged in for sure,
-    and those of storage. `asked` are the ports that were named; what could not be read stands beside each."""
+    """Open connections at one time: those of SSH, each with whether it is certainly authenticated, and those of
+    storage; for each, what could not be read. `asked` are the ports that the caller named."""
 
     at: float
     asked: frozenset[int]
@@ -75,7 +75,7 @@ class _Sockets:
 
 @dataclass
 class _Tables:
-    """What the kernel has, until it says that something has changed."""
+    """The kernel's tables, valid until the kernel reports a change."""
 
     stack: Stack
     owners: dict[Address, tuple[int, ...]]
@@ -83,10 +83,10 @@ class _Tables:
 
 
 class Rule:
-    """The rule for the network namespace of the thread that makes it; may be asked from any thread of that namespace.
+    """The rule for the network namespace of the thread that creates it; usable from any thread of that namespace.
 
-    With `remember` an interface that an SSH client was reached by stays needed while the address that the client came
-    to is on the node: whoever has been logged in over it will be again. `root` is where `sys` and `proc` are.
+    With `remember`, an interface that was used by an SSH session stays needed while the session's local address is on
+    the node: clients that have logged in over it will do so again. `root` is the folder of `sys` and `proc`.
     """
 
     def __init__(self, remember: bool = False, root: str = "") -> None:
@@ -108,12 +108,12 @@ class Rule:
         ssh_ports: t.Collection[int] = (),
         at_most: float = 0.0,
     ) -> Carried:
-        """The answer for the whole node. Raises OSError where the kernel's tables cannot be read.
+        """The needed interfaces of the whole node. Raises OSError if the kernel's tables cannot be read.
 
-        `default_routes` says which of them count: `all`, those of the `main` table, or the `best` of those. The
-        best ones are those with the lowest metric, IPv6 counting where IPv4 has none. `ssh_ports` are ports of SSH
-        servers beside those that are found. What is told of open connections may be `at_most` this old, in seconds;
-        links, addresses and routes are those of now: those who ask together wait for one answer.
+        `default_routes` selects the ones that count: `all`, those of the `main` table, or the `best` of those: the ones
+        with the lowest metric, of IPv6 only if IPv4 has none. `ssh_ports` are ports of SSH servers in addition to those
+        found. Open connections may be `at_most` this old, in seconds; links, addresses and routes are always current.
+        Concurrent callers share one answer.
         """
         asked = (tuple(paths), default_routes, frozenset(ssh_ports))
         with self._lock:
@@ -130,7 +130,7 @@ class Rule:
             return found
 
     def close(self) -> None:
-        """Let go of the kernel's notifications."""
+        """Close the socket for the kernel's notifications."""
         with self._lock:
             if self._watch:
                 self._watch.close()
@@ -159,14 +159,14 @@ class Rule:
             needed.setdefault(tables.stack.index(interface), why)
         if unread:
             what = ", ".join(dict.fromkeys(unread))
-            why = f"it has an address, and what is reached by it cannot be told: {what} could not be read"
+            why = f"it has an address, and what uses it cannot be determined: {what} could not be read"
             for index in sorted({index for holders in tables.owners.values() for index in holders}):
                 needed.setdefault(index, why)
         found = _Spread(kernel, tables.stack, known).all_of(needed)
         return Carried(found, {tables.stack.links[index].name: why for index, why in found.items()})
 
     def _connections(self, ssh_ports: frozenset[int], at_most: float) -> _Sockets:
-        """The open connections, at most so old: on a node where pods start, addresses change much more often."""
+        """The open connections, of at most this age: cached, as addresses change often on a node where pods start."""
         began, had = time.monotonic(), self._sockets
         if had and had.asked == ssh_ports and at_most > 0 and began - had.at <= at_most:
             return had
@@ -186,7 +186,7 @@ class Rule:
         return found
 
     def _sessions(self, tables: _Tables, known: Routes, now: _Sockets) -> list[Path]:
-        """Of SSH, with those of clients that were here before."""
+        """The paths of SSH sessions, including remembered ones."""
         found: dict[tuple[Address, Address], Path] = {}
         sure: dict[tuple[Address, Address], None] = {}
         for one, logged_in in now.ssh:
@@ -205,8 +205,8 @@ class Rule:
         return kept
 
     def _storage(self, now: _Sockets, aged: bool, unread: list[str]) -> list[Path]:
-        """Of storage that this node uses, and of what it serves to others. What could not be read is added to
-        `unread`."""
+        """The paths of storage that this node uses, and of storage that it serves to others. What could not be read is
+        added to `unread`."""
         used: dict[Path, None] = {}
         served: dict[Path, None] = {}
         began = time.monotonic()
@@ -249,7 +249,7 @@ def _storage_session(what: str, own: Address | None, far: Address | None, way: s
 
 
 def _by_port(found: t.Sequence[sockets.Socket], ceph: bool) -> list[tuple[sockets.Socket, str]]:
-    """What connections are for, by their ports. `ceph` says whether files tell of Ceph."""
+    """The connections to storage, each with its service by port. `ceph` is whether files show that Ceph is used."""
     stores: list[tuple[sockets.Socket, str]] = []
     others: list[tuple[sockets.Socket, str]] = []
     for one in found:
@@ -265,7 +265,7 @@ def _of_socket(one: sockets.Socket, path: Path) -> Path:
 
 
 def _bounded(found: t.Iterable[Path]) -> list[Path]:
-    """Not more than so many far ends of each own address. Others do not crowd out those of another address."""
+    """A limited number of remote ends of each local address, so that one address does not crowd out others."""
     counts: collections.Counter[Address | None] = collections.Counter()
     kept = []
     for path in found:
@@ -276,10 +276,10 @@ def _bounded(found: t.Iterable[Path]) -> list[Path]:
 
 
 def _by_default(known: t.Sequence[Default], tables: str) -> dict[int, str]:
-    """Links of default routes, with the reason.
+    """The links of default routes, with the reason.
 
-    Routers announce themselves to every port of a fabric, so a default route that came by IPv6 router advertisement
-    counts only where it is the node's best one and there is no other kind.
+    Routers announce themselves to every port of a fabric, so a default route from an IPv6 router advertisement counts
+    only if it is the node's best one and there is no other default route.
     """
     known = [one for one in known if tables == "all" or one.table in routes.MAIN]
     if tables == "best":
@@ -299,7 +299,7 @@ def _by_default(known: t.Sequence[Default], tables: str) -> dict[int, str]:
 
 
 def _on(path: Path, tables: _Tables, known: Routes) -> t.Iterator[tuple[int, str]]:
-    """The links on a path, with the reason of each."""
+    """The links on a path, each with its reason."""
     if path.far in tables.owners:  # the node itself
         return
     if path.far:
@@ -309,27 +309,27 @@ def _on(path: Path, tables: _Tables, known: Routes) -> t.Iterator[tuple[int, str
     holders: set[int] = set()
     if path.own:
         holders = {*tables.owners.get(path.own, ()), *known.holders(path.own, path.bound)}
-    if path.bound:  # of several with one address, as of link-local ones, it is this one
+    if path.bound:  # several links may have the same address, such as a link-local one
         holders = {path.bound} if path.bound in holders else {path.bound, *holders}
-    # a VRF is where look-ups begin, and as little on the way as lo is
+    # a VRF is only the start of look-ups: like lo, it is not on the path
     yield from ((index, path.holds) for index in sorted(holders) if tables.stack.kind(index) != "vrf")
 
 
 class _Spread:
-    """From the links that are needed to all that they stand on."""
+    """Extends the needed links by all links below them."""
 
     def __init__(self, kernel: netlink.Connection, stack: Stack, known: Routes) -> None:
         self._kernel = kernel
         self._stack = stack
         self._routes = known
         self._found: dict[int, str] = {}
-        self._untold: list[tuple[Link, str]] = []
+        self._unknown_tunnels: list[tuple[Link, str]] = []
 
     def all_of(self, needed: t.Mapping[int, str]) -> dict[int, str]:
-        """`needed` are reasons by index; those that come first are kept. Raises OSError."""
+        """`needed` are reasons by index; the first reason of each link is kept. Raises OSError."""
         self._follow(needed)
-        for tunnel, reason in self._untold:
-            why = f"{tunnel.name} may send through it, as the kernel does not tell where its packets go: {reason}"
+        for tunnel, reason in self._unknown_tunnels:
+            why = f"{tunnel.name} may send through it, as the kernel does not report where its packets go: {reason}"
             others = [self._stack.links[one] for one in sorted(self._routes.routed()) if one in self._stack.links]
             self._follow({one.index: why for one in others if not one.is_tunnel}, tunnels_too=False)
         return self._found
@@ -344,7 +344,7 @@ class _Spread:
             self._found[link.index] = reason
             why = reason if reason.startswith("it is below") else f"it is below {link.name}: {reason}"
             below = self._stack.below(link)
-            # of a bridge with other ports, those of guests and overlays are not what the node reaches the world by
+            # if a bridge has other ports, its ports of guests and overlays do not carry the node's traffic
             others = link.kind in links.SWITCHES and any(not one.is_tunnel and one.kind != "veth" for one in below)
             pending += [(one, why, not others) for one in below]
             if link.is_tunnel and tunnels_too:
@@ -354,5 +354,5 @@ class _Spread:
         under = tunnels.underlay(self._kernel, link)
         found = {*under.links, *(hop for query in under.queries for hop in self._routes.way(query))}
         if not under.whole and alone:
-            self._untold.append((link, reason))
+            self._unknown_tunnels.append((link, reason))
         return [self._stack.links[one] for one in sorted(found) if one in self._stack.links and one != link.index]

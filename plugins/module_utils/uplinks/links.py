@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Links as this package needs them: what each is, and what its packets pass below it.
+"""Links: the kind of each, and the lower links that its packets pass.
 
 Numbers are those of linux/rtnetlink.h, linux/if_link.h, linux/if_tunnel.h and linux/veth.h.
 """
@@ -29,11 +29,11 @@ _HSR_PORTS = (1, 2)
 
 #: The kind of an interface that Open vSwitch has made: a bridge's own, an internal port, and that of the whole switch
 #: (net/openvswitch/vport-internal_dev.c). The kernel gives every port the switch's own as master, whichever bridge it
-#: is a port of (ovs_netdev_link in net/openvswitch/vport-netdev.c): rtnetlink does not tell the bridge.
+#: is a port of (ovs_netdev_link in net/openvswitch/vport-netdev.c): rtnetlink does not report the bridge.
 OPEN_VSWITCH = "openvswitch"
 #: Kinds whose ports may be those of guests and overlays.
 SWITCHES = ("bridge", OPEN_VSWITCH)
-#: Kinds without packets of their own below them, or whose lower links the kernel tells.
+#: Kinds that do not encapsulate packets, or whose lower links the kernel reports.
 _TOLD = {
     *("", "bond", "bridge", "dsa", "dummy", "failover", "hsr", "ifb", "ipoib", "ipvlan", "ipvtap", "macsec", "macvlan"),
     *("macvtap", "net_failover", "netdevsim", "nlmon", "rmnet", "team", "veth", "virt_wifi", "vlan", "vrf", "batadv"),
@@ -60,7 +60,7 @@ class Link:
 
 
 def parse(body: bytes) -> Link:
-    """A link from the body of RTM_NEWLINK. Raises struct.error where it is cut short."""
+    """A link from the body of RTM_NEWLINK. Raises struct.error if it is truncated."""
     _unused, _unused, index, flags, _unused = _IFINFO.unpack_from(body)
     raw = netlink.attributes(body, _IFINFO.size)
     info = netlink.attributes(raw.get(_LINKINFO, b""))
@@ -84,7 +84,7 @@ def listed(kernel: netlink.Connection) -> dict[int, Link]:
 
 
 class Stack:
-    """What stands on what among the links of a namespace; `sys` is where sysfs is."""
+    """The lower links of each link of a namespace; `sys` is the mount point of sysfs."""
 
     def __init__(self, links: t.Mapping[int, Link], sys: str = "/sys") -> None:
         self.links = links
@@ -97,7 +97,7 @@ class Stack:
         self._switches = [link.index for link in links.values() if link.kind == OPEN_VSWITCH]
 
     def below(self, link: Link) -> list[Link]:
-        """The links that the packets of `link` pass, one step down."""
+        """The links directly below `link` that its packets pass."""
         paired = link.kind in ("veth", "netkit")
         found = [] if paired else [link.made_of]
         if link.kind == OPEN_VSWITCH:
@@ -106,18 +106,18 @@ class Stack:
             found += self._ports.get(link.index, ())
         if link.kind == "hsr":
             found += [netlink.number(link.data.get(kind, b"")) for kind in _HSR_PORTS]
-        if paired:  # its other end is no part of the way, unless a bridge goes on from there
+        if paired:  # its peer is not part of the path, unless it is the port of a bridge
             other = self.links.get(link.made_of)
             found += [other.index, other.master] if other and other.master else []
         found += [self._names[name] for name in self._parents(link.name) if name in self._names]
         return [self.links[index] for index in dict.fromkeys(found) if index in self.links and index != link.index]
 
     def kind(self, index: int) -> str:
-        """The kind of a link; empty for hardware, and where there is no such link."""
+        """The kind of a link; empty for hardware and for an unknown link."""
         return self.links[index].kind if index in self.links else ""
 
     def index(self, name: str) -> int:
-        """The index of the link of this name; 0 where there is none."""
+        """The index of the link of this name; 0 if there is none."""
         return self._names.get(name, 0)
 
     def _parents(self, name: str) -> list[str]:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Blocking netlink requests and dumps; nothing is decoded that is not asked for.
+"""Blocking netlink requests and dumps. Attributes are decoded only on request.
 
 Attributes stay bytes until read, so what a newer kernel adds survives from a dump to the request that restores it.
 Numbers are those of linux/netlink.h.
@@ -44,9 +44,9 @@ _TYPE = 0x3FFF
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE = 1 << 17
-#: How often a dump is begun again that changes under the reader, before it is taken as it is.
+#: How often an inconsistent dump is repeated before it is used as it is.
 _DUMP_TRIES = 8
-#: How many requests go in one packet: their answers have to fit into the receive buffer.
+#: Requests per packet: their replies must fit into the receive buffer.
 _AT_ONCE = 128
 
 Attributes = dict[int, bytes]
@@ -77,12 +77,12 @@ def u32(kind: int, value: int) -> bytes:
 
 
 def text(kind: int, value: str) -> bytes:
-    """A string with the zero byte that the kernel wants."""
+    """A string attribute with the NUL byte that the kernel requires."""
     return attribute(kind, os.fsencode(value) + b"\0")
 
 
 def pairs(data: bytes, offset: int = 0) -> t.Iterator[tuple[int, bytes]]:
-    """The attributes in `data`, in their order; a kind may come twice, as in lists."""
+    """The attributes in `data`, in order; a kind may be repeated, as in lists."""
     end = len(data)
     while offset + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -103,7 +103,7 @@ def number(value: bytes) -> int:
 
 
 def string(value: bytes) -> str:
-    """A string without its zero byte; as names of files, since names of interfaces may be any bytes."""
+    """A string without its NUL byte, decoded like file names, because interface names may be any bytes."""
     return os.fsdecode(value.split(b"\0", 1)[0])
 
 
@@ -113,8 +113,8 @@ _ORDER: t.Literal["little", "big"] = "little" if struct.pack("=H", 1)[0] else "b
 class Connection:
     """A connection to the kernel, for use by one thread, as a context manager.
 
-    It is that of the network namespace of the thread that makes it, or of `opened`, a raw netlink socket. Errors are
-    OSError with the kernel's number, and its own words where it has some.
+    It belongs to the network namespace of the thread that creates it, or to that of `opened`, a raw netlink socket.
+    Errors are OSError with the kernel's error number, and its extended message if there is one.
     """
 
     def __init__(self, protocol: int = NETLINK_ROUTE, opened: socket.socket | None = None) -> None:
@@ -123,7 +123,7 @@ class Connection:
         for option in (_CAP_ACK, _EXT_ACK, _STRICT_CHECK):
             try:
                 self._socket.setsockopt(_SOL_NETLINK, option, 1)
-            except OSError:  # an older kernel: fewer words, and dumps to be filtered by the caller
+            except OSError:  # an older kernel: no extended messages, and callers filter dumps
                 pass
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
 
@@ -141,7 +141,7 @@ class Connection:
         return self._exchange(kind, body, REQUEST | ACK | flags)[0]
 
     def ensure(self, kind: int, body: bytes, flags: int) -> None:
-        """A request that makes something; that it is there already is no error."""
+        """A request that creates something; if it exists already, that is not an error."""
         try:
             self.request(kind, body, CREATE | flags)
         except OSError as error:
@@ -149,7 +149,7 @@ class Connection:
                 raise
 
     def drop(self, kind: int, body: bytes) -> None:
-        """A request that removes something; that it is gone is no error."""
+        """A request that removes something; if it is gone already, that is not an error."""
         try:
             self.request(kind, body)
         except OSError as error:
@@ -159,10 +159,10 @@ class Connection:
     def dump(
         self, kind: int, body: bytes, keep: t.Callable[[bytes], bool] | None = None, optional: bool = False
     ) -> list[tuple[int, bytes]]:
-        """All that the kernel lists, or those that `keep` wants by their body, begun again where it changed meanwhile.
+        """All entries that the kernel lists, or those whose body `keep` accepts. Repeated if the dump was inconsistent.
 
-        A table of routes may have a million, of which few matter. With `optional` a kernel need not have the table, as
-        one without IPv6: then it is empty."""
+        A routing table may have a million entries, of which few matter. With `optional`, the result is empty if the
+        kernel does not have the table, such as without IPv6."""
         found: list[tuple[int, bytes]] = []
         try:
             for _unused in range(_DUMP_TRIES):
@@ -175,7 +175,7 @@ class Connection:
         return found
 
     def codes(self, kind: int, bodies: t.Sequence[bytes], flags: int) -> list[int]:
-        """Many requests of one kind, some in each packet: the error number of each, 0 where it was done."""
+        """Many requests of one kind, several per packet: the error number of each, 0 for success."""
         found: list[int] = []
         for start in range(0, len(bodies), _AT_ONCE):
             part = bodies[start : start + _AT_ONCE]
@@ -209,14 +209,14 @@ class Connection:
         whole = True
         while True:
             data, (sender, _groups) = self._socket.recvfrom(_RECEIVE)
-            if sender:  # a process: those in a pod may send to sockets of their namespace
+            if sender:  # not the kernel: a pod's processes may send to sockets of their namespace
                 continue
             offset = 0
             while offset + 16 <= len(data):
                 length, got, got_flags, got_sequence, _unused = _HEADER.unpack_from(data, offset)
                 payload = data[offset + 16 : offset + length]
                 offset += (length + 3) & ~3
-                if got_sequence != sequence:  # what an interrupted dump left
+                if got_sequence != sequence:  # a leftover of an interrupted dump
                     continue
                 whole = whole and not got_flags & _DUMP_INTERRUPTED
                 if got in (_ERROR, _DONE):
@@ -232,7 +232,7 @@ class Connection:
             return
         words = ""
         if flags & _ACK_TLVS:
-            # after an error comes the header of the request, or all of it where it is not capped
+            # the error is followed by the request's header, or by the whole request if it is not capped
             start = 4
             if kind == _ERROR:
                 start += 16 if flags & _CAPPED else (struct.unpack_from("=I", payload, 4)[0] + 3) & ~3
@@ -241,5 +241,5 @@ class Connection:
 
 
 def missing(error: OSError) -> bool:
-    """Whether what the request was about is not there."""
+    """Whether the error means that the object does not exist."""
     return error.errno in (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)

@@ -5,8 +5,8 @@
 
 """Addresses and routes, by the kernel's own look-ups. Numbers are those of linux/rtnetlink.h and linux/nexthop.h.
 
-A look-up asks for the entry of the routing table that matches, not for the one next hop that a packet would take: of
-several next hops (ECMP, a nexthop group) each may carry the next packet.
+A look-up returns the matching entry of the routing table, not the next hop of one packet: with several next hops (ECMP,
+a nexthop group) each may carry the next packet.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _NH_SIZE, _NHA_ID, _NHA_GROUP, _NHA_OIF = 8, 1, 2, 5
 _IP = {4: socket.AF_INET, 6: socket.AF_INET6}
 _TCP = 6
 MAIN = (254, 253)  # RT_TABLE_MAIN, RT_TABLE_DEFAULT
-#: Routes this short are halves, quarters and eighths of all addresses, by which VPNs and routers write a default route
-#: (0.0.0.0/1 and 128.0.0.0/1; 2000::/3): no fabric is as large.
+#: Prefixes up to this length count as default routes: VPNs and routers split a default route into halves, quarters or
+#: eighths of all addresses (0.0.0.0/1 and 128.0.0.0/1; 2000::/3), and no fabric is that large.
 SHORT = 3
 
 
 @dataclass(frozen=True)
 class Default:
-    """A default route: the links (indexes) that it goes by, and whether a router announced it."""
+    """A default route: the indexes of its links, and whether a router announced it."""
 
     destination: str
     table: int
@@ -54,7 +54,7 @@ class Default:
 
 @dataclass(frozen=True)
 class Query:
-    """What decides about a packet's route: all of it that is known goes to the kernel."""
+    """What decides a packet's route; all known values are passed to the kernel."""
 
     far: Address
     own: Address | None = None
@@ -84,7 +84,7 @@ class Routes:
         self._objects: dict[int, list[int]] | None = None
 
     def defaults(self) -> list[Default]:
-        """The default routes of all tables, and the shortest prefixes in place of one. Raises OSError."""
+        """The default routes of all tables, including very short prefixes. Raises OSError."""
         found = []
         for kind in (socket.AF_INET, socket.AF_INET6):
             for body in self._dumped(kind, lambda one: one[1] <= SHORT):  # rtm_dst_len
@@ -107,7 +107,7 @@ class Routes:
         return found
 
     def routed(self) -> set[int]:
-        """All links that some unicast route goes by, but for those that every interface has. Raises OSError."""
+        """All links with a unicast route, apart from the routes that every interface has. Raises OSError."""
         found: set[int] = set()
         for kind in (socket.AF_INET, socket.AF_INET6):
             for body in self._dumped(kind, lambda one: True):
@@ -118,10 +118,10 @@ class Routes:
         return found
 
     def way(self, query: Query) -> set[int]:
-        """The links by which packets to `query.far` leave; empty where there is no way. Raises OSError.
+        """The links by which packets to `query.far` leave; empty if there is no route. Raises OSError.
 
-        The whole query is tried first. A kernel before 4.18 knows no ports there, and one does not take every address
-        as a source.
+        The whole query is tried first. Kernels before 4.18 do not support ports there, and kernels refuse some source
+        addresses.
         """
         tried: set[bytes] = set()
         for message in (_look_up(query), _look_up(query, ports=False), _look_up(query, source=False, ports=False)):
@@ -134,12 +134,12 @@ class Routes:
         return set()
 
     def holders(self, own: Address, bound: int = 0) -> set[int]:
-        """The links that an address is local on, also one of a prefix that is local as a whole. Raises OSError."""
+        """The links that an address is local on, also by a local route to its prefix. Raises OSError."""
         answer = self._asked(_look_up(Query(own, bound=bound)))
         return set(self._links(answer[1])) if answer and answer[0] == _RTN_LOCAL else set()
 
     def _asked(self, message: bytes) -> tuple[int, netlink.Attributes] | None:
-        """The type of the route that matches, and its attributes; None where the kernel finds none."""
+        """The type and attributes of the matching route; None if the kernel finds none."""
         try:
             answers = self._kernel.request(RTM_GETROUTE, message)
         except OSError as error:
@@ -149,7 +149,7 @@ class Routes:
         return (answers[0][1][7], netlink.attributes(answers[0][1], _RT.size)) if answers else None
 
     def _dumped(self, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
-        """Unicast routes of a family that `keep` wants; not those that the kernel made of others."""
+        """The unicast routes of a family that `keep` accepts, without those that the kernel cloned from others."""
         request = _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0)
         for _unused, body in self._kernel.dump(RTM_GETROUTE, request, keep, optional=True):
             got, *_rest, route_type, flags = _RT.unpack_from(body)
@@ -205,7 +205,7 @@ def _hops(data: bytes) -> t.Iterator[int]:
 
 
 def _next_hops(kernel: netlink.Connection) -> dict[int, list[int]]:
-    """Nexthop objects by number: the links that they and the members of their groups send by."""
+    """The links of nexthop objects and of the members of nexthop groups, by ID."""
     own: dict[int, list[int]] = {}
     groups: dict[int, list[int]] = {}
     for _unused, body in kernel.dump(RTM_GETNEXTHOP, bytes(_NH_SIZE), optional=True):

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Open TCP connections of a network namespace, as sock_diag(7) lists them, or /proc/net/tcp where it does not.
+"""Open TCP connections of a network namespace, by sock_diag(7), or /proc/net/tcp if that is not available.
 
-The kernel compares states and ports itself, so that of thousands of connections it tells only those of interest.
+The kernel filters by state and port, so that it returns only the relevant ones of thousands of connections.
 Numbers are those of linux/sock_diag.h and linux/inet_diag.h.
 """
 
@@ -28,7 +28,7 @@ _REQ_BYTECODE, _MARK = 1, 15
 _JMP, _S_GE, _S_LE, _D_GE, _D_LE = 1, 2, 3, 4, 5
 _OP = struct.Struct("=BBH")
 _ESTABLISHED, _LISTEN = 1, 10  # include/net/tcp_states.h
-#: Of a kernel without sock_diag, or without its part for TCP.
+#: Error numbers of a kernel without sock_diag, or without its TCP module.
 _MISSING = (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL)
 
 Ports = tuple[int, int]
@@ -48,9 +48,9 @@ class Socket:
 
 
 def established(own: t.Sequence[Ports], far: t.Sequence[Ports], proc: str = "/proc") -> list[Socket]:
-    """The open connections of this thread's namespace with an own port in `own`, or a far port in `far`.
+    """The open connections of this thread's namespace with a local port in `own` or a remote port in `far`.
 
-    Each is a range with both its ends. Connections by the loopback interface are left out. Raises OSError.
+    Each is an inclusive range. Connections over the loopback interface are left out. Raises OSError.
     """
     ranges = [(True, *one) for one in own] + [(False, *one) for one in far]
     found = [one for one in _read(_ESTABLISHED, ranges, proc) if not one.far.is_loopback]
@@ -107,9 +107,10 @@ def _dumped(
 
 
 def port_filter(ranges: t.Sequence[tuple[bool, int, int]]) -> bytes:
-    """A program of inet_diag that lets sockets pass with a port in one of `ranges` (own or far, low, high).
+    """An inet_diag bytecode program that accepts sockets with a port in one of `ranges` (local or remote, low, high).
 
-    Its commands jump forward: to its end for yes, 4 bytes beyond it for no (inet_diag_bc_run in net/ipv4/inet_diag.c).
+    Its commands jump forward: to its end to accept, 4 bytes beyond it to reject (inet_diag_bc_run in
+    net/ipv4/inet_diag.c).
     """
     parts = []
     for left, (own, low, high) in zip(range(len(ranges) - 1, -1, -1), ranges):
@@ -128,7 +129,7 @@ def _address(family: int, value: bytes) -> Address:
 
 
 def _of_proc(state: int, proc: str) -> list[Socket]:
-    """The sockets of a state in /proc/net/tcp and tcp6. Raises OSError where the former cannot be read."""
+    """The sockets of a state in /proc/net/tcp and tcp6. Raises OSError if the former cannot be read."""
     found = []
     for name in ("tcp", "tcp6"):
         try:

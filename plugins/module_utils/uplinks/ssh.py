@@ -3,12 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The SSH servers of this node: their ports, and which connections to them are those of somebody who has logged in.
+"""The SSH servers of this node: their ports, and which connections to them are authenticated.
 
-Anyone who reaches a server can connect to it. A connection whose other end has not proven yet who it is must not decide
-what the node keeps for itself. OpenSSH says it in the titles of its processes: `sshd: [accepted]` and, with a name,
-`sshd: root [net]` before, `sshd: root@notty` after (sshd.c, auth2.c, session.c; since 10.0 sshd-auth is a program of
-its own).
+Anyone who reaches a server can connect to it, so an unauthenticated connection must not decide which interfaces the
+node keeps. OpenSSH shows the state in its process titles: `sshd: [accepted]` and `sshd: root [net]` before
+authentication, `sshd: root@notty` after it (sshd.c, auth2.c, session.c; since 10.0 sshd-auth is a program of its own).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _STRANGER = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
 
 @dataclass
 class _Seen:
-    """What a look at every process has shown: by inode of a socket whether its holders know who is at the other end."""
+    """The results of a scan of all processes: by socket inode, whether its holders have authenticated the client."""
 
     known: dict[int, bool] = field(default_factory=dict)
     servers: bool = False
@@ -36,10 +35,10 @@ class _Seen:
 
 
 class Servers:
-    """Not for use by several threads at once.
+    """The SSH servers and their sessions. Not thread-safe.
 
-    To tell whose a socket is takes a look at every process. It is taken only for sockets that were not there at the
-    last look. In a pod without the node's processes none is seen: then the servers' port is 22.
+    Finding a socket's owner needs a scan of all processes, which is made only for new sockets. In a pod that cannot see
+    the node's processes no server is found; then port 22 is assumed.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -49,9 +48,9 @@ class Servers:
         self._known: frozenset[int] = frozenset()
 
     def ports(self, unread: list[str]) -> set[int]:
-        """Where SSH servers listen, with 22 in any case; what cannot be read is added to `unread`.
+        """The ports of SSH servers, always including 22; what cannot be read is added to `unread`.
 
-        Raises OSError where the sockets cannot be listed.
+        Raises OSError if the sockets cannot be listed.
         """
         found = listening(self._proc)
         inodes = frozenset(one.inode for one in found)
@@ -65,9 +64,9 @@ class Servers:
         return {PORT, *self._ports}
 
     def sessions(self, found: t.Sequence[Socket]) -> list[tuple[Socket, bool]]:
-        """The connections of `found` but those of strangers, each with whether its other end has logged in for sure.
+        """The connections of `found` without unauthenticated ones, each with whether it is certainly authenticated.
 
-        That nobody has accepted yet are left out. Of one whose server cannot be seen it is not sure.
+        Connections that no server has accepted yet are left out. One whose server cannot be seen is uncertain.
         """
         found = [one for one in found if one.inode]
         inodes = frozenset(one.inode for one in found)
@@ -83,11 +82,11 @@ class Servers:
         ]
 
     def _look(self) -> _Seen:
-        """At the processes of SSH servers. One that has ended meanwhile has no sockets."""
+        """Scan the processes of SSH servers. A process that ends meanwhile has no sockets."""
         seen = _Seen()
         processes = list(self._processes())
         seen.servers = bool(processes)
-        # the one that talks to a stranger may be another user's, whose sockets we need not be allowed to see
+        # an unauthenticated connection's process may run as another user, whose sockets may be hidden from this one
         unsure = {parent for _folder, parent, stranger in processes if stranger}
         for folder, _parent, stranger in processes:
             try:
@@ -105,7 +104,7 @@ class Servers:
         return seen
 
     def _processes(self) -> t.Iterator[tuple[str, str, bool]]:
-        """Of SSH servers: the folder, the parent's number, and whether the title tells of a stranger."""
+        """The SSH server processes: the folder, the parent's PID, and whether the title shows no authentication yet."""
         for entry in os.listdir(self._proc):
             folder = f"{self._proc}/{entry}"
             try:

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""With whom this node keeps storage that it uses itself: iSCSI, NVMe over fabrics, NFS, SMB, Ceph and their like.
+"""Remote ends of storage that this node uses itself: iSCSI, NVMe over fabrics, NFS, SMB, Ceph and the like.
 
-Files of the kernel name the far ends also while a connection is down or where it is no TCP at all (RDMA). Ports find
-the rest. Where each is written: drivers/nvme/host/sysfs.c and fabrics.c, drivers/scsi/scsi_transport_iscsi.c,
-fs/nfs/super.c, fs/smb/client/cifsfs.c, fs/ceph/super.c, drivers/block/rbd.c.
+Files in /sys and /proc name the remote ends even while a connection is down or if it does not use TCP (RDMA). The rest
+are found by port. The kernel writes these files in drivers/nvme/host/sysfs.c and fabrics.c,
+drivers/scsi/scsi_transport_iscsi.c, fs/nfs/super.c, fs/smb/client/cifsfs.c, fs/ceph/super.c, drivers/block/rbd.c.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from .routes import Address
 
-#: Of Ceph's object stores. Others use ports of this range, too: they count where the node has to do with a monitor.
+#: The ports of Ceph OSDs. Others use this range, too, so these ports count only if the node uses a Ceph monitor.
 CEPH, CEPH_STORES = "Ceph", (6800, 7568)
-#: The ports of servers, low and high, and what they serve.
+#: Server ports (low, high) and their services.
 PORTS: tuple[tuple[int, int, str], ...] = (
     (445, 445, "SMB"),
     (860, 860, "iSCSI"),
@@ -37,7 +37,7 @@ PORTS: tuple[tuple[int, int, str], ...] = (
     (10809, 10809, "NBD"),
     (24007, 24008, "GlusterFS"),
 )
-#: Types of mounts, what is reached by them, and the options with its addresses; for None the device has them.
+#: Filesystem types with their service and the mount option that has its addresses; None: the mount source has them.
 _MOUNTS: t.Mapping[str, tuple[str, str | None]] = {
     "nfs": ("NFS", "addr"),
     "nfs4": ("NFS", "addr"),
@@ -50,13 +50,13 @@ _MOUNTS: t.Mapping[str, tuple[str, str | None]] = {
 }
 _FOUR = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
 _SIX = re.compile(r"\[([0-9a-fA-F:.]+)(?:%\w+)?\]")
-#: How much of a file is read, and how many far ends are told: more than any node has.
+#: Maximum bytes read of a file, and maximum remote ends: more than any node has.
 _MOST, _ENDS = 4 << 20, 4096
 
 
 @dataclass(frozen=True)
 class End:
-    """A far end: `what` is kept there, such as `iSCSI`. `interface` names the one that it is bound to, if any."""
+    """A remote end of service `what`, such as `iSCSI`. `interface` is the one that it is bound to, if any."""
 
     what: str
     far: Address | None = None
@@ -65,17 +65,17 @@ class End:
 
 
 def service(port: int) -> str:
-    """What a server with this port serves; empty where it is none that is known."""
+    """The service of a server port; empty if it is unknown."""
     return next((what for low, high, what in PORTS if low <= port <= high), "")
 
 
 def is_store(port: int) -> bool:
-    """Whether a port is one of those that Ceph's object stores take."""
+    """Whether a port is in the range of Ceph OSDs."""
     return CEPH_STORES[0] <= port <= CEPH_STORES[1]
 
 
 def ends(root: str = "") -> tuple[list[End], list[str]]:
-    """The far ends that files below `root` name, and what could not be read, each with the reason."""
+    """The remote ends that files below `root` name, and what could not be read, each with the reason."""
     found: dict[End, None] = {}
     unread: list[str] = []
     for look, what in ((_nvme, "NVMe controllers"), (_iscsi, "iSCSI sessions"), (_rbd, "Ceph block devices")):
@@ -91,7 +91,7 @@ def ends(root: str = "") -> tuple[list[End], list[str]]:
 
 
 def _names(path: str) -> list[str]:
-    """The names in a folder; none where it is not there. Raises OSError."""
+    """The names in a folder; empty if it does not exist. Raises OSError."""
     try:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -99,7 +99,7 @@ def _names(path: str) -> list[str]:
 
 
 def _text(path: str) -> str:
-    """A file's text; empty where there is none, or the device of which it tells has gone. Raises OSError."""
+    """A file's text; empty if the file does not exist or its device is gone. Raises OSError."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(_MOST).strip()
@@ -108,7 +108,7 @@ def _text(path: str) -> str:
     except OSError as error:
         if isinstance(error, PermissionError):
             raise
-        return ""  # ENODEV, ENOTCONN ...: it is being taken away
+        return ""  # ENODEV, ENOTCONN ...: the device is being removed
 
 
 def _nvme(root: str) -> t.Iterator[End]:
@@ -146,7 +146,7 @@ def _rbd(root: str) -> t.Iterator[End]:
 
 
 def _mounts(root: str) -> t.Iterator[End]:
-    """Those of the first process, which sees the node's; of this one where that must not be seen."""
+    """The mounts of process 1, which are the node's; of this process if those cannot be read."""
     try:
         with open(f"{root}/proc/1/mounts", encoding="utf-8", errors="replace") as file:
             lines = file.read(_MOST).splitlines()
@@ -165,7 +165,7 @@ def _mounts(root: str) -> t.Iterator[End]:
 
 
 def _addresses(text: str) -> list[Address]:
-    """All IP addresses that a text names, with or without ports; those of IPv6 in brackets where it names several."""
+    """All IP addresses in a text, with or without ports; if there are several, IPv6 addresses must be in brackets."""
     single = address(text)
     if single:
         return [single]

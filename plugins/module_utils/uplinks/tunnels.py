@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Where the packets of a tunnel go themselves: its far ends, as the kernel has them.
+"""Where the encapsulated packets of a tunnel go: its remote endpoints, as the kernel reports them.
 
 Attributes are those of linux/if_link.h (vxlan, geneve, xfrm), linux/if_tunnel.h and linux/wireguard.h.
 """
@@ -25,14 +25,14 @@ RTM_GETNEIGH = 30
 _ND = struct.Struct("=BxxxiHBB")
 _NDA_DST, _NDA_IFINDEX = 1, 8
 _ENDPOINT = struct.Struct("=H2s")
-#: What is read of a switch table or a list of peers; a tunnel with more far ends is one that cannot be told.
+#: The most entries of a forwarding table or peer list; a tunnel with more endpoints counts as unknown.
 _MOST = 4096
 
 
 @dataclass(frozen=True)
 class _Form:
-    """Attributes of a kind: the link that it is bound to, its own and its far address, and whether it has no far end of
-    its own, as routes or a program give one to each packet."""
+    """Attributes of a kind: the link that it is bound to, its local and remote address, and the flag that each packet's
+    endpoint is set by routes or a program."""
 
     link: int = 0
     own: tuple[int, ...] = ()
@@ -55,9 +55,9 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Underlay:
-    """What is known of a tunnel's own packets: the links that it is bound to, and how its far ends are looked up.
+    """The known paths of a tunnel's own packets: the links that it is bound to, and the look-ups of its endpoints.
 
-    `whole` says whether that is all of it.
+    `whole` is whether there are no other paths.
     """
 
     links: tuple[int, ...] = ()
@@ -66,11 +66,11 @@ class Underlay:
 
 
 def underlay(kernel: netlink.Connection, link: Link) -> Underlay:
-    """Raises OSError."""
+    """The underlay of a tunnel. Raises OSError."""
     if link.kind == "wireguard":
         return _wireguard(link)
     form = _FORMS.get(link.kind)
-    if form is None:  # tun, ppp, l2tp ...: a program or a protocol above has the far end
+    if form is None:  # tun, ppp, l2tp ...: only a program or a higher protocol knows the endpoint
         return Underlay(whole=False)
     bound = netlink.number(link.data.get(form.link, b"")) or (0 if link.kind == "vxlan" else link.made_of)
     if bound:
@@ -94,7 +94,7 @@ def _addresses(link: Link, kinds: t.Iterable[int]) -> list[Address]:
 
 
 def _switched(kernel: netlink.Connection, index: int) -> list[Address]:
-    """The far ends in the switch table of a vxlan."""
+    """The endpoints in the forwarding table of a vxlan."""
     found: dict[Address, None] = {}
     request = _ND.pack(socket.AF_BRIDGE, 0, 0, 0, 0)
     wanted = struct.pack("=i", index)
@@ -120,7 +120,7 @@ def _wireguard(link: Link) -> Underlay:
             name = netlink.text(_CTRL_NAME, "wireguard")
             (answer, *_rest) = kernel.request(_GENL_CTRL, _GENL.pack(_CTRL_GETFAMILY, 1, 0) + name)
         except OSError as error:
-            if error.errno == errno.ENOENT:  # a wireguard that is not the kernel's
+            if error.errno == errno.ENOENT:  # a WireGuard implementation outside the kernel
                 return Underlay(whole=False)
             raise
         family = netlink.number(netlink.attributes(answer[1], _GENL.size)[_CTRL_ID])
@@ -129,7 +129,7 @@ def _wireguard(link: Link) -> Underlay:
 
 
 def peers(answers: t.Sequence[bytes]) -> Underlay:
-    """The underlay that WG_CMD_GET_DEVICE tells in one or more messages. Nothing is sent to a peer without endpoint."""
+    """The underlay from the replies to WG_CMD_GET_DEVICE. A peer without endpoint is not sent any packets."""
     queries: dict[Query, None] = {}
     mark = 0
     for body in answers:

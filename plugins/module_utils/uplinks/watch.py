@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Whether links, addresses, routes or rules of this namespace have changed since the last question."""
+"""Whether links, addresses, routes or rules of this namespace have changed since the last check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOM = 1 << 20
 
 
 class Watch:
-    """Notifications of rtnetlink, which the kernel queues before the one who changed something goes on."""
+    """Notifications of rtnetlink. The kernel queues each before the call that made the change returns."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -36,7 +36,7 @@ class Watch:
             raise
 
     def changed(self) -> bool:
-        """Whether something has that matters to what is kept; yes too where the kernel could not queue it all.
+        """Whether something relevant has changed; also True if notifications were lost.
 
         Raises OSError.
         """
@@ -58,7 +58,8 @@ class Watch:
 
 
 def _matters(data: bytes) -> bool:
-    """Routes to networks are many on a node that speaks BGP, and come and go; they are looked up each time."""
+    """Whether a notification is relevant. Routes to networks are not: a BGP node has many changing ones, and they are
+    looked up each time."""
     at = 0
     while at + 18 <= len(data):
         length, kind = _HEADER.unpack_from(data, at)
