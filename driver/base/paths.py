@@ -41,7 +41,7 @@ class Paths:
         return self.plugin_dir / "state"
 
     @property
-    def untold_dir(self) -> Path:
+    def pending_status_dir(self) -> Path:
         """Records of claims that were taken back, until their status in the cluster says so."""
         return self.plugin_dir / "untold"
 
@@ -133,7 +133,7 @@ class Paths:
         for folder in (
             self.plugin_dir,
             self.state_dir,
-            self.untold_dir,
+            self.pending_status_dir,
             self.unclean_dir,
             self.run_dir,
             self.netns_dir,

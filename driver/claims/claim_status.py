@@ -63,20 +63,20 @@ def now() -> str:
 
 
 @dataclass(frozen=True)
-class Ailment:
+class HealthProblem:
     """What is wrong with a device that a pod has, and since when, as the API writes times."""
 
     message: str
     since: str
 
 
-def devices(record: Record, failure: str = "", ailing: t.Mapping[str, Ailment] | None = None) -> list[Object]:
+def devices(record: Record, failure: str = "", ailing: t.Mapping[str, HealthProblem] | None = None) -> list[Object]:
     """The v1 AllocatedDeviceStatus of each device of a claim; C(failure) says why it is not ready, C(ailing) what is
     wrong with devices that are in the pod."""
     return [_device(record, device, failure, (ailing or {}).get(device.device)) for device in record.devices]
 
 
-def _device(record: Record, device: DeviceRecord, failure: str, ailment: Ailment | None) -> Object:
+def _device(record: Record, device: DeviceRecord, failure: str, ailment: HealthProblem | None) -> Object:
     since = record.since
     if failure:
         ready, reason, message = False, "Failed", failure.encode()[:_MESSAGE_BYTES].decode(errors="ignore")

@@ -17,7 +17,7 @@ from ..interface import interfaces
 from ..publish.inventory import Device
 from ..topology import publish
 from . import claim_status
-from .claim_status import Ailment
+from .claim_status import HealthProblem
 from .records import DETACHING, PREPARED, Record
 
 
@@ -25,7 +25,7 @@ def devices(
     node: str,
     publication: publish.Publication,
     records: t.Iterable[Record],
-    ailing: t.Mapping[str, t.Mapping[str, Ailment]],
+    ailing: t.Mapping[str, t.Mapping[str, HealthProblem]],
 ) -> list[DeviceHealth]:
     """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, or if it is
     neither on the node nor in its pod. `ailing` has the problems of devices in pods, by claim and device."""
@@ -41,7 +41,7 @@ def devices(
         for one in record.held:
             if record.phase == PREPARED and one.device in found:
                 continue  # it is on the node
-            message = "it could not be moved back to the node" if record.phase == DETACHING else ""
+            message = "it could not be taken back to the node" if record.phase == DETACHING else ""
             ailment = ailing.get(record.uid, {}).get(one.device)
             found[one.device] = _health(one.pool, one.device, now, ailment.message if ailment else message)
     return list(found.values())
@@ -51,9 +51,9 @@ def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
     return DeviceHealth(pool, device, calls.UNHEALTHY if message else calls.HEALTHY, now, message)
 
 
-def ailments(record: Record, pin: Path, known: t.Mapping[str, Ailment]) -> dict[str, Ailment]:
+def ailments(record: Record, pin: Path, known: t.Mapping[str, HealthProblem]) -> dict[str, HealthProblem]:
     """The current problems of the devices in a claim's pod, by device; `known` are the previous ones."""
-    found: dict[str, Ailment] = {}
+    found: dict[str, HealthProblem] = {}
     for device in record.held:
         if not device.interface or device.host is None:
             continue
@@ -63,5 +63,5 @@ def ailments(record: Record, pin: Path, known: t.Mapping[str, Ailment]) -> dict[
             message = error.message
         old = known.get(device.device)
         if message:
-            found[device.device] = old if old and old.message == message else Ailment(message, claim_status.now())
+            found[device.device] = old if old and old.message == message else HealthProblem(message, claim_status.now())
     return found

@@ -39,7 +39,7 @@ from ..publish.inventory import Device
 from ..topology import publish
 from . import claim_status, health
 from .claim_files import ClaimFiles
-from .claim_status import Ailment
+from .claim_status import HealthProblem
 from .next_pod import NextPod
 from .plan import check_pod, consumer, lost_devices, plan, refusal
 from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Object, Record, Store, Unreadable, boot_id
@@ -112,7 +112,7 @@ class Service:
         self.metrics = metrics
         self.reporter = reporter
         self.store = Store(paths.state_dir)
-        self.untold = Store(paths.untold_dir)
+        self.pending_status = Store(paths.pending_status_dir)
         self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management)
         self.unclean = Unclean(paths.unclean_dir, boot or boot_id())
         self.locks = Locks(paths.run_dir / "locks", patience)
@@ -126,7 +126,7 @@ class Service:
         # a renewed lease is written down where nobody works on its claim: waiting could wait for who waits for it
         self._quick = Locks(self.locks.folder, 0.0)
         #: By claim and device: what is wrong with those that pods have.
-        self._ailing: dict[str, dict[str, Ailment]] = {}
+        self._ailing: dict[str, dict[str, HealthProblem]] = {}
         #: By claim: the interfaces of its devices, as they are called on the node.
         self._interfaces: dict[str, set[str]] = {}
         #: By claim: the UID of the pod that its devices are to go to.
@@ -164,8 +164,8 @@ class Service:
             record = self._load(claim.uid)
             if record:
                 claim = _reference(record)  # as it was prepared
-            self._forget(claim.uid, record, untold=True)
-            self._untell(claim)  # without a record too: a prepare that failed has told why
+            self._forget(claim.uid, record, pending_status=True)
+            self._delete_status(claim)  # without a record too: a prepare that failed has told why
             if record:
                 log.info("unprepared")
 
@@ -241,11 +241,11 @@ class Service:
 
     def _look_at(self, record: Record) -> bool:
         """Whether the health of a claim's devices has changed."""
-        if self._news(record) is None:
+        if self._changed_health(record) is None:
             return False
         with self._quick.hold(f"claim-{record.uid}"):
             again = self._load(record.uid)
-            news = self._news(again) if again and again.phase == ATTACHED else None
+            news = self._changed_health(again) if again and again.phase == ATTACHED else None
             if again is None or news is None:
                 return False
             self._ailing[again.uid] = news
@@ -266,7 +266,7 @@ class Service:
                         log.error("%s is still not as it was: %s", name, error.message)
         return changed
 
-    def _news(self, record: Record) -> dict[str, Ailment] | None:
+    def _changed_health(self, record: Record) -> dict[str, HealthProblem] | None:
         """What is wrong with a claim's devices in its pod; None where that is known."""
         known = self._ailing.get(record.uid, {})
         found = health.ailments(record, self.paths.pin(record.uid), known)
@@ -299,8 +299,8 @@ class Service:
         Asks the node alone. False where something could not be done now and is told in the log: call again.
         """
         settled = True
-        for leavings in (self.store, self.untold, self.locks):
-            settled &= self._tried(leavings.sweep)
+        for leftovers in (self.store, self.pending_status, self.locks):
+            settled &= self._tried(leftovers.sweep)
         for uid in self.store.uids():
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._recover, uid)
@@ -308,7 +308,7 @@ class Service:
         for uid in self.files.claims() - known:
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._clear_trace, uid)
-        for uid in self.untold.uids():
+        for uid in self.pending_status.uids():
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._clear_status, uid)
         return settled
@@ -379,11 +379,11 @@ class Service:
     def _clear_status(self, uid: str) -> None:
         """Of a claim that was taken back by a process that was killed before it could say so."""
         with self._claim(uid):
-            record = self.untold.load(uid)
+            record = self.pending_status.load(uid)
             if record and self.store.load(uid) is None:
-                self._untell(_reference(record))
+                self._delete_status(_reference(record))
             elif record:
-                self.untold.remove(uid)
+                self.pending_status.remove(uid)
 
     # steps; the claim's lock is held
 
@@ -407,12 +407,12 @@ class Service:
         if record and record.boot != self.boot:
             # the machine has started anew, and its devices are where the kernel put them
             self._at_home(record)
-            self._look_anew(record)
+            self._refresh(record)
             record.boot = self.boot
             self._save(record, PREPARED)
         return record
 
-    def _look_anew(self, record: Record) -> None:
+    def _refresh(self, record: Record) -> None:
         """Have a record say what its devices are in this boot. One that is not there yet with all that it had, as its
         drivers are not loaded, stays what it was."""
         for device in record.devices:
@@ -470,7 +470,7 @@ class Service:
                 with trace.step("plan"):
                     record = self._plan(claim, reference.uid)
                 self._save(record, PREPARED)
-            self.untold.remove(reference.uid)
+            self.pending_status.remove(reference.uid)
         try:
             if record.phase == PREPARED:
                 with self._devices(record):
@@ -555,17 +555,17 @@ class Service:
         if changed:
             self._save(record, PREPARED)
 
-    def _forget(self, uid: str, record: Record | None, untold: bool = False) -> None:
-        """Take back a claim's devices and leave no trace of it; the record goes last. C(untold) keeps it until the
-        claim's status says that nothing is here any more."""
+    def _forget(self, uid: str, record: Record | None, pending_status: bool = False) -> None:
+        """Take back a claim's devices and remove all its files; the record goes last. `pending_status` keeps it until
+        the claim's status in the cluster is cleared."""
         if record:
             self._drop_leases(record)  # without the devices' locks, as a renewal may wait for its server
             with self._devices(record):
                 self._detach(record, last=True)
         with trace.step("remove metadata, CDI spec and pin"):
             self.files.remove(uid)
-        if untold:
-            self.store.hand_over(uid, self.untold)
+        if pending_status:
+            self.store.hand_over(uid, self.pending_status)
         else:
             self.store.remove(uid)
         self._interfaces.pop(uid, None)
@@ -580,9 +580,9 @@ class Service:
         ailing = bool(failure or self._ailing.get(record.uid))
         self.status.put(_reference(record), said, settle=settle, urgent=ailing)
 
-    def _untell(self, claim: ClaimRef) -> None:
+    def _delete_status(self, claim: ClaimRef) -> None:
         """Have nothing of us in the claim's status."""
-        self.status.put(claim, [], functools.partial(self.untold.remove, claim.uid))
+        self.status.put(claim, [], functools.partial(self.pending_status.remove, claim.uid))
 
     def _report(self, regarding: Object, reason: str, error: DriverError) -> None:
         if self.reporter:

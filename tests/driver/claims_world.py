@@ -387,4 +387,4 @@ class World:
         """Everything that the driver has on disk of claims that it knows, but for empty folders."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
-        return sorted(str(path) for path in found if path.parent != self.paths.untold_dir)
+        return sorted(str(path) for path in found if path.parent != self.paths.pending_status_dir)

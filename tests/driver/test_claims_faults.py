@@ -169,17 +169,17 @@ def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) 
     dead = clean.service(Writer(clean.cluster))  # its writer never runs: as if it were killed before that
     dead.unprepare(clean.claims["one"])
     assert set(sandbox.links()) == {"lo"} and told(clean, "one")
-    assert dead.untold.uids() == [clean.claims["one"].uid]
+    assert dead.pending_status.uids() == [clean.claims["one"].uid]
     again = clean.service(writer)
     assert again.recover()
     assert writer.wait(10)
-    assert told(clean, "one") == [] and again.untold.uids() == []
+    assert told(clean, "one") == [] and again.pending_status.uids() == []
     # one that is prepared again in between says what it is now
     service.prepare(clean.claims["one"])
     dead.unprepare(clean.claims["one"])
-    assert dead.untold.uids()
+    assert dead.pending_status.uids()
     again.prepare(clean.claims["one"])
-    assert again.untold.uids() == [] and again.recover()
+    assert again.pending_status.uids() == [] and again.recover()
     assert writer.wait(10) and len(told(clean, "one")) == 1
     again.unprepare(clean.claims["one"])
     assert writer.wait(10) and told(clean, "one") == []
@@ -222,7 +222,7 @@ def test_a_status_that_the_server_never_takes_is_told_once(
     (event,) = events_about(clean, "ResourceClaim", "blanks")
     assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
     service.unprepare(clean.claims["blanks"])
-    assert writer.wait(10) and service.untold.uids() == []
+    assert writer.wait(10) and service.pending_status.uids() == []
     writer.stop()
 
 
