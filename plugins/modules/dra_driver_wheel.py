@@ -108,6 +108,8 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra/config", "dra/kube", "topology", "uplinks")))
+#: Below them, and not in the wheel: the driver reads no topology files.
+EXCLUDED = ("plugins/module_utils/topology/xml_import",)
 SUFFIXES = (".py", ".sh", ".yaml")
 PROJECT = "pyproject.toml"
 PACKAGE = "plugins/module_utils/dra/__init__.py"
@@ -121,8 +123,9 @@ def sources(root: Path) -> dict[str, bytes]:
     found = {name: (root / name).read_bytes() for name in (PROJECT, PACKAGE)}
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in SUFFIXES and path.is_file():
-                found[str(path.relative_to(root))] = path.read_bytes()
+            name = str(path.relative_to(root))
+            if path.suffix in SUFFIXES and path.is_file() and not name.startswith(EXCLUDED):
+                found[name] = path.read_bytes()
     return found
 
 

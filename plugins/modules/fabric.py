@@ -186,7 +186,10 @@ problems:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once  # noqa: F401 - finds the others
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+compiled_once.begin()
+
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import confirm, fail, rules, run
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import (
     NIC,

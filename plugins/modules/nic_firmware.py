@@ -71,7 +71,10 @@ settings:
   type: dict
 """
 
-from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once  # noqa: F401 - finds the others
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+compiled_once.begin()
+
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import run_on_nics
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import FIRMWARE
 

@@ -62,7 +62,10 @@ users:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once  # noqa: F401 - finds the others
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+compiled_once.begin()
+
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.management import ssh_connection
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.usage import users

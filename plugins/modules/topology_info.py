@@ -322,7 +322,10 @@ import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once  # noqa: F401 - finds the others
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+compiled_once.begin()
+
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import OverrideError, Topology, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 

@@ -263,7 +263,7 @@ class Node:
         return [name for name in UIDS if self.server.objects[self._claim(name)]["status"].get("devices")]
 
     def drafts(self) -> list[Path]:
-        return [path for path in self.folder.rglob(f"*{files.UNFINISHED}")]
+        return list(self.folder.rglob(f"*{files.UNFINISHED}"))
 
     def age_drafts(self) -> None:
         """Let what killed writers left be as old as it is after two minutes."""

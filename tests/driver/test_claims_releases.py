@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
+from ansible_collections.lanewise.dra.tests.driver.inside import inside
 from lanewise_driver.claims.records import ATTACHED, ATTACHING, DETACHING, PREPARED
 from lanewise_driver.hook import program as hook
 
-if not world_module.inside():
+if not inside():
 
     def test_everything_in_namespaces_of_its_own() -> None:
         world_module.pass_inside(__file__)

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
+from ansible_collections.lanewise.dra.tests.driver.inside import inside
 from ansible_collections.lanewise.dra.tests.driver.killed_node import (
     UIDS,
     Gone,
@@ -39,7 +40,7 @@ SAMPLE = 16
 #: In which a driver is killed. A start finds an attach that was killed; recovery is the detach with which it answers.
 OPERATIONS = ("prepare", "attach", "detach", "unprepare", "start", "recovery")
 
-if not world.inside():
+if not inside():
 
     @pytest.mark.parametrize("which", ["sample", pytest.param("all", marks=pytest.mark.long)])
     def test_in_namespaces_of_its_own(which: str, monkeypatch: pytest.MonkeyPatch) -> None:

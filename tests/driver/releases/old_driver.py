@@ -85,7 +85,7 @@ def _ask(program: str, *arguments: object) -> str:
 
 def read(folders: t.Sequence[Path]) -> list[tuple[list[Object], list[str]]]:
     """What 1.0.0 finds in folders of records: those in each, and what it says of those that it cannot read."""
-    return [(found, unreadable) for found, unreadable in json.loads(_ask(_READ, *folders))]
+    return [tuple(one) for one in json.loads(_ask(_READ, *folders))]
 
 
 _CHECK = """\

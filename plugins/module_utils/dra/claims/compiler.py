@@ -140,7 +140,7 @@ class _Compiler(DeviceCompiler):
 
         def tried(rules: list[Object]) -> tuple[list[Reach], list[Problem]]:
             server = Server(self.kubernetes, self.gates, rules)
-            engine = t.cast("Engine", self.engine)
+            engine = t.cast(Engine, self.engine)
             return reach(drivers, claims, self.classes, nodes, engine, site.allow_unreachable, server)
 
         found, unreachable = tried(rules)

@@ -28,7 +28,7 @@ class Rule:
 
     name: str
     select: Selector
-    settings: NicSettings = field(default_factory=lambda: NicSettings())
+    settings: NicSettings = field(default_factory=NicSettings)
     count: int | None = None
     at_least: int | None = None
     fast: tuple[str, ...] = ()

@@ -211,7 +211,8 @@ class RailRoute(Value):
 
     def message(self, table: int, out: int) -> dict[str, t.Any]:
         """What pyroute2 is to be given for the route of a table, by the interface of the index `out`."""
-        assert self.source is not None  # what is made here has one, and what has none is not taken away
+        if self.source is None:  # the routes that this resource adds and deletes all have one
+            raise ValueError(f"the route {self} has no source")
         on_link = self.source.version == 4 and not self.gateway
         return {
             "family": _FAMILIES[self.source.version],

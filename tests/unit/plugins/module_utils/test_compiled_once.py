@@ -21,7 +21,8 @@ import collections, json, sys
 compiled = collections.Counter()
 sys.addaudithook(lambda event, given: event == "compile" and compiled.update([str(given[1])]))
 sys.path.insert(0, sys.argv[1])
-import ansible_collections.lanewise.dra.plugins.module_utils.compiled_once
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+compiled_once.begin()
 import ansible_collections.lanewise.dra.plugins.module_utils.topology.probe
 ours = {name: one for name, one in sys.modules.items() if ".module_utils." in name}
 print(json.dumps([
@@ -67,7 +68,8 @@ def test_what_the_archive_lacks_is_an_ordinary_import_error(archive):
     program = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-import ansible_collections.lanewise.dra.plugins.module_utils.compiled_once
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+compiled_once.begin()
 try:
     import ansible_collections.lanewise.dra.plugins.module_utils.nothing
 except ModuleNotFoundError as error:
