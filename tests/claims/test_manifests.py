@@ -82,7 +82,7 @@ def test_bad_input(check: t.Callable[..., Object]) -> None:
     assert "Cannot read" in check(text="a: [b")["msg"]
     assert check(paths=["/nowhere"])["msg"] == "There is no file or folder /nowhere"
     assert "true or false, without quotes" in check(claim("a", "nic"), feature_gates={"DRAX": "false"})["msg"]
-    assert "no Kubernetes release" in check(claim("a", "nic"), kubernetes_version="new")["msg"]
+    assert "not a Kubernetes release" in check(claim("a", "nic"), kubernetes_version="new")["msg"]
 
 
 @pytest.mark.parametrize("word", ["08", "7e2", "0o17", "0x1f", "y", "N", ".5", "1_000", "017"])

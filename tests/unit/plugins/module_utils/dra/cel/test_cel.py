@@ -187,5 +187,5 @@ def test_an_answer_is_kept_for_devices_of_one_driver_only():
 
 @pytest.mark.parametrize("data", [b"", b"\x0a\x01x"])
 def test_only_expressions_are_read(data):
-    with pytest.raises(ValueError, match="no expression"):
+    with pytest.raises(ValueError, match="not an expression"):
         read(data)
