@@ -166,7 +166,9 @@ def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, caps
     assert cli.main(asked) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["claims"] == [] and len(answer["reasons"]) == 1
-    assert "its schema is 2" in answer["reasons"][0] and "install the release that wrote it again" in answer["reasons"][0]
+    assert (
+        "its schema is 2" in answer["reasons"][0] and "install the release that wrote it again" in answer["reasons"][0]
+    )
     assert path.read_text() == content
 
 

@@ -258,7 +258,7 @@ def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path,
 def test_a_driver_is_looked_at_whatever_way_it_has_to_the_cluster(tmp_path, driver):
     confirmed = ("-e", "remove_confirm=default", "--check")
     output = play(tmp_path, {"one": driver, "two": {}}, *confirmed, "--limit", "one", playbook="remove")
-    (before,) = re.findall(r"TASK \[lanewise.dra.dra_driver : Make sure that no pod [^]]*\] \*+\n(.*)", output)[:1]
+    (before,) = re.findall(r"TASK \[lanewise.dra.dra_driver : Fail if pods have devices[^]]*\] \*+\n(.*)", output)[:1]
     assert "ok: [one]" in before
     wheel = {**driver, "dra_driver_wheel": str(tmp_path / "no.whl")}
     assert re.search(r"one: .*no\.whl", play(tmp_path, {"one": wheel, "two": {}}, rc=2))
