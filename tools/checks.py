@@ -40,7 +40,7 @@ PLAN: dict[str, dict[str, tuple[float, str]]] = {
         "older_units": (9.0, "unit tests on the other Pythons"),
         "sanity": (7.0, "ansible-test sanity"),
         "long": (9.0, "large reports, card replacement, rollouts, Kubernetes' own Go packages as oracles"),
-        "claims": (15.0, "the driver's claims with a real API server; the driver killed 1,000 times"),
+        "claims": (9.0, "the driver's claims with a real API server; the driver killed again and again"),
         "lowest": (2.0, "the driver's protocol with the lowest grpcio and protobuf"),
         "cluster": (16.0, "API servers and schedulers"),
         "node": (14.0, "pods on a real kubelet and containerd (root)"),
