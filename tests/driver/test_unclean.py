@@ -92,7 +92,7 @@ def test_a_tapped_device_is_given_to_nobody(clean: World, sandbox: Sandbox, monk
     (device,) = [one for one in publication.devices if one["name"] == DEVICE]
     assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
     told = {one.device: one for one in health.devices("node", publication, [], {})}
-    assert told[DEVICE].health == UNHEALTHY and "given to nobody" in told[DEVICE].message
+    assert told[DEVICE].health == UNHEALTHY and "not given to pods" in told[DEVICE].message
     with pytest.raises(Busy, match=f"{DEVICE} is given to nobody until it is as it was: .*macvlan"):
         service.prepare(claim)
     assert not service.retry_unclean()
