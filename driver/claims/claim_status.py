@@ -18,8 +18,9 @@ from ..api.cluster import ApiError
 from ..base.calls import ClaimRef
 from ..base.errors import DriverError
 from ..base.metrics import Metrics
+from ..base.objects import Object
 from ..dra.config.interface_config import DRIVER
-from .records import ATTACHED, DeviceRecord, Object, Record
+from .records import ATTACHED, DeviceRecord, Record
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from ..base.calls import Pod
 from ..base.errors import Busy, Refused, bounded
+from ..base.objects import Object
 from ..dra.config import interface_config
 from ..dra.config.field_checks import MISTAKES
 from ..dra.kube import limits
@@ -24,7 +25,7 @@ from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
 from ..publish.inventory import Device
 from .metadata import POD_CLAIM_NAME
-from .records import DeviceRecord, Object, Record
+from .records import DeviceRecord, Record
 
 DRIVER = interface_config.DRIVER
 

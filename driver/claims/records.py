@@ -25,6 +25,7 @@ from ..base import files
 from ..base.calls import Pod
 from ..base.errors import DriverError
 from ..base.files import PowerCut
+from ..base.objects import Object
 from ..dra.kube import bounded_json
 from ..publish.device import Device
 from ..topology.stored import NewerForm
@@ -47,8 +48,6 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SUFFIX = ".json"
 _ASIDE = ".corrupt"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-Object = dict[str, t.Any]
 
 
 def boot_id(path: Path = BOOT_ID) -> str:

@@ -28,6 +28,7 @@ from ..base.calls import AttachRequest, ClaimRef, DeviceHealth, Pod, PreparedDev
 from ..base.errors import Busy, DriverError, KernelError, Refused, Unreachable
 from ..base.lock import PATIENCE, Locks
 from ..base.metrics import DETACH, Metrics
+from ..base.objects import Object
 from ..base.pace import Pace
 from ..base.paths import Paths
 from ..base.settings import Settings
@@ -42,7 +43,7 @@ from .claim_files import ClaimFiles
 from .claim_status import HealthProblem
 from .next_pod import NextPod
 from .plan import check_pod, consumer, lost_devices, plan, refusal
-from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Object, Record, Store, Unreadable, boot_id
+from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, Record, Store, Unreadable, boot_id
 from .unclean import Unclean
 
 if t.TYPE_CHECKING:

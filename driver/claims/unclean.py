@@ -16,12 +16,12 @@ import logging
 import os
 import re
 import time
-import typing as t
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..base import files
 from ..base.errors import DriverError, KernelError
+from ..base.objects import Object
 from ..dra.kube.bounded_json import loads
 from ..interface import take_back
 from ..publish.inventory import Device
@@ -37,8 +37,6 @@ _FORMS = Forms("schema", unnumbered=1)
 _INTERVAL = 30.0
 #: How many reasons are kept of a device.
 _MOST_REASONS = 20
-
-Object = dict[str, t.Any]
 
 
 @dataclass

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.errors import MESSAGE_LIMIT, Busy, DriverError, Refused
+from lanewise_driver.base.objects import Object
 from lanewise_driver.claims.metadata import POD_CLAIM_NAME
 from lanewise_driver.claims.plan import check_pod, consumer, plan
-from lanewise_driver.claims.records import Object, Pod, Record, decode, encode
+from lanewise_driver.claims.records import Pod, Record, decode, encode
 from lanewise_driver.dra.config import interface_config
 from lanewise_driver.dra.config.fields import Field
 from lanewise_driver.dra.config.interface_config import FIELDS
