@@ -16,6 +16,7 @@ import time
 import typing as t
 from pathlib import Path
 
+from .api import access as credentials
 from .api import cluster, events
 from .api.token import Renewal
 from .base import logs, metrics, pace
@@ -42,12 +43,12 @@ RECONCILE_INTERVAL = 600.0
 HEALTH_INTERVAL = 5.0
 
 
-def access(settings: Settings) -> cluster.Access:
+def access(settings: Settings) -> credentials.Access:
     """The access to the API server: the kubeconfig of the settings, or the service account of the driver's pod."""
     if settings.kubeconfig:
         token = Path(settings.token_file) if settings.token_file else None
-        return cluster.from_kubeconfig(Path(settings.kubeconfig), token)
-    return cluster.in_cluster()
+        return credentials.from_kubeconfig(Path(settings.kubeconfig), token)
+    return credentials.in_cluster()
 
 
 class Daemon:
@@ -191,14 +192,14 @@ class Daemon:
         found = []
         if self.plugin.unregistered:
             found.append(f"kubelet does not use the driver: {self.plugin.unregistered}")
-        if self.publisher.mistake:
-            found.append(f"the devices are not published: {self.publisher.mistake}")
+        if self.publisher.problem:
+            found.append(f"the devices are not published: {self.publisher.problem}")
         elif self.publisher.last_published is None:
             found.append("the devices are not published yet")
-        if self.settings.mistake:
-            found.append(f"{self.settings.path} is invalid, the previous settings stay in use: {self.settings.mistake}")
-        if self.renewal and self.renewal.mistake:
-            found.append(f"the token is not renewed: {self.renewal.mistake}")
+        if self.settings.problem:
+            found.append(f"{self.settings.path} is invalid, the previous settings stay in use: {self.settings.problem}")
+        if self.renewal and self.renewal.problem:
+            found.append(f"the token is not renewed: {self.renewal.problem}")
         if not self._settled:
             found.append("operations from before the start are not finished yet; see the driver's log")
         return found

@@ -4,10 +4,10 @@
 
 """Kubernetes Events about pods, claims and the node: what went wrong, and what to do.
 
-They are sent by a thread, so that nobody waits for the API server, and are lost where it does not answer: the log has
-them all. The same words about the same object are not said again for a while, and not more in all than a cluster can
-take, as kubelet and container runtimes ask again and again. No namespace can use up what is there for all. What is kept
-is bounded in number and length, whatever tenants write.
+A thread sends them, so that nobody waits for the API server. If it does not answer, they are lost, but the log has them
+all. Kubelet and container runtimes retry often, so an event is not repeated for a while, and there is a limit on all
+events, and a lower one for each namespace, so that no tenant can use up the limit. What is kept is bounded in number
+and length, whatever tenants write.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from dataclasses import dataclass
 
 from ..base.calls import ClaimRef, Pod
 from ..base.errors import DriverError
+from ..base.objects import Object
 from ..dra.kube import schema
 
 log = logging.getLogger(__name__)
-
-Object = dict[str, t.Any]
 
 PREPARE = "DevicesNotPrepared"
 ATTACH = "DevicesNotAttached"
@@ -35,44 +34,44 @@ UNCLEAN = "DevicesUnclean"
 STATUS = "StatusRefused"
 LINK_DOWN = "DevicesWithoutLink"
 
-#: Seconds for which the same words are not said again about the same object.
+#: Seconds for which the same event about the same object is not sent again.
 SILENCE = 300.0
-#: Events that may go out at once, and seconds for each one more: in all, and for one namespace.
+#: Events that may be sent at once, and seconds until one more may: in all, and for one namespace.
 BURST, INTERVAL = 30, 2.0
 NAMESPACE_BURST, NAMESPACE_INTERVAL = 10, 10.0
-#: Bytes of an event's note, a limit of the API server.
+#: Maximum bytes of an event's note, a limit of the API server.
 NOTE_BYTES = 1024
-#: Events that wait to be sent; more are dropped.
+#: Maximum events that wait to be sent; more are dropped.
 _WAITING = 100
 _REMEMBERED = 1000
 
 
 class Api(t.Protocol):
-    """What is needed of cluster.Cluster."""
+    """What is used of `cluster.Cluster`."""
 
     def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "") -> None: ...
 
 
 def claim(reference: ClaimRef) -> Object:
-    """The claim as what an event is about."""
+    """The claim as the object of an event."""
     metadata = {"namespace": reference.namespace, "name": reference.name, "uid": reference.uid}
     return {"apiVersion": schema.V1, "kind": "ResourceClaim", "metadata": metadata}
 
 
 def pod(reference: Pod) -> Object:
-    """The pod as what an event is about."""
+    """The pod as the object of an event."""
     metadata = {"namespace": reference.namespace, "name": reference.name, "uid": reference.uid}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
 def node(item: Object) -> Object:
-    """The Node as what an event is about."""
+    """The Node as the object of an event."""
     metadata = {"name": item["metadata"]["name"], "uid": item["metadata"]["uid"]}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
 def shortened(note: str, limit: int = NOTE_BYTES) -> str:
-    """A note in as many bytes as the API server takes."""
+    """A note cut to `limit` bytes of UTF-8."""
     content = note.encode("utf-8", "replace")
     if len(content) <= limit:
         return content.decode()
@@ -81,7 +80,7 @@ def shortened(note: str, limit: int = NOTE_BYTES) -> str:
 
 @dataclass
 class _Budget:
-    """How many events may go out now: C(burst) at once, and one more each C(interval) seconds."""
+    """How many events may be sent now: `burst` at once, and one more every `interval` seconds."""
 
     burst: int
     interval: float
@@ -98,12 +97,12 @@ class _Budget:
 
 
 class Reporter:
-    """Sends events. C(tell) never blocks and never raises."""
+    """Sends events. `tell` never blocks and never raises."""
 
     def __init__(self, cluster: Api) -> None:
         self._cluster = cluster
         self._waiting: collections.deque[tuple[Object, str, str]] = collections.deque()
-        #: When the same was said last; by digest, as the words may be a tenant's.
+        #: When each event was sent last; by digest, because its text may come from a tenant.
         self._said: collections.OrderedDict[bytes, float] = collections.OrderedDict()
         self._budget = _Budget(BURST, INTERVAL, BURST, time.monotonic())
         self._namespaces: collections.OrderedDict[str, _Budget] = collections.OrderedDict()
@@ -116,7 +115,7 @@ class Reporter:
         self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Send what waits, as far as the time allows, and end."""
+        """Send the events that wait, for at most `timeout` seconds, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -124,7 +123,7 @@ class Reporter:
             self._thread.join(timeout)
 
     def tell(self, regarding: Object, reason: str, what: str, fix: str) -> None:
-        """Say what is wrong with an object, and what to do about it."""
+        """Queue an event about an object: what is wrong, and what to do about it."""
         note = f"{shortened(what, NOTE_BYTES - len(fix.encode()) - 2)}. {fix}" if fix else shortened(what)
         metadata = regarding["metadata"]
         key = hashlib.sha256(repr((metadata["uid"], reason, note)).encode()).digest()
@@ -134,7 +133,7 @@ class Reporter:
             if now - self._said.get(key, -SILENCE) < SILENCE:
                 return
             if len(self._waiting) >= _WAITING or not self._take(namespace, now):
-                log.info("too many events at a time: %s of %s/%s is not sent", reason, namespace, metadata["name"])
+                log.info("the event %s of %s/%s is not sent: too many events", reason, namespace, metadata["name"])
                 return
             self._said[key] = now
             self._said.move_to_end(key)
@@ -144,7 +143,7 @@ class Reporter:
             self._changed.notify_all()
 
     def _take(self, namespace: str, now: float) -> bool:
-        """Whether one more event may go out, of this namespace and in all."""
+        """Whether one more event may be sent, for this namespace and in all."""
         fresh = _Budget(NAMESPACE_BURST, NAMESPACE_INTERVAL, NAMESPACE_BURST, now)
         budget = self._namespaces.setdefault(namespace, fresh)
         self._namespaces.move_to_end(namespace)
@@ -162,9 +161,9 @@ class Reporter:
             try:
                 self._cluster.event(regarding, reason, note, warning=True, action=_ACTIONS[reason])
             except DriverError as error:
-                log.warning("an event of %s is not told: %s", regarding["metadata"]["name"], error.message)
+                log.warning("could not send an event of %s: %s", regarding["metadata"]["name"], error.message)
             except Exception:
-                log.exception("an event cannot be told")
+                log.exception("could not send an event of %s: a bug in the driver", regarding["metadata"]["name"])
 
 
 _ACTIONS = {

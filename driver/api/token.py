@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The service account token of a driver that runs outside of pods: bound to the Node, and renewed by itself.
+"""The service account token of a driver that runs outside of pods: bound to the Node, and renewed by the driver.
 
-A token is bound to the Node object by its name and UID and ends with it. Its own claims say for which account and node
-it is, so there is nothing to set but where it lies.
+A token is bound to the Node object by its name and UID, and becomes invalid with it. It names its account and node
+itself, so only its path is a setting.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ import logging
 import random
 import threading
 import time
-import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import files
 from ..base.errors import DriverError
+from ..base.objects import Object
 from ..dra.kube.bounded_json import loads
-from .cluster import AccessError, ApiError, Cluster
+from .access import AccessError
+from .client import ApiError
+from .cluster import Cluster
 
 _LOG = logging.getLogger(__name__)
 _MODE = 0o600
-#: What is asked for, the longest first: the policy of a release before this one allows a day. The server may give less.
+#: The requested lifetimes, the longest first: the policy of an earlier release allows a day. The server may give less.
 _SECONDS = (7 * 24 * 3600, 24 * 3600)
-_LIFE = 0.5  # of a token, after which it is renewed
+_LIFE = 0.5  # the share of a token's lifetime after which it is renewed
 _FIRST_DELAY, _MOST_DELAY = 5.0, 300.0
 _STOP_SECONDS = 3.0
-_LONGEST_SLEEP = 3600.0  # the clock may jump, and somebody may put another token there
+_LONGEST_SLEEP = 3600.0  # the clock may jump, and an administrator may replace the token
 
 
 @dataclass(frozen=True)
 class Token:
-    """What a token says of itself; times are seconds since the epoch. C(node) is empty where it is not bound to one."""
+    """The content of a token; times are seconds since the epoch. `node` is empty if it is not bound to a Node."""
 
     namespace: str
     account: str
@@ -46,12 +48,12 @@ class Token:
     expires: float
 
     def due(self) -> float:
-        """When it is to be renewed."""
+        """When it should be renewed."""
         return self.issued + (self.expires - self.issued) * _LIFE
 
 
 def read(text: str) -> Token:
-    """The claims of a service account's token, unverified. Raises AccessError for what is none."""
+    """The content of a service account's token, unverified. Raises AccessError if it is not a valid one."""
     try:
         body = text.strip().split(".")[1]
         claims = loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -64,27 +66,29 @@ def read(text: str) -> Token:
             issued=float(claims["iat"]),
             expires=float(claims["exp"]),
         )
-        if token.issued <= token.expires:  # NaN, which JSON has here, is neither
+        if token.issued <= token.expires:  # false for NaN, which this JSON parser accepts
             return token
-        raise ValueError("it ends before it begins")
+        raise ValueError("it expires before it was issued")
     except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise AccessError(f"the token is none of a service account: {error!r}") from error
+        raise AccessError(f"it is not a valid service account token: {error!r}") from error
 
 
 def _refused(token: Token, error: ApiError) -> str:
-    """Why the server does not know the token any more, and what to do."""
+    """Why the server does not accept the token any more, and what to do."""
     fix = f"Get a new one: ansible-playbook lanewise.dra.driver --limit {token.node} (on the controller)"
     if token.expires > time.time():
-        return f"the API server refuses the token: {error.message}. Was the Node made anew? {fix}"
+        return (
+            f"the API server refuses the token: {error.message}. Was the Node object deleted and created again? {fix}"
+        )
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(token.expires))
-    return f"the token has expired on {when}, while the node was off or could not reach the API server. {fix}"
+    return f"the token expired on {when}, while the node was off or could not reach the API server. {fix}"
 
 
 class Renewal:
-    """Keeps the token in a file fresh, in a thread.
+    """Renews the token in a file, in a thread.
 
-    Half of a token's life is left when it is renewed, so an API server that is away for hours does no harm. The file is
-    replaced as a whole; C(cluster) reads it anew by itself.
+    Half of a token's lifetime is left when it is renewed, so the API server may be down for hours. The file is replaced
+    atomically, and `cluster` reads it again when it has changed.
     """
 
     def __init__(self, cluster: Cluster, path: Path) -> None:
@@ -92,39 +96,39 @@ class Renewal:
         self._path = path
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="token", daemon=True)
-        #: When the token in the file ends (seconds since the epoch), and why it could not be renewed.
+        #: When the token in the file expires (seconds since the epoch), and why it could not be renewed.
         self.expires: float | None = None
-        self.mistake = ""
+        self.problem = ""
 
     def start(self) -> None:
-        """Raises OSError where the folder of the token cannot be read."""
-        files.sweep(self._path.parent, self._path.name)  # what a killed process left, which is secret
+        """Raises OSError if the folder of the token cannot be read."""
+        files.sweep(self._path.parent, self._path.name)  # leftovers of a killed process, which are secret
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a request that the API server does not answer may end a little later."""
+        """End the thread; one that waits for the API server may end a little later."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
 
     def renew(self) -> Token:
-        """Fetch and write a new token now. Raises DriverError."""
+        """Request and write a new token now. Raises DriverError."""
         old = self._read()
         if not old.node:
             raise AccessError(f"the token in {self._path} is not bound to a Node")
         if old.node != self._cluster.node:
             raise AccessError(f"the token in {self._path} is bound to the Node {old.node}, not {self._cluster.node}")
-        node = {"metadata": {"name": old.node, "uid": old.node_uid}}
-        text = self._ask(old, node)
+        node: Object = {"metadata": {"name": old.node, "uid": old.node_uid}}
+        text = self._request(old, node)
         new = read(text)
         try:
             files.replace(self._path, text.encode(), _MODE)
         except OSError as error:
-            raise AccessError(f"the new token cannot be written: {error}") from error
+            raise AccessError(f"could not write the new token to {self._path}: {error}") from error
         self.expires = new.expires
         return new
 
-    def _ask(self, old: Token, node: dict[str, t.Any]) -> str:
+    def _request(self, old: Token, node: Object) -> str:
         for seconds in _SECONDS:
             try:
                 return str(self._cluster.token(old.namespace, old.account, node, seconds)["status"]["token"])
@@ -133,13 +137,13 @@ class Renewal:
                     raise AccessError(_refused(old, error)) from error
                 if error.status != 403 or seconds == _SECONDS[-1]:
                     raise
-        raise AssertionError("there is always a last one")
+        raise AssertionError("the last lifetime returns or raises")
 
     def _read(self) -> Token:
         try:
             return read(self._path.read_text(encoding="ascii"))
         except (OSError, UnicodeDecodeError) as error:
-            raise AccessError(f"the token cannot be read: {error}") from error
+            raise AccessError(f"could not read the token {self._path}: {error}") from error
 
     def _run(self) -> None:
         delay = _FIRST_DELAY
@@ -149,15 +153,15 @@ class Renewal:
                 self.expires = token.expires
                 if time.time() >= token.due():
                     token = self.renew()
-                    _LOG.info("the token is renewed, until %s", time.ctime(token.expires))
-                self.mistake, delay = "", _FIRST_DELAY
+                    _LOG.info("renewed the token; it expires at %s", time.ctime(token.expires))
+                self.problem, delay = "", _FIRST_DELAY
                 wait = min(max(token.due() - time.time(), 1.0), _LONGEST_SLEEP)
             except Exception as error:  # noqa: BLE001
-                # whatever it is, such as a date that no clock has: a thread that ends renews nothing any more
+                # any error, such as a date that is out of range: if the thread ended, nothing would be renewed
                 message = error.message if isinstance(error, DriverError) else repr(error)
-                if message != self.mistake:
-                    _LOG.error("the token is not renewed: %s", message)
-                self.mistake = message
+                if message != self.problem:
+                    _LOG.error("could not renew the token: %s", message)
+                self.problem = message
                 wait = delay * random.uniform(0.8, 1.2)
                 delay = min(delay * 2, _MOST_DELAY)
             if self._stop.wait(wait):

@@ -133,13 +133,13 @@ def load(path: Path) -> Settings:
 class SettingsFile:
     """The settings of a file, read again when it changes. A file with errors changes nothing.
 
-    `current` holds the last valid settings; `mistake` says what is wrong with the file now, or is empty.
+    `current` holds the last valid settings; `problem` says what is wrong with the file now, or is empty.
     """
 
     def __init__(self, path: Path) -> None:
         """Reads the file. Raises as :func:`load`: a driver does not start with invalid settings."""
         self.path = path
-        self.mistake = ""
+        self.problem = ""
         self._seen = self._stamp()
         self.current = load(path)
 
@@ -160,9 +160,9 @@ class SettingsFile:
         try:
             new = load(self.path)
         except (Problems, OSError) as error:
-            self.mistake = str(error)
+            self.problem = str(error)
             return False
-        self.mistake = ""
+        self.problem = ""
         old, self.current = self.current, new
         return old != new
 

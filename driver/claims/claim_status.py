@@ -14,7 +14,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..api import events
-from ..api.cluster import ApiError
+from ..api.client import ApiError
 from ..base.calls import ClaimRef
 from ..base.errors import DriverError
 from ..base.metrics import Metrics

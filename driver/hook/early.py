@@ -2,19 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attaches a claim's devices as soon as its pod has a network, while the runtime goes on to make the containers.
+"""Attaches a claim's devices as soon as its pod has a network, while the runtime still creates the containers.
 
-A pod's network namespace is there some hundred milliseconds before its first container starts. Containerd notes it in
-the folder that it makes for the pod's sandbox: the OCI configuration in it has the pod's UID and the namespace. The
-hook stays what lets a container start (hook.py): it finds the devices attached, and asks nobody; where nothing was done
-early, or it failed, it asks as ever. So whatever goes wrong here costs time alone. Other runtimes than containerd have
-no such folder.
+A pod's network namespace exists some hundred milliseconds before its first container starts. Containerd records it in
+the folder of the pod's sandbox: the OCI configuration there has the pod's UID and the path of the namespace. The hook
+(hook.py) still decides whether a container starts. If the devices are attached, it does not ask the driver; otherwise,
+or if the early attach failed, it asks as usual. So any failure here only costs time. Runtimes other than containerd do
+not have this folder.
 
-Root alone writes there. Source: containerd core/runtime/v2/bundle.go (NewBundle), pkg/cri annotations.
+Only root can write there. Source: containerd core/runtime/v2/bundle.go (NewBundle), pkg/cri annotations.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -30,15 +31,21 @@ from ..base import logs
 from ..base.calls import AttachRequest
 from ..base.errors import DriverError
 from ..base.metrics import ATTACH, Metrics
+from ..base.objects import Object
 
 log = logging.getLogger(__name__)
 
 FOLDER = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
-#: Pods that are looked at; of more pods the hooks ask. Of their attaches so many run at once: with more of them each
-#: only takes longer, as they share the interpreter and the kernel's lock of network configuration.
-WORKERS, AT_ONCE = 64, 2
-#: Seconds between two looks whether the folder is there, and until which its configuration follows a sandbox's folder.
+#: Maximum pods that are handled at the same time; for more, the hooks ask.
+WORKERS = 64
+#: Maximum attaches that compute at the same time: more would only slow each other down, because they share the
+#: interpreter and the kernel's lock of network configuration. One that takes longer than LONG_SECONDS waits for
+#: something else, such as a DHCP server, and does not count any more.
+AT_ONCE, LONG_SECONDS = 2, 0.5
+#: Seconds between two checks whether the folder exists; maximum seconds that containerd takes to write a sandbox's
+#: configuration after it has created its folder, and seconds between two attempts to read it.
 RETRY_SECONDS, WRITE_SECONDS, WRITE_STEP = 5.0, 0.5, 0.002
+#: Maximum bytes of a configuration.
 _LARGEST = 4 << 20
 
 _IN_CREATE, _IN_MOVED_TO, _IN_DELETE_SELF, _IN_IGNORED, _IN_ONLYDIR = 0x100, 0x80, 0x400, 0x8000, 0x01000000
@@ -49,7 +56,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Service(t.Protocol):
-    """What is needed of claims.Service."""
+    """What is used of claims.Service."""
 
     def waiting(self, pod_uid: str = "") -> list[str]: ...
 
@@ -57,15 +64,15 @@ class Service(t.Protocol):
 
 
 class Early:
-    """Watches C(folder) in a thread. C(stop) lets running attaches be: the process that ends with them is as one that
-    was killed."""
+    """Watches `folder` in a thread. `stop` does not wait for running attaches: if the process ends before them, the
+    next start recovers as after a kill."""
 
     def __init__(self, service: Service, metrics: Metrics, folder: Path = FOLDER) -> None:
         self._service = service
         self._metrics = metrics
         self._folder = folder
         self._slots = threading.BoundedSemaphore(WORKERS)
-        self._turns = threading.Semaphore(AT_ONCE)
+        self._turns = _Turns()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="early", daemon=True)
 
@@ -87,13 +94,15 @@ class Early:
             try:
                 self._follow(watched)
             except Exception:
-                log.exception("pods are not looked for until their hooks ask")
+                log.exception(
+                    "unexpected error: until the next attempt, pods' devices are attached when their hooks ask"
+                )
                 self._stopping.wait(RETRY_SECONDS)
             finally:
                 os.close(watched)
 
     def _follow(self, watched: int) -> None:
-        """Until the folder goes away, as when containerd is installed anew."""
+        """Handle the folder's events until it is removed, as by reinstalling containerd."""
         while not self._stopping.is_set():
             if not select.select([watched], [], [], 0.5)[0]:
                 continue
@@ -105,37 +114,37 @@ class Early:
                 if mask & (_IN_DELETE_SELF | _IN_IGNORED):
                     return
                 if name and self._service.waiting():
-                    self._begin(self._folder / name)
+                    self._start(self._folder / name)
 
-    def _begin(self, bundle: Path) -> None:
+    def _start(self, bundle: Path) -> None:
         if not self._slots.acquire(blocking=False):
             return
         try:
-            threading.Thread(target=self._look, args=(bundle,), name="early-attach", daemon=True).start()
+            threading.Thread(target=self._handle, args=(bundle,), name="early-attach", daemon=True).start()
         except RuntimeError:  # no more threads
             self._slots.release()
 
-    def _look(self, bundle: Path) -> None:
+    def _handle(self, bundle: Path) -> None:
         try:
             for request in self._requests(bundle):
                 with logs.about(claim=request.uid, operation=ATTACH, pod_uid=request.pod_uid):
                     self._attach(request)
         except Exception:
-            log.exception("a pod's devices are not attached until its hook asks")
+            log.exception("unexpected error: the pod's devices are attached when its hook asks")
         finally:
             self._slots.release()
 
     def _attach(self, request: AttachRequest) -> None:
         try:
-            with self._turns, self._metrics.operation(ATTACH):
+            with self._turns.turn(), self._metrics.operation(ATTACH):
                 self._service.attach_early(request)
-            log.info("attached before its containers start")
+            log.info("attached before the pod's containers start")
         except DriverError as error:
-            log.info("not attached before its hook asks, which tells the pod's owner: %s", error.message)
+            log.info("the early attach failed, the pod's hook tries again: %s", error.message)
 
     def _requests(self, bundle: Path) -> list[AttachRequest]:
-        """What to attach to the sandbox whose folder this is; nothing where it is that of a container, of another pod,
-        or of one in the node's network."""
+        """What to attach to the sandbox with this folder; nothing if it is a container's folder, or if the pod has no
+        claim here or uses the node's network."""
         found = _configuration(bundle / "config.json")
         annotations = {name: str(value) for name, value in (found.get("annotations") or {}).items()}
         if annotations.get(_TYPE) != _SANDBOX:
@@ -150,8 +159,37 @@ class Early:
         ]
 
 
-def _configuration(path: Path) -> dict[str, t.Any]:
-    """An OCI configuration, as soon as it is whole; empty where it does not come."""
+class _Turns:
+    """Limits the attaches that compute at the same time (AT_ONCE)."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._began: dict[object, float] = {}
+
+    @contextlib.contextmanager
+    def turn(self) -> t.Iterator[None]:
+        """Wait for a turn, and hold it within the block."""
+        own = object()
+        with self._changed:
+            while (left := self._seconds()) > 0:
+                self._changed.wait(left)
+            self._began[own] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._began[own]
+                self._changed.notify()
+
+    def _seconds(self) -> float:
+        """How long to wait for a turn if no attach ends; 0 if there is one now."""
+        now = time.monotonic()
+        left = [began + LONG_SECONDS - now for began in self._began.values() if began + LONG_SECONDS > now]
+        return min(left) if len(left) >= AT_ONCE else 0.0
+
+
+def _configuration(path: Path) -> Object:
+    """An OCI configuration, as soon as it is complete; empty if it is not within WRITE_SECONDS."""
     end = time.monotonic() + WRITE_SECONDS
     while True:
         try:
@@ -165,7 +203,7 @@ def _configuration(path: Path) -> dict[str, t.Any]:
 
 
 def _watch(folder: Path) -> int:
-    """A descriptor that tells of what is made in a folder. Raises OSError."""
+    """An inotify descriptor for what is created in a folder. Raises OSError."""
     descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), "inotify_init1")

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# What CDI specs name as the createRuntime hook: sh hook.sh PYTHON HOOK.PY SOCKET CLAIM-UID SECONDS, the container's OCI
-# state on standard input. Where the claim's devices are in the container's namespace, set up, as they are when attach
-# came before the container or the container starts again, it ends with status 0. That takes a tenth of the time that
-# Python needs to start, and each container waits for it. For all else it is HOOK.PY that decides, with the same checks.
+# The createRuntime hook that CDI specs name: sh hook.sh PYTHON HOOK.PY SOCKET CLAIM-UID SECONDS, with the container's OCI
+# state on standard input. If the claim's devices are configured in the container's namespace already, because they were
+# attached early or the container restarts, it ends with status 0. That takes a tenth of the time that Python needs to
+# start, and every container start waits for it. In all other cases HOOK.PY decides, with the same checks.
 
 python=$1 program=$2 socket=$3 uid=$4 seconds=$5
 state= line=
@@ -27,7 +27,7 @@ if [ -e "$folder/attached/$uid" ]; then
         pid=${value%%[!0-9]*}
     done
     if [ -n "$pid" ] && [ "/proc/$pid/ns/net" -ef "$folder/netns/$uid" ]; then
-        # attached before any container came: one has now, which the doctor asks for
+        # record that a container has started for a claim that was attached early; the doctor checks this
         if [ -e "$folder/early/$uid" ]; then
             { echo came >"$folder/early/$uid"; } 2>/dev/null
         fi

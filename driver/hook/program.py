@@ -4,17 +4,19 @@
 
 """The createRuntime hook: asks the driver to attach a claim's devices to the container that is about to start.
 
-A program of its own: C(python -I -S hook.py SOCKET CLAIM-UID SECONDS), the container's OCI state on standard input.
-hook.sh runs it, but where all is attached already; C(-I -S) keeps it off the caller's environment and off installed
-packages.
-It opens the container's network namespace and hands it to the driver together with the state.
-Where the driver restarts, or something has to end first, it asks again, up to SECONDS. Exit status 0: devices are
-attached. Otherwise the container does not start, and the one line on standard error stands in the pod's event.
-Where the driver has said that the claim's devices are in this very namespace, nothing is to be asked: a container that
-starts again, or a second one of the pod, needs no driver.
-Each start of a container waits for it, so it loads nothing: json and socket would take longer than all else here.
-The node's own Python may run it, from 3.6 on: annotations are evaluated there, and before 3.10 a socket's timeout is no
-TimeoutError.
+It is a separate program: `python -I -S hook.py SOCKET CLAIM-UID SECONDS`, with the container's OCI state on standard
+input. hook.sh runs it unless the devices are attached already. `-I -S` makes it ignore the caller's environment and
+installed packages.
+
+It opens the container's network namespace and sends it to the driver together with the state. If the driver restarts,
+or something else has to end first, it asks again, for up to SECONDS. Exit status 0: the devices are attached.
+Otherwise the container does not start, and the one line on standard error becomes part of the pod's event. If the
+driver has recorded that the claim's devices are in this namespace, the hook does not ask: a container that restarts,
+or a second container of the pod, does not need the driver.
+
+Every container start waits for this program, so it imports almost nothing: json and socket would take longer than all
+the rest. The node's own Python may run it, from 3.6 on, which evaluates annotations; before 3.10, a socket's timeout is
+not a TimeoutError.
 """
 
 import os
@@ -22,29 +24,29 @@ import sys
 import time
 
 try:
-    import _socket as socket  # what socket is made of; all that is used here is the same in both
+    import _socket as socket  # the base of socket; what is used here is the same in both
 except ImportError:
     import socket  # type: ignore[no-redef]
 
-#: Seconds between two tries: the driver's restart is a matter of seconds, a busy device's of less.
+#: Seconds between two attempts: a restart of the driver takes seconds, and a busy device is free sooner.
 _PAUSE = 0.2
 _DIGITS = b"0123456789"
 
 
 class Failure(Exception):
-    """The reason not to start the container."""
+    """Why the container must not start."""
 
 
 class Again(Exception):
-    """The reason to ask again."""
+    """Why to ask again."""
 
 
-class Told(Again):
-    """The reason to ask again, in the driver's own words."""
+class DriverBusy(Again):
+    """Why to ask again, as the driver reports it."""
 
 
 def main(arguments: "list[str]", state: bytes) -> int:
-    """Do the work; returns the exit status."""
+    """Returns the exit status."""
     try:
         path, uid, seconds = arguments
         deadline = time.monotonic() + float(seconds)
@@ -60,16 +62,16 @@ def main(arguments: "list[str]", state: bytes) -> int:
 
 
 def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
-    """Ask until the driver has attached the devices. Raises Failure, and Again with the last reason."""
+    """Ask until the driver has attached the devices. Raises Failure, or Again with the last reason."""
     pid = process(state)
     if pid == 0:
-        raise Failure("the container runtime named no process of the container")
+        raise Failure("the container runtime did not pass the container's process id")
     try:
         netns = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise Failure(f"the container's process {pid}: {error.strerror}") from None
+        raise Failure(f"could not open the network namespace of process {pid}: {error.strerror}") from None
     if attached(os.path.dirname(path), uid, netns):
-        _came(os.path.dirname(path), uid)
+        _mark_started(os.path.dirname(path), uid)
         return
     request = f"{uid} {pid}\n".encode() + state
     unfinished = Again("the driver has not finished")
@@ -81,25 +83,25 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
         except Again as reason:
             if time.monotonic() + _PAUSE >= deadline:
                 raise
-            if isinstance(reason, Told):
-                unfinished = reason  # says more than that the time was over in the middle of a try
+            if isinstance(reason, DriverBusy):
+                unfinished = reason  # more helpful than a timeout of the last attempt
         time.sleep(_PAUSE)
 
 
-def _came(folder: str, uid: str) -> None:
-    """Note that a container has come for a claim that was attached before (Paths.early)."""
+def _mark_started(folder: str, uid: str) -> None:
+    """Record that a container has started for a claim that was attached early (Paths.early)."""
     try:
         note = os.open(f"{folder}/early/{uid}", os.O_WRONLY | os.O_CLOEXEC)
         os.write(note, b"came\n")
         os.close(note)
     except OSError:
-        pass  # it was attached when its container asked, or it cannot be noted: the devices are there
+        pass  # it was not attached early, or this cannot be recorded: the devices are attached anyway
 
 
 def attached(folder: str, uid: str, netns: int) -> bool:
-    """Whether the claim's devices are in the container's namespace, set up: the driver's word is there (Paths.attached,
-    which it takes back before it touches a device), and the namespace that it has pinned for the claim is this one. A
-    pin keeps its namespace, so no other one can have the same numbers."""
+    """Whether the claim's devices are configured in the container's namespace: the driver's mark exists
+    (Paths.attached, which it removes before it changes a device), and the namespace that it has pinned for the claim is
+    this one. A pin keeps its namespace alive, so no other one can have the same device and inode."""
     try:
         os.stat(f"{folder}/attached/{uid}")
         pin = os.stat(f"{folder}/netns/{uid}")
@@ -110,10 +112,10 @@ def attached(folder: str, uid: str, netns: int) -> bool:
 
 
 def process(state: bytes) -> int:
-    """The process id in an OCI state, 0 where there is none.
+    """The process id in an OCI state, 0 if there is none.
 
-    Nothing else of that name has a number, as annotations are texts, and a quotation mark within a text is escaped. The
-    driver reads the state as JSON and refuses one that says otherwise.
+    No other key of that name has a number: annotations are strings, and a quotation mark in a string is escaped. The
+    driver parses the state as JSON, and refuses the request if the numbers differ.
     """
     for rest in state.split(b'"pid"')[1:]:
         colon, value = rest.lstrip()[:1], rest.lstrip()[1:].lstrip()
@@ -124,7 +126,7 @@ def process(state: bytes) -> int:
 
 
 def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
-    """Ask once. Raises Failure where the driver refuses, Again where it cannot do it now, socket.timeout at the end."""
+    """Ask once. Raises Failure if the driver refuses, Again if it cannot do it now, socket.timeout at `deadline`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -137,19 +139,19 @@ def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             part = connection.recv(65536)
             if not part:
-                raise Again("the driver ended while it worked")
+                raise Again("the driver stopped before it had finished")
             answer += part
     except socket.timeout:
         raise
     except OSError as error:
-        raise Again(f"no driver at {path}: {error.strerror or error}") from None
+        raise Again(f"the driver does not answer at {path}: {error.strerror or error}") from None
     finally:
         connection.close()
     verdict, _unused, reason = answer.decode("utf-8", "replace").partition(" ")
     if verdict == "again":
-        raise Told(reason)
+        raise DriverBusy(reason)
     if verdict.strip() != "done":
-        raise Failure(reason if verdict == "refused" else "the driver gave an answer that this hook does not know")
+        raise Failure(reason if verdict == "refused" else "the driver sent an answer that this hook does not know")
 
 
 def _fail(reason: str) -> int:

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The side that createRuntime hooks talk to (hook.py): a Unix socket for root alone.
+"""The server for createRuntime hooks (hook.py): a Unix socket that only root can use.
 
 A hook sends a line with the claim's UID and the container's process id, then the container's OCI state as JSON, with an
-open file descriptor of the container's network namespace, and ends its side. It is told one line: C(done), C(again) and
-a reason, or C(refused) and a reason.
+open file descriptor of the container's network namespace, and shuts down its side. The answer is one line: `done`,
+`again` and a reason, or `refused` and a reason.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from ..kernel import netns as namespaces
 
 log = logging.getLogger(__name__)
 
-#: Hooks that are served at once; more wait in the socket's queue.
+#: Hooks that are served at the same time; others wait in the socket's queue.
 WORKERS = 32
-#: Seconds for a hook to send its request, and the largest request: annotations of a pod have 256 KiB.
+#: Seconds for a hook to send its request, and the largest request in bytes: a pod's annotations have up to 256 KiB.
 READ_TIMEOUT = 5.0
 READ_LIMIT = 1 << 20
-#: Seconds between two looks at our own socket, and whether to stop.
+#: Seconds between two checks of the driver's own socket, and of whether to stop.
 WATCH_INTERVAL = 0.5
-#: Seconds after which a socket under another name has nobody any more who would rename it.
+#: Seconds after which a socket under a temporary name is considered abandoned.
 DRAFT_SECONDS = 1.0
-#: Seconds that running attaches get to end.
+#: Seconds that running attaches get to finish.
 GRACE = 30.0
 
 
 class HookServer:
-    """Listens on Paths.hook_socket and calls the service's attach. C(instance) as in plugin.Plugin."""
+    """Listens on Paths.hook_socket and calls the service's attach. `instance` as in plugin.Plugin."""
 
     def __init__(self, paths: Paths, service: Service, metrics: Metrics, instance: str | None = None) -> None:
         self.path = paths.hook_socket
@@ -62,7 +62,7 @@ class HookServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen. A socket that is there is taken over: hooks then come to the newest instance. Raises OSError."""
+        """Listen. An existing socket is replaced: hooks then use the newest instance. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sweep()
         listener = self._listen()
@@ -70,7 +70,7 @@ class HookServer:
         self._thread.start()
 
     def stop(self, grace: float = GRACE) -> None:
-        """Take no more hooks, let running ones end within C(grace) seconds. May be called again."""
+        """Accept no more hooks, and let running ones finish within `grace` seconds. May be called again."""
         self._stopping.set()
         if self._thread:
             self._thread.join()
@@ -78,7 +78,7 @@ class HookServer:
             self._ended.wait_for(lambda: self._running == 0, grace)
 
     def _sweep(self) -> None:
-        """Remove the drafts that killed processes left; one that is being made is a moment old."""
+        """Remove sockets under temporary names that killed processes left behind."""
         for draft in self.path.parent.glob(f"{self.path.name}.*"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
@@ -93,7 +93,7 @@ class HookServer:
             listener.listen(128)
             listener.settimeout(WATCH_INTERVAL)
             self._inode = os.stat(draft).st_ino
-            # hooks find the old socket or this one, which listens already
+            # atomic: hooks find the old socket, or this one that is listening already
             os.rename(draft, self.path)
         except OSError:
             listener.close()
@@ -102,26 +102,26 @@ class HookServer:
         return listener
 
     def _run(self, listener: socket.socket) -> None:
-        """Take hooks, and listen again where nobody does any more: someone removed the socket, or a newer instance that
-        took it over has ended."""
+        """Accept hooks. Listen again if nobody else does: the socket was removed, or a newer instance that had replaced
+        it has ended."""
         while not self._stopping.is_set():
             try:
                 connection, _unused = listener.accept()
             except TimeoutError:
                 if _answered(self.path):
                     continue
-                log.warning("nobody listens at %s: listening again", self.path)
+                log.warning("the socket for hooks %s was removed: listening again", self.path)
                 try:
                     fresh = self._listen()
                 except OSError as error:
-                    log.error("cannot listen for hooks: %s", error)
+                    log.error("could not listen for hooks at %s, trying again: %s", self.path, error)
                     self.metrics.error("hooks")
                 else:
                     listener.close()
                     listener = fresh
             except OSError as error:
                 # such as too many open files
-                log.error("cannot take a hook: %s", error)
+                log.error("could not accept a hook's connection, trying again: %s", error)
                 self.metrics.error("hooks")
                 self._stopping.wait(0.1)
             else:
@@ -131,11 +131,11 @@ class HookServer:
                 self.path.unlink()
         except FileNotFoundError:
             pass
-        # hooks that wait in the queue see their connection end, and ask again
+        # the connections of hooks in the queue end, and those hooks ask again
         listener.close()
 
     def _begin(self, connection: socket.socket) -> None:
-        """Serve a hook in a thread of its own, as soon as there are fewer than WORKERS; not when the server stops."""
+        """Serve a hook in a new thread as soon as fewer than WORKERS are running, unless the server stops before."""
         while not self._slots.acquire(timeout=WATCH_INTERVAL):
             if self._stopping.is_set():
                 connection.close()  # it asks again
@@ -144,8 +144,8 @@ class HookServer:
             self._running += 1
         try:
             threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
-        except RuntimeError as error:  # no more threads: a limit of the machine or of our cgroup
-            log.error("cannot serve a hook: %s", error)
+        except RuntimeError as error:  # no more threads: a limit of the machine or of the driver's cgroup
+            log.error("could not serve a hook, which asks again: %s", error)
             self.metrics.error("hooks")
             connection.close()
             self._end()
@@ -162,16 +162,16 @@ class HookServer:
             with connection:
                 self._answer(connection)
         except OSError as error:
-            log.warning("a hook is not answered: %s", error)
+            log.warning("could not answer a hook: %s", error)
         except Exception:
-            log.exception("a mistake in the driver")
+            log.exception("unexpected error: this is a bug in the driver")
         finally:
             self._end()
 
     def _answer(self, connection: socket.socket) -> None:
         uid = _peer(connection)
         if uid != 0:
-            log.warning("user %d may not talk to hooks' socket", uid)
+            log.warning("refused a connection of user %d to the socket for hooks: only root may use it", uid)
             self.metrics.error("hooks")
             return
         netns: list[int] = []
@@ -194,7 +194,7 @@ class HookServer:
             log.warning("%s", error.message)
             return f"refused {error.message or type(error).__name__}"
         except Exception as error:
-            log.exception("a mistake in the driver")
+            log.exception("unexpected error: this is a bug in the driver")
             return f"refused the driver failed: {type(error).__name__}: {error}"
         return "done"
 
@@ -208,15 +208,15 @@ class HookServer:
         }
         with logs.about(**fields):
             if self._stopping.is_set():
-                raise Busy("the driver is about to stop")
+                raise Busy("the driver is stopping")
             with serialized(self._lock):
                 self.service.attach(request)
             log.info("attached")
 
 
 def _answered(path: Path) -> bool:
-    """Whether there is a socket that somebody has open. Asked by one of another kind, of which a listener sees
-    nothing (unix(7): EPROTOTYPE)."""
+    """Whether a process listens on this socket. Checked by connecting a socket of another type, which a listener does
+    not notice (unix(7): EPROTOTYPE)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as other:
         try:
             other.connect(str(path))
@@ -228,13 +228,13 @@ def _answered(path: Path) -> bool:
 
 
 def _peer(connection: socket.socket) -> int:
-    """The user id of the process on the other side."""
+    """The user ID of the connected process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
 
 def _receive(connection: socket.socket, netns: list[int]) -> bytes:
-    """Read a request to its end; what file descriptors come with it are added to C(netns)."""
+    """Read a whole request; received file descriptors are added to `netns`. Raises OSError."""
     deadline = time.monotonic() + READ_TIMEOUT
     connection.settimeout(READ_TIMEOUT)
     content, descriptors, _unused, _unused = socket.recv_fds(connection, 65536, 1, socket.MSG_CMSG_CLOEXEC)
@@ -242,7 +242,7 @@ def _receive(connection: socket.socket, netns: list[int]) -> bytes:
     while part := connection.recv(65536) if content else b"":
         content += part
         if len(content) > READ_LIMIT or time.monotonic() > deadline:
-            raise OSError("its request is too large or too slow")
+            raise OSError(f"its request exceeds {READ_LIMIT} bytes or {READ_TIMEOUT:g} s")
     return content
 
 
@@ -261,16 +261,16 @@ def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
             annotations={name: _typed(value, str) for name, value in (state.get("annotations") or {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise DriverError("the hook sent no OCI state of a container") from None
+        raise DriverError("the hook did not send the OCI state of a container") from None
     problem = ClaimRef("default", "any", request.uid).problem()
     if problem:
         raise DriverError(problem)
     if not netns or not namespaces.is_open(netns[0]):
-        raise DriverError("the hook sent no network namespace")
+        raise DriverError("the hook did not send a network namespace")
     return request
 
 
 def _typed(value: t.Any, kind: type) -> t.Any:
-    if value.__class__ is not kind:  # a bool is no int
+    if value.__class__ is not kind:  # isinstance would accept a bool as an int
         raise TypeError(value)
     return value

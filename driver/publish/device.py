@@ -9,10 +9,10 @@ from __future__ import annotations
 import typing as t
 from dataclasses import asdict, dataclass, fields
 
+from ..base.objects import Object
+
 if t.TYPE_CHECKING:
     from ..interface.identity import Identity
-
-Object = dict[str, t.Any]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import threading
 import typing as t
 
 from ..base.errors import DriverError
+from ..base.objects import Object
 from ..kernel import rdma, traffic_control
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
@@ -25,8 +26,6 @@ from .device import Device
 if t.TYPE_CHECKING:
     from ..base.settings import Settings
     from ..kernel.addresses import Address
-
-Object = dict[str, t.Any]
 
 __all__ = ["Device", "Inventory"]
 

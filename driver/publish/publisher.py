@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Keeps the node's ResourceSlices as the node is.
+"""Keeps the node's ResourceSlices up to date.
 
-Whatever happens (an interface changes, a route, the settings, a record, or somebody else's hand on our slices) wakes
-the one thread that probes, plans and writes. It waits a moment for what comes along with the first event, and writes
-only what differs.
+Every relevant change (of an interface, a route, the settings, a record, or of the slices by somebody else) wakes one
+thread, which probes the node, compares and writes. It waits a moment, because changes come in groups, and writes only
+what differs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import threading
 import time
 import typing as t
 
-from ..api.cluster import NOT_SERVED, ApiError, Cluster, Object, node_addresses
+from ..api.client import NOT_SERVED, ApiError
+from ..api.cluster import Cluster, node_addresses
 from ..api.features import Features
 from ..base.errors import DriverError
+from ..base.objects import Object
 from ..base.settings import SettingsFile
 from ..dra.kube import versions
 from ..kernel.monitor import Monitor
@@ -30,30 +32,29 @@ from .inventory import Inventory
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds that an event waits for others, and that lie between two looks at the node.
+#: Seconds that a change waits for others, and the minimum seconds between the starts of two probes.
 SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
-#: How long a look at the node waits while pods start or end, and between two looks whether they still do. What went
-#: back to the node as it was can wait longer: it was published all the time.
+#: Maximum seconds that a probe is delayed while pods start or end, and seconds between two checks whether they do. A
+#: device that came back to the node unchanged can wait longer, because it was published all the time.
 BUSY_SECONDS, LEISURE_SECONDS = 2.0, 10.0
 BUSY_STEP = 0.1
-#: Some things make no event, such as a new SSH session or the speed of a link.
+#: Seconds after which the node is probed without an event: a new SSH session or a link's speed causes none.
 RESYNC_SECONDS = 60.0
-#: How long a stop waits for what is being written.
+#: Maximum seconds that `stop` waits for a write that has begun.
 STOP_SECONDS = 3.0
 _POLL_SECONDS = 1.0  # for the settings file
 _FIRST_DELAY, _MOST_DELAY = 0.2, 30.0
-_FEATURES_SECONDS = 3600.0  # after which the server is asked again what it keeps
+_FEATURES_SECONDS = 3600.0  # after which the server's features are determined again
 
 
 class Publisher:
-    """Publishes C(inventory) by C(cluster).
+    """Publishes the devices of `inventory` through `cluster`. Start it once.
 
-    C(settings) is watched for changes of its file. C(published) is called after each time that the slices were found
-    or made right, with the publication; it must be quick and may be called from another thread. C(busy) says whether
-    pods start or end: a probe would take the processor from them, and waits for BUSY_SECONDS at most, or for
-    LEISURE_SECONDS where the reason is none to hurry. C(holds) says
-    whether an interface of this name is, or was on the node, that of a device that a claim has. Start it once.
+    The file of `settings` is watched for changes. `published` is called with the publication each time the slices match
+    it; it must be quick and may be called from another thread. `busy` returns whether pods start or end: a probe would
+    slow them down, so it is delayed by at most BUSY_SECONDS, or LEISURE_SECONDS if it is not urgent. `holds` returns
+    whether the interface of this name belongs to a device that a claim has.
     """
 
     def __init__(
@@ -78,16 +79,16 @@ class Publisher:
         self._node: Object | None = None
         self._features: Features | None = None
         self._features_at = 0.0
-        self._own: dict[str, tuple[str, Object]] = {}  # by name: the last version that we wrote, and what we sent
+        self._own: dict[str, tuple[str, Object]] = {}  # by name: the resourceVersion of our last write, and its spec
         self._monitor: Monitor | None = None
         self._threads: list[threading.Thread] = []
-        #: When the slices were last known to be right (seconds since the epoch), and what is wrong where they are not.
+        #: When the slices last matched the node (seconds since the epoch), and why they could not be written since.
         self.last_published: float | None = None
-        self.mistake = ""
+        self.problem = ""
         self.failures = 0
 
     def start(self) -> None:
-        """Begin to publish. Raises KernelError where the kernel's news cannot be had."""
+        """Begin to publish. Raises KernelError if the kernel's events cannot be received."""
         self._monitor = Monitor(self.wake, self._virtual, self._holds)
         self._monitor.start()
         targets: list[tuple[str, t.Callable[[], None]]] = [("publisher", self._run), ("slices", self._watch)]
@@ -98,7 +99,7 @@ class Publisher:
             thread.start()
 
     def stop(self) -> None:
-        """End the threads; the slices stay. One that waits for the API server may end a little later."""
+        """End the threads; the slices stay. A thread that waits for the API server may end a little later."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -114,15 +115,15 @@ class Publisher:
 
     @property
     def node(self) -> Object | None:
-        """The Node, as it was when it was last read."""
+        """The Node object as read last; None before that."""
         return self._node
 
     def wake(self, reason: str) -> None:
-        """Something has changed: look again soon. To be called when a record is made or dropped, too."""
+        """Probe again soon, because of a change. To be called also when a record is created or removed."""
         self._wake(reason, urgent=True)
 
     def wake_at_leisure(self, reason: str) -> None:
-        """As M(wake), for what may wait until no pods start or end."""
+        """As `wake`, for a change that can wait until no pods start or end."""
         self._wake(reason, urgent=False)
 
     def _wake(self, reason: str, urgent: bool) -> None:
@@ -133,14 +134,15 @@ class Publisher:
                 self._condition.notify_all()
 
     def reload_settings(self) -> None:
-        """Read the settings file again, as for SIGHUP."""
+        """Read the settings file again, as on SIGHUP."""
         if not self._settings:
             return
         changed = self._settings.reload()
-        if self._settings.mistake:
-            _LOG.error("%s is wrong, the old settings stay: %s", self._settings.path, self._settings.mistake)
+        if self._settings.problem:
+            says = "%s is invalid, the previous settings stay in use: %s"
+            _LOG.error(says, self._settings.path, self._settings.problem)
         elif changed:
-            _LOG.info("new settings")
+            _LOG.info("read new settings from %s", self._settings.path)
             self.wake("the settings have changed")
 
     def _poll_settings(self) -> None:
@@ -149,11 +151,11 @@ class Publisher:
             try:
                 if self._settings.changed():
                     self.reload_settings()
-            except Exception:  # noqa: BLE001  # a settings file that is being written is read again
-                _LOG.exception("cannot look at %s", self._settings.path)
+            except Exception:  # noqa: BLE001  # the file is read again a second later
+                _LOG.exception("could not read %s", self._settings.path)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait, unless the publisher is to end; whether it is."""
+        """Wait, at most until the publisher is stopped. Returns whether it is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._stopping, seconds)
 
@@ -170,7 +172,7 @@ class Publisher:
             try:
                 self.publish(reason)
             except Exception as error:  # noqa: BLE001
-                # whatever it is, the next attempt may do better, and a driver that ends helps nobody
+                # any error: the next attempt may succeed, and without this thread nothing would be published any more
                 self._fail(error)
                 if self._wait(delay * random.uniform(0.8, 1.2)):
                     return
@@ -182,7 +184,7 @@ class Publisher:
                 return
 
     def _wait_while_busy(self) -> bool:
-        """Whether the publisher is to end."""
+        """Wait while pods start or end. Returns whether the publisher is stopped."""
         began = time.monotonic()
         while self._busy() and time.monotonic() - began < (BUSY_SECONDS if self._urgent else LEISURE_SECONDS):
             if self._wait(BUSY_STEP):
@@ -192,12 +194,13 @@ class Publisher:
     def _fail(self, error: Exception) -> None:
         self.failures += 1
         text = error.message if isinstance(error, DriverError) else repr(error)
-        if text != self.mistake:
-            _LOG.error("cannot publish: %s", text, exc_info=None if isinstance(error, DriverError) else error)
-        self.mistake = text
+        if text != self.problem:
+            trace = None if isinstance(error, DriverError) else error
+            _LOG.error("could not publish the devices, trying again: %s", text, exc_info=trace)
+        self.problem = text
 
     def publish(self, reason: str) -> slices.Plan:
-        """Probe, and make the slices right once. Says what was done. Raises DriverError."""
+        """Probe the node and write its slices once. Returns the changes that were made. Raises DriverError."""
         node = self._node
         if node is None:
             node = self._node = self._cluster.node_object()
@@ -214,13 +217,13 @@ class Publisher:
             _LOG.info("publish %d devices, generation %d: %s", len(publication.devices), plan.generation, reason)
         self._apply(plan)
         self.last_published = time.time()
-        self.mistake = ""
+        self.problem = ""
         if self._published:
             self._published(publication)
         return plan
 
     def _settled(self, existing: Object, desired: Object) -> bool:
-        """Whether a slice is what the server made of just this content when we sent it."""
+        """Whether a slice is what the server stored when we sent exactly this content."""
         version, sent = self._own.get(existing["metadata"]["name"], ("", {}))
         return existing["metadata"]["resourceVersion"] == version and slices.same(sent, desired["spec"])
 
@@ -243,11 +246,11 @@ class Publisher:
         lost = versions.dropped(sent["spec"], stored["spec"])
         if lost:
             _LOG.warning("the API server does not keep %s", ", ".join(lost[:3]))
-            self._features = None  # it is not the server that was asked
+            self._features = None  # they were determined on another server
             self.wake("the API server has other features")
 
     def _watch(self) -> None:
-        """Wake the publisher when somebody else touches our slices. Lists anew wherever the watch cannot go on."""
+        """Wake the publisher when somebody else changes our slices. Lists them again whenever the watch ends early."""
         delay, since = _FIRST_DELAY, ""
         while True:
             try:
@@ -260,13 +263,13 @@ class Publisher:
                     since = item["metadata"]["resourceVersion"]
                     delay = _FIRST_DELAY
                     if kind == "DELETED":
-                        self._node = None  # its slices go with a Node that is made anew
+                        self._node = None  # slices are deleted with their Node, which may be created again
                     if kind != "BOOKMARK" and not self._is_ours(kind, item):
                         self.wake(f"slice {item['metadata']['name']}: {kind.lower()}")
-            except Exception as error:  # noqa: BLE001  # a watch that ended is begun again
+            except Exception as error:  # noqa: BLE001  # the watch starts again after a pause
                 since = ""
                 if not isinstance(error, DriverError):
-                    _LOG.error("cannot watch slices: %r", error)
+                    _LOG.error("could not watch the node's slices, trying again: %r", error)
                 if isinstance(error, ApiError) and error.reason == NOT_SERVED:
                     self._cluster.forget_version()
                 if self._wait(delay * random.uniform(0.8, 1.2)):
@@ -274,6 +277,6 @@ class Publisher:
                 delay = min(delay * 2, _MOST_DELAY)
 
     def _is_ours(self, kind: str, item: Object) -> bool:
-        """Whether a change is the echo of our own write."""
+        """Whether a change is our own write."""
         version, _sent = self._own.get(item["metadata"]["name"], ("", {}))
         return kind != "DELETED" and item["metadata"]["resourceVersion"] == version

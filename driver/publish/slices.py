@@ -18,10 +18,9 @@ import typing as t
 from dataclasses import dataclass
 
 from ..api.features import Features
+from ..base.objects import Object
 from ..dra.kube import limits, quantity, schema
 from ..topology.publish import VERSION_ANNOTATION, Publication
-
-Object = dict[str, t.Any]
 
 _PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, schema.NEWEST)
 _SETS = limits.at(limits.COUNTER_SETS, schema.NEWEST) or 8

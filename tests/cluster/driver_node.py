@@ -124,7 +124,8 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 def main(config: dict[str, t.Any]) -> None:
     import logging
 
-    from lanewise_driver.api.cluster import Cluster, from_kubeconfig
+    from lanewise_driver.api.access import from_kubeconfig
+    from lanewise_driver.api.cluster import Cluster
     from lanewise_driver.base.settings import SettingsFile
     from lanewise_driver.publish.inventory import Inventory
     from lanewise_driver.publish.publisher import Publisher

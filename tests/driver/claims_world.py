@@ -25,7 +25,8 @@ from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.driver import ipv6
 from ansible_collections.lanewise.dra.tests.driver.inside import INSIDE
-from lanewise_driver.api.cluster import Cluster, from_kubeconfig
+from lanewise_driver.api.access import from_kubeconfig
+from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.paths import Paths

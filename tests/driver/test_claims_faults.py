@@ -23,7 +23,8 @@ from ansible_collections.lanewise.dra.tests.driver import claims_world as world_
 from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from lanewise_driver.api import events
-from lanewise_driver.api.cluster import Access, Cluster
+from lanewise_driver.api.access import Access
+from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base import calls
 from lanewise_driver.base.errors import DriverError, KernelError, Refused
 from lanewise_driver.base.lock import Locks

@@ -259,7 +259,7 @@ def test_where_the_devices_are_there_nobody_is_asked(paths: Paths, container: in
 
 def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
     status, said = Hook(paths, container, wait=0.5).ended()
-    missing = f"no driver at {paths.hook_socket}: No such file or directory"
+    missing = f"the driver does not answer at {paths.hook_socket}: No such file or directory"
     assert (status, said) == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
     server = HookServer(paths, shelf, Metrics())
     server.start()
@@ -280,7 +280,7 @@ def test_an_old_python_runs_it(
     refusal = Hook(there, container, annotations={"refuse": "no link"}).ended()
     assert refusal == (1, "lanewise.dev: no link\n")
     gone = Hook(dataclasses.replace(there, run_dir=tmp_path), container, wait=0.5).ended()
-    missing = f"no driver at {tmp_path}/hook.sock: No such file or directory"
+    missing = f"the driver does not answer at {tmp_path}/hook.sock: No such file or directory"
     assert gone == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
     shelf.delay = 3
     slow = Hook(there, container, wait=0.5).ended()
@@ -523,10 +523,10 @@ def test_what_a_request_must_have(server: HookServer, paths: Paths, shelf: Shelf
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     mount = os.open(f"/proc/{container}/ns/mnt", os.O_RDONLY)
     plain = os.open("/dev/null", os.O_RDONLY)
-    state = b"refused the hook sent no OCI state of a container\n"
-    assert ask(paths, request(container)) == b"refused the hook sent no network namespace\n"
-    assert ask(paths, request(container), [mount]) == b"refused the hook sent no network namespace\n"
-    assert ask(paths, request(container), [plain]) == b"refused the hook sent no network namespace\n"
+    state = b"refused the hook did not send the OCI state of a container\n"
+    assert ask(paths, request(container)) == b"refused the hook did not send a network namespace\n"
+    assert ask(paths, request(container), [mount]) == b"refused the hook did not send a network namespace\n"
+    assert ask(paths, request(container), [plain]) == b"refused the hook did not send a network namespace\n"
     assert ask(paths, f"{CLAIM} 1\n".encode() + request(2).split(b"\n")[1], [netns]) == state
     assert ask(paths, request(True), [netns]) == state
     assert ask(paths, request(container, id=None), [netns]) == state
@@ -575,7 +575,7 @@ def test_no_process(paths: Paths, state: bytes) -> None:
     done = subprocess.run(command, input=state, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,
-        b"lanewise.dev: the container runtime named no process of the container\n",
+        b"lanewise.dev: the container runtime did not pass the container's process id\n",
     )
 
 
@@ -583,7 +583,11 @@ def test_process_that_ended(paths: Paths) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     status, said = Hook(paths, child.pid).ended()
-    assert status == 1 and said == f"lanewise.dev: the container's process {child.pid}: No such file or directory\n"
+    assert (
+        status == 1
+        and said
+        == f"lanewise.dev: could not open the network namespace of process {child.pid}: No such file or directory\n"
+    )
 
 
 def test_arguments(paths: Paths) -> None:

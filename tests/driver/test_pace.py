@@ -13,7 +13,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from lanewise_driver.api.cluster import Access, Cluster
+from lanewise_driver.api.access import Access
+from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base import pace
 from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy

@@ -24,8 +24,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from lanewise_driver.api.cluster import Access, AccessError, Cluster, Unreachable, in_cluster
+from lanewise_driver.api.access import Access, AccessError, in_cluster
+from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.api.token import Renewal
+from lanewise_driver.base.errors import Unreachable
 from lanewise_driver.base.settings import SettingsFile
 from lanewise_driver.kernel.monitor import _uevent
 from lanewise_driver.publish.inventory import Inventory
@@ -44,7 +46,7 @@ def test_without_an_api_server_it_goes_on(tmp_path: Path) -> None:
     publisher = Publisher(Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 0), inventory, settings)
     publisher.start()
     until(lambda: publisher.failures >= 3, 30)
-    assert "does not answer" in publisher.mistake
+    assert "does not answer" in publisher.problem
     assert publisher.last_published is None
     assert {thread.name for thread in threading.enumerate()} >= {"publisher", "slices", "settings", "monitor"}
     began = time.monotonic()
@@ -83,7 +85,7 @@ def test_requests_end() -> None:
 
 def test_the_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(AccessError, match="no pod"):
+    with pytest.raises(AccessError, match="does not run in a pod"):
         in_cluster(tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")

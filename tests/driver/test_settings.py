@@ -174,15 +174,15 @@ def test_reload(tmp_path: Path) -> None:
     assert not file.changed()
     path.write_text("log_level: loud\n")
     assert file.changed() and not file.reload() and file.current.log_level == "info"
-    assert "loud" in file.mistake and not file.changed()
+    assert "loud" in file.problem and not file.changed()
     new = tmp_path / "new"
     new.write_text("log_level: debug\n")
     new.replace(path)
-    assert file.changed() and file.reload() and file.current.log_level == "debug" and not file.mistake
+    assert file.changed() and file.reload() and file.current.log_level == "debug" and not file.problem
     path.unlink()
     assert file.changed() and file.reload() and file.current == Settings()
     path.write_text("log_level: info # the default\n")
-    assert file.changed() and not file.reload() and not file.mistake
+    assert file.changed() and not file.reload() and not file.problem
     with pytest.raises(Problems):
         SettingsFile(written(tmp_path, "x: 1"))
 

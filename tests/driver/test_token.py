@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lanewise_driver.api.cluster import Access, AccessError, Cluster
+from lanewise_driver.api.access import Access, AccessError
+from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.api.token import Renewal, Token, read
 
 CLAIMS = {
@@ -59,7 +60,7 @@ def test_an_unbound_token() -> None:
     ],
 )
 def test_no_token(text: str) -> None:
-    with pytest.raises(AccessError, match="none of a service account"):
+    with pytest.raises(AccessError, match="not a valid service account token"):
         read(text)
 
 
@@ -86,9 +87,9 @@ def test_a_thread_that_cannot_renew_says_why(tmp_path: Path) -> None:
     renewal = Renewal(Cluster(lambda: access, "lanewise.dev", "worker-1"), path)
     renewal.start()
     for _attempt in range(100):
-        if renewal.mistake:
+        if renewal.problem:
             break
         renewal._stop.wait(0.05)
-    assert "does not answer" in renewal.mistake and renewal.expires == 5000
+    assert "does not answer" in renewal.problem and renewal.expires == 5000
     renewal.stop()
     assert path.read_text() == token(CLAIMS)

@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How to reach the API server: address and credentials, from a pod's service account or from a kubeconfig."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base.errors import DriverError
+from ..base.objects import Object
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+#: Inode, size and modification time of each of some files; zeros for one that cannot be read.
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+class AccessError(DriverError):
+    """The credentials for the API server cannot be read or used."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach the API server.
+
+    `authority` is PEM text; `certificate` is a client's certificate and key as PEM text. `sources` are the files that
+    all of this was read from, except `token_file`, which is read again when it changes.
+    """
+
+    server: str
+    authority: str = field(default="", repr=False)
+    certificate: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    server_name: str | None = None
+    sources: tuple[Path, ...] = ()
+
+
+def in_cluster(folder: Path = _ACCOUNT) -> Access:
+    """The service account of the pod that this process runs in. Raises AccessError."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise AccessError("no kubeconfig is set, and the driver does not run in a pod with a service account")
+    authority = text(folder / "ca.crt")
+    host = f"[{host}]" if ":" in host else host
+    return Access(f"https://{host}:{port}", authority, token_file=folder / "token", sources=(folder / "ca.crt",))
+
+
+def from_kubeconfig(path: Path, token_file: Path | None = None) -> Access:
+    """The current context of a kubeconfig. `token_file` replaces the user's credentials in it.
+
+    Raises AccessError if the file is not a valid kubeconfig, or if its user logs in by a program.
+    """
+    import yaml
+
+    try:
+        return _access(path, yaml.safe_load(text(path)), token_file)
+    except (KeyError, TypeError, AttributeError, ValueError, binascii.Error, yaml.YAMLError) as error:
+        raise AccessError(f"{path} is not a valid kubeconfig: {error!r}") from error
+
+
+def _access(path: Path, data: Object, token_file: Path | None) -> Access:
+    """The access that a parsed kubeconfig describes. Raises AccessError, and other exceptions if its form is wrong."""
+    context = _named(data["contexts"], data["current-context"])["context"]
+    cluster: Object = _named(data["clusters"], context["cluster"])["cluster"]
+    user: Object = {} if token_file else _named(data["users"], context["user"])["user"] or {}
+    server = cluster["server"].rstrip("/")
+    if not server.startswith("https://"):
+        raise AccessError(f"{path}: the address of the server must begin with https://, but is {server!r}")
+    if user.get("exec") or user.get("auth-provider"):
+        raise AccessError(f"{path}: the user logs in by a program, which the driver does not run; set a token_file")
+    sources = [path]
+    authority = _pem(cluster, "certificate-authority", path, sources)
+    certificate = ""
+    if user.get("client-certificate") or user.get("client-certificate-data"):
+        parts = [_pem(user, key, path, sources) for key in ("client-certificate", "client-key")]
+        certificate = "\n".join(parts)
+    if user.get("tokenFile"):
+        token_file = path.parent / user["tokenFile"]
+    return Access(
+        server=server,
+        authority=authority,
+        certificate=certificate,
+        token=user.get("token") or "",
+        token_file=token_file,
+        server_name=cluster.get("tls-server-name"),
+        sources=tuple(sources),
+    )
+
+
+def _pem(holder: Object, key: str, path: Path, sources: list[Path]) -> str:
+    """A PEM text that the kubeconfig contains, or the content of the file that it names, which is added to `sources`.
+    Empty if there is neither."""
+    if holder.get(f"{key}-data"):
+        return base64.b64decode(holder[f"{key}-data"], validate=True).decode("ascii")
+    if holder.get(key):
+        sources.append(path.parent / holder[key])
+        return text(sources[-1])
+    return ""
+
+
+def _named(entries: t.Sequence[Object], name: str) -> Object:
+    return next(entry for entry in [*entries, {}] if entry.get("name", name) == name)
+
+
+def text(path: Path) -> str:
+    """The content of a file. Raises AccessError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AccessError(f"could not read {path}: {error}") from error
+
+
+def stamp(paths: t.Iterable[Path]) -> Stamp:
+    """What differs once one of these files has changed."""
+    found = []
+    for path in paths:
+        try:
+            status = path.stat()
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            found.append((0, 0, 0))
+    return tuple(found)

@@ -1,0 +1,282 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Requests to the API server: connections, retries, and the version of resource.k8s.io.
+
+This is urllib3 and not the kubernetes package: that one needs 20 MiB and a second to import, and would only return the
+same dictionaries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import ssl
+import threading
+import time
+import typing as t
+import urllib.parse
+from dataclasses import dataclass
+
+import urllib3
+
+from ..base import trace
+from ..base.errors import DriverError, Unreachable
+from ..base.objects import Object
+from ..dra.kube import schema, versions
+from ..dra.kube.bounded_json import JsonError, loads_cut
+from . import access as credentials
+from .access import Access, AccessError
+
+_CONNECT_SECONDS, _READ_SECONDS = 3.0, 15.0
+_PATIENCE_SECONDS = 15.0  # kubelet's timeout for preparing a claim is 45 s
+#: Seconds after which the server ends a watch.
+WATCH_SECONDS = 120
+_CONNECTIONS = 24  # kept open, more than kubelet's concurrent calls: a new one costs both sides 3 ms of CPU time
+_RETRIED = (429, 500, 502, 503, 504)
+JSON, MERGE = "application/json", "application/merge-patch+json"
+#: The reason of a 404 because of an unknown path, not a missing object.
+NOT_SERVED = "NotServed"
+
+
+class ApiError(DriverError):
+    """The API server refused a request. `status` is the HTTP status, `reason` the API's own (such as `NotFound`)."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after  #: seconds
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request; `body` is sent as JSON unless it is None."""
+
+    method: str
+    path: str
+    body: Object | None = None
+    query: t.Mapping[str, str] | None = None
+    content_type: str = JSON
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class _Connection:
+    """A pool of connections with one set of credentials."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._stamp = credentials.stamp(access.sources)
+        self._token = access.token
+        self._token_stamp: credentials.Stamp = ()
+        context = ssl.create_default_context(cadata=access.authority or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if access.certificate:
+            descriptor = os.memfd_create("client")  # the ssl module reads certificates only from files
+            try:
+                os.write(descriptor, access.certificate.encode())
+                context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+            finally:
+                os.close(descriptor)
+        self.pool = urllib3.PoolManager(
+            maxsize=_CONNECTIONS,
+            retries=False,
+            ssl_context=context,
+            server_hostname=access.server_name,
+            assert_hostname=access.server_name,
+            timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS),
+        )
+
+    def stale(self) -> bool:
+        """Whether a file that the credentials came from has changed."""
+        return credentials.stamp(self.access.sources) != self._stamp
+
+    def headers(self) -> dict[str, str]:
+        """Raises AccessError."""
+        if self.access.token_file:
+            stamp = credentials.stamp([self.access.token_file])
+            if stamp != self._token_stamp:
+                self._token = credentials.text(self.access.token_file).strip()
+                self._token_stamp = stamp
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def forget_token(self) -> None:
+        """Read the token file again for the next request."""
+        self._token_stamp = ()
+
+
+class Client:
+    """Requests of one driver on one node. Every method may be called from any thread.
+
+    All methods raise ApiError if the server refuses a request, Unreachable if it does not answer in time, and
+    AccessError if the credentials cannot be read. Requests that may be sent twice are retried before that, for
+    `patience` seconds. `access` is called again when a file that the credentials came from has changed.
+    """
+
+    def __init__(
+        self, access: t.Callable[[], Access], driver: str, node: str, patience: float = _PATIENCE_SECONDS
+    ) -> None:
+        self.driver = driver
+        self.node = node
+        self._load = access
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._connected: _Connection | None = None
+        self._version = ""
+
+    def _connection(self) -> _Connection:
+        with self._lock:
+            if self._connected is None or self._connected.stale():
+                try:
+                    self._connected = _Connection(self._load())
+                except (ssl.SSLError, OSError, ValueError) as error:
+                    raise AccessError(f"the API server's certificates cannot be used: {error}") from error
+            return self._connected
+
+    @property
+    def server(self) -> str:
+        """The server's address, an https URL."""
+        return self._connection().access.server
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: t.Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        patience: float | None = None,
+    ) -> Object:
+        """The JSON object of the response, as `bounded_json.loads_cut` reads it. `patience` is the number of seconds
+        for which a failed request is retried; 0 means one attempt."""
+        wanted = Request(method, path, body, query, content_type)
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        delay = 0.1
+        fresh = False
+        while True:
+            wait = 0.0
+            last: DriverError
+            try:
+                with trace.step(str(wanted)):
+                    return self._once(wanted)
+            except ApiError as error:
+                if error.status == 401 and not fresh:
+                    # the token file may have been replaced after it was read
+                    fresh = True
+                    self._connection().forget_token()
+                    continue
+                if error.status not in _RETRIED:
+                    raise
+                wait = float(error.retry_after)
+                last = error
+            except Unreachable as error:
+                last = error
+            wait = max(wait, delay * random.uniform(0.5, 1.5))
+            if time.monotonic() + wait > deadline:
+                raise last
+            time.sleep(wait)
+            delay = min(delay * 2, 2.0)
+
+    def _once(self, wanted: Request) -> Object:
+        response = self.open(wanted)
+        try:
+            return t.cast("Object", loads_cut(response.data)) if response.data else {}
+        except JsonError as error:
+            raise Unreachable(f"{wanted}: the response is not valid JSON: {error}") from error
+
+    def open(self, wanted: Request, stream: bool = False) -> urllib3.BaseHTTPResponse:
+        """The response to one attempt; with `stream` its body is not read yet, and may take as long as a watch."""
+        connection = self._connection()
+        query = f"?{urllib.parse.urlencode(wanted.query)}" if wanted.query else ""
+        url = connection.access.server + wanted.path + query
+        headers = {"Accept": JSON, "User-Agent": f"{self.driver}/{self.node}", **connection.headers()}
+        content = None
+        if wanted.body is not None:
+            content = json.dumps(wanted.body, separators=(",", ":")).encode()
+            headers["Content-Type"] = wanted.content_type
+        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=WATCH_SECONDS + 10) if stream else None
+        more: dict[str, t.Any] = {"timeout": timeout} if timeout else {}
+        try:
+            response = connection.pool.request(
+                wanted.method, url, body=content, headers=headers, preload_content=not stream, **more
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise Unreachable(f"the API server does not answer {wanted}: {error}") from error
+        if response.status >= 300:
+            data = response.data
+            response.release_conn()
+            raise _refusal(response, data, str(wanted))
+        return response
+
+    @property
+    def api_version(self) -> str:
+        """The version of resource.k8s.io in use: the newest that the server has."""
+        if not self._version:
+            self._version = versions.choose(self.served())
+        return self._version
+
+    def served(self) -> list[str]:
+        """The versions of resource.k8s.io that the server has, such as `resource.k8s.io/v1beta1`.
+
+        Raises ApiError with status 404 if dynamic resource allocation is disabled.
+        """
+        group = self.request("GET", f"/apis/{schema.GROUP}")
+        return [version["groupVersion"] for version in group["versions"]]
+
+    def forget_version(self) -> None:
+        """Ask for the versions again at the next request: the server may have been replaced."""
+        self._version = ""
+
+    def resource(
+        self,
+        method: str,
+        rest: str,
+        body: Object | None = None,
+        query: t.Mapping[str, str] | None = None,
+        patience: float | None = None,
+        content_type: str = JSON,
+    ) -> Object:
+        """A request for objects of resource.k8s.io. They are sent in the server's version and returned as v1."""
+        for attempt in (1, 2):
+            version = self.api_version
+            content = versions.convert(body, version) if body and body.get("apiVersion") else body
+            try:
+                answer = self.request(method, f"/apis/{version}{rest}", content, query, content_type, patience)
+            except ApiError as error:
+                if error.reason == NOT_SERVED and attempt == 1:
+                    self.forget_version()
+                    continue
+                raise
+            return _as_v1(answer, version)
+        raise AssertionError
+
+
+def _as_v1(answer: Object, version: str) -> Object:
+    kind = str(answer.get("kind"))
+    if kind.endswith("List"):
+        single = kind[: -len("List")]
+        items = [versions.convert({**one, "apiVersion": version, "kind": single}, schema.V1) for one in answer["items"]]
+        return {**answer, "apiVersion": schema.V1, "items": items}
+    if (version, kind) in schema.SERVED and answer.get("apiVersion") == version:
+        return versions.convert(answer, schema.V1)
+    return answer
+
+
+def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> ApiError:
+    """The error of a response: with the API's reason and message if it is a Status, else with the start of its text."""
+    reason, message = NOT_SERVED if response.status == 404 else "", data[:500].decode(errors="replace").strip()
+    try:
+        status = loads_cut(data)
+        if status.get("kind") == "Status":
+            reason, message = status.get("reason") or "", status.get("message") or ""
+            if response.status == 404 and not (status.get("details") or {}).get("name"):
+                reason = NOT_SERVED
+    except (ValueError, AttributeError):
+        pass
+    after = response.headers.get("Retry-After", "")
+    seconds = min(int(after), 10) if after.isdigit() else 0
+    return ApiError(response.status, reason, f"{what}: {response.status} {message}", seconds)

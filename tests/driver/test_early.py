@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Attaching before containers start: which pods get their turn. What is attached is in test_claims.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
+from lanewise_driver.base.calls import AttachRequest
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.hook import early
+
+
+class Pods:
+    """Claims that wait to be attached, each of a pod of the same name; `attach` is what an attach does."""
+
+    def __init__(self, names: t.Iterable[str], attach: t.Callable[[str], None]) -> None:
+        self.names = list(names)
+        self.attached: list[str] = []
+        self._attach = attach
+
+    def waiting(self, pod_uid: str = "") -> list[str]:
+        return [name for name in self.names if pod_uid in ("", name)]
+
+    def attach_early(self, request: AttachRequest) -> None:
+        assert request.uid == request.pod_uid == request.container
+        self._attach(request.uid)
+        self.attached.append(request.uid)
+
+    def start(self, folder: Path) -> None:
+        """Create the sandboxes, in order, as containerd does."""
+        for name in self.names:
+            (folder / name).mkdir()
+            annotations = {"io.kubernetes.cri.container-type": "sandbox", "io.kubernetes.cri.sandbox-uid": name}
+            spaces = [{"type": "network", "path": f"/run/netns/{name}"}]
+            config = {"annotations": annotations, "linux": {"namespaces": spaces}}
+            (folder / name / "config.json").write_text(json.dumps(config))
+
+
+def watching(pods: Pods, folder: Path) -> early.Early:
+    """A watcher that sees what is created in the folder from now on."""
+    before = _watches()
+    watcher = early.Early(pods, Metrics(), folder)
+    watcher.start()
+    until(lambda: _watches() > before)
+    return watcher
+
+
+def _watches() -> int:
+    """The inotify watches of this process."""
+    number = 0
+    for path in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            number += path.read_text().count("inotify wd")
+    return number
+
+
+def test_attaches_that_wait_for_a_server_do_not_delay_others(tmp_path: Path) -> None:
+    """As many as may run at the same time ask a DHCP server that does not answer."""
+    answer = threading.Event()
+    slow = [f"slow-{number}" for number in range(early.AT_ONCE)]
+    pods = Pods([*slow, "quick"], lambda name: name == "quick" or answer.wait(60) or None)
+    watcher = watching(pods, tmp_path)
+    try:
+        pods.start(tmp_path)
+        until(lambda: pods.attached == ["quick"])
+        answer.set()
+        until(lambda: sorted(pods.attached) == sorted(pods.names))
+    finally:
+        answer.set()
+        watcher.stop()
+
+
+def test_only_some_attaches_compute_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early, "LONG_SECONDS", 60.0)
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def attach(_name: str) -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.05)
+        with lock:
+            running[0] -= 1
+
+    pods = Pods([f"pod-{number}" for number in range(8)], attach)
+    watcher = watching(pods, tmp_path)
+    try:
+        pods.start(tmp_path)
+        until(lambda: sorted(pods.attached) == pods.names)
+    finally:
+        watcher.stop()
+    assert most == [early.AT_ONCE]
