@@ -94,9 +94,7 @@ class Early:
             try:
                 self._follow(watched)
             except Exception:
-                log.exception(
-                    "unexpected error: until the next attempt, pods' devices are attached when their hooks ask"
-                )
+                log.exception("unexpected error: for now, devices are attached when their hooks ask")
                 self._stopping.wait(RETRY_SECONDS)
             finally:
                 os.close(watched)

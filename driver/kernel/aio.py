@@ -69,6 +69,7 @@ class _Context:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made = False
+        self._number = 0
         self._context = ctypes.c_ulong()
         self._calls = _CALLS.get(os.uname().machine) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
 
@@ -83,14 +84,19 @@ class _Context:
             if self._calls is None:
                 return None
             _setup, get, submit = self._calls
+            self._number += 1
+            request.data = self._number
             pointer = ctypes.pointer(request)
             if _call(submit, self._context, 1, ctypes.byref(pointer)) != 1:
                 return None
             event = _Event()
             # these files have no asynchronous path: the request finished when it was submitted
-            while _call(get, self._context, 1, 1, ctypes.byref(event), None) != 1:
-                if ctypes.get_errno() != errno.EINTR:
-                    raise OSError(ctypes.get_errno(), "io_getevents")
+            while event.data != self._number:  # an exception may have left the result of an earlier request
+                if _call(get, self._context, 1, 1, ctypes.byref(event), None) != 1:
+                    code = ctypes.get_errno()
+                    if code != errno.EINTR:
+                        self._calls = None  # the usual system calls from now on
+                        raise OSError(code, "io_getevents")
             return int(event.result)
 
 

@@ -65,6 +65,32 @@ def test_writes_what_the_kernel_takes_and_tells_what_it_refuses() -> None:
     _elsewhere(change)
 
 
+def test_a_result_that_was_not_collected_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an exception between the two system calls of a request."""
+    real = aio._call
+
+    def interrupted(number: int, *arguments: t.Any) -> int:
+        if real(number, *arguments) == 1 and len(arguments) == 3:  # io_submit
+            raise KeyboardInterrupt
+        return 0
+
+    monkeypatch.setattr(aio, "_context", aio._Context())
+    longer = CONF / "lo" / "mtu"
+    assert len(_plain(longer)) > len(_plain(MODE))
+    assert _said(MODE, aio.read) == _plain(MODE)
+    if aio._context._calls is None:
+        pytest.skip("the kernel or a seccomp filter refuses io_submit(2)")
+    monkeypatch.setattr(aio, "_call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _said(longer, aio.read)
+    monkeypatch.setattr(aio, "_call", real)
+    assert _said(MODE, aio.read) == _plain(MODE)
+
+
+def _plain(path: Path) -> bytes:
+    return path.read_bytes()
+
+
 def _elsewhere(function: t.Callable[[], None]) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root makes network namespaces")

@@ -15,6 +15,7 @@ import sys
 import time
 import typing as t
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
@@ -91,6 +92,54 @@ def test_an_old_answer_is_as_old_as_allowed_and_never_of_other_routes() -> None:
     rule.close()
     both = {"nic1": f"{LEADS} 192.0.1.9", "nic2": f"{LEADS} 192.0.2.9"}
     assert rule.now().by_name == {"nic0": DEFAULT, **both}
+
+
+@on_a_node
+def test_an_answer_of_old_connections_does_not_count_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one of old files: the age of an answer is that of the oldest thing that it follows from."""
+    world()
+    clock = [1000.0]
+    monkeypatch.setattr(carried, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    rule = Rule()
+    assert rule.now(at_most=1).by_name == {}
+    clock[0] += 0.9
+    run("ip route add default via 192.0.0.9")  # the tables are read again, the connections are young enough
+    assert rule.now(at_most=1).by_name == {"nic0": DEFAULT}
+    connection("192.0.1.1", 22, "192.0.1.9")
+    clock[0] += 0.2
+    assert rule.now(at_most=1).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+
+
+@on_a_node
+def test_storage_that_was_just_mounted_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By RDMA, so that no connection shows it."""
+    world()
+    clock = [1000.0]
+    monkeypatch.setattr(carried, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(sockets, "_read", lambda *_unused: [])
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/mounts").write_text("")
+    rule = Rule(root=str(tmp_path))
+    assert rule.now(at_most=1).by_name == {}
+    (tmp_path / "proc/1/mounts").write_text("nas:/data /data nfs4 rw,proto=rdma,addr=192.0.0.77 0 0\n")
+    clock[0] += 1.1
+    assert rule.now(at_most=1).by_name == {"nic0": "it is on the route to the NFS server 192.0.0.77"}
+
+
+@on_a_node
+def test_a_scan_that_failed_is_no_answer_for_the_next_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    world()
+    connection("192.0.1.1", 22, "192.0.1.9")
+    rule = Rule()
+
+    def fails(*_unused: object) -> t.NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(ssh.Servers, "sessions", fails)
+    with pytest.raises(MemoryError):
+        rule.now(at_most=HOUR)
+    monkeypatch.undo()
+    assert rule.now(at_most=HOUR).by_name == {"nic1": f"{LEADS} 192.0.1.9"}
 
 
 @on_a_node
@@ -274,6 +323,23 @@ def test_ports_of_servers_are_looked_for_when_a_socket_is_new(monkeypatch: pytes
     local = socket.create_server(("127.0.0.1", 2024))
     assert servers.ports([]) == {22, 2022} and len(looks) == 2
     local.close()
+
+
+@on_a_node
+def test_a_server_that_systemd_listens_for_is_found_once_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Socket activation: the socket is older than the process of the server."""
+    world()
+    servers = ssh.Servers()
+    socket_of_systemd = socket.create_server(("192.0.3.1", 2022))
+    assert servers.ports([]) == {22}
+    program = "import sys; open('/proc/self/comm', 'w').write('sshd'); print(flush=True); sys.stdin.read()"
+    pipes: dict[str, t.Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], pass_fds=[socket_of_systemd.fileno()], **pipes) as server:
+        assert server.stdout and server.stdout.readline()
+        monkeypatch.setattr(ssh, "PORTS_FOR", 0.0)
+        assert servers.ports([]) == {22, 2022}
+        server.communicate()
+    socket_of_systemd.close()
 
 
 @on_a_node

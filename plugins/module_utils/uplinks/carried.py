@@ -25,8 +25,6 @@ from .links import Link, Stack
 from .routes import Address, Default, Query, Routes
 from .watch import Watch
 
-#: The maximum age in seconds of storage information from files, if the caller accepts cached answers.
-_FILES_FOR = 10.0
 #: The most remote ends that are looked up for one address of this node. Anyone can connect to an SSH server: for more
 #: clients only the interface with the local address is reported.
 _MOST = 64
@@ -112,8 +110,8 @@ class Rule:
 
         `default_routes` selects the ones that count: `all`, those of the `main` table, or the `best` of those: the ones
         with the lowest metric, of IPv6 only if IPv4 has none. `ssh_ports` are ports of SSH servers in addition to those
-        found. Open connections may be `at_most` this old, in seconds; links, addresses and routes are always current.
-        Concurrent callers share one answer.
+        found. Open connections and the files that name storage may be `at_most` this old, in seconds; links, addresses
+        and routes are always current. Concurrent callers share one answer.
         """
         asked = (tuple(paths), default_routes, frozenset(ssh_ports))
         with self._lock:
@@ -126,7 +124,9 @@ class Rule:
                 return self._last[2]
             with netlink.Connection() as kernel:
                 found = self._read(kernel, paths, default_routes, ssh_ports, at_most)
-            self._last = (began, asked, found)
+            # the answer is as old as the oldest of what it follows from
+            oldest = min(began, self._sockets.at if self._sockets else began, self._files[0])
+            self._last = (oldest, asked, found)
             return found
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Rule:
         needed = _by_default(tables.defaults, default_routes)
         now = self._connections(frozenset(ssh_ports), at_most)
         unread = list(now.ssh_unread)
-        for path in (*self._sessions(tables, known, now), *paths, *self._storage(now, at_most > 0, unread)):
+        for path in (*self._sessions(tables, known, now), *paths, *self._storage(now, at_most, unread)):
             for index, why in _on(path, tables, known):
                 needed.setdefault(index, why)
         for interface, why in self._bound_storage():
@@ -171,7 +171,8 @@ class Rule:
         if had and had.asked == ssh_ports and at_most > 0 and began - had.at <= at_most:
             return had
         proc = f"{self._root}/proc"
-        found = self._sockets = _Sockets(began, ssh_ports, [], [], [], [])
+        found = _Sockets(began, ssh_ports, [], [], [], [])
+        self._sockets = None  # in case of an error: without a part of the connections, interfaces would be missed
         try:
             ports = sorted(self._ssh.ports(found.ssh_unread) | ssh_ports)
             open_now = sockets.established([(port, port) for port in ports], (), proc)
@@ -183,6 +184,7 @@ class Rule:
             found.storage = sockets.established(ranges, ranges, proc)
         except OSError as error:
             found.storage_unread.append(f"the open TCP connections ({error.strerror or error})")
+        self._sockets = found
         return found
 
     def _sessions(self, tables: _Tables, known: Routes, now: _Sockets) -> list[Path]:
@@ -204,13 +206,13 @@ class Rule:
             self._clients = {pair: None for pair in sure if pair in kept_pairs}
         return kept
 
-    def _storage(self, now: _Sockets, aged: bool, unread: list[str]) -> list[Path]:
-        """The paths of storage that this node uses, and of storage that it serves to others. What could not be read is
-        added to `unread`."""
+    def _storage(self, now: _Sockets, at_most: float, unread: list[str]) -> list[Path]:
+        """The paths of storage that this node uses, and of storage that it serves to others. Files are read again if
+        they were read more than `at_most` seconds ago. What could not be read is added to `unread`."""
         used: dict[Path, None] = {}
         served: dict[Path, None] = {}
         began = time.monotonic()
-        if not aged or began - self._files[0] > _FILES_FOR:
+        if not at_most or began - self._files[0] > at_most:
             self._files = (began, storage.ends(self._root))
         ends, problems = self._files[1]
         unread += [*problems, *now.storage_unread]

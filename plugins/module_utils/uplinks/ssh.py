@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import typing as t
 from dataclasses import dataclass, field
 
 from .sockets import Socket, listening
 
 PORT = 22
+#: Maximum age in seconds of the list of server ports. A new listening socket makes it invalid, too, but a server that
+#: systemd starts for the first connection uses an older socket.
+PORTS_FOR = 10.0
 _SERVERS = ("sshd", "sshd-session", "sshd-auth", "dropbear")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _STRANGER = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
@@ -37,14 +41,16 @@ class _Seen:
 class Servers:
     """The SSH servers and their sessions. Not thread-safe.
 
-    Finding a socket's owner needs a scan of all processes, which is made only for new sockets. In a pod that cannot see
-    the node's processes no server is found; then port 22 is assumed.
+    Finding a socket's owner needs a scan of all processes, which is made only for new sockets, and for the servers'
+    ports every PORTS_FOR seconds. In a pod that cannot see the node's processes no server is found; then port 22 is
+    assumed.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._listening: frozenset[int] = frozenset()
         self._ports: frozenset[int] = frozenset()
+        self._ports_at = time.monotonic()
         self._known: frozenset[int] = frozenset()
 
     def ports(self, unread: list[str]) -> set[int]:
@@ -54,12 +60,14 @@ class Servers:
         """
         found = listening(self._proc)
         inodes = frozenset(one.inode for one in found)
-        if not inodes <= self._listening:
+        began = time.monotonic()
+        if not inodes <= self._listening or began - self._ports_at >= PORTS_FOR:
             seen = self._look()
             self._ports = frozenset(one.own_port for one in found if one.inode in seen.known)
             if seen.unread:
                 unread.append(seen.unread)
                 return {PORT, *self._ports}
+            self._ports_at = began
         self._listening = inodes
         return {PORT, *self._ports}
 

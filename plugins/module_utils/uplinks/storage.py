@@ -50,8 +50,8 @@ _MOUNTS: t.Mapping[str, tuple[str, str | None]] = {
 }
 _FOUR = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
 _SIX = re.compile(r"\[([0-9a-fA-F:.]+)(?:%\w+)?\]")
-#: Maximum bytes read of a file, and maximum remote ends: more than any node has.
-_MOST, _ENDS = 4 << 20, 4096
+#: Maximum bytes read of an attribute or of one mount's line, and maximum remote ends.
+_MOST, _ENDS = 1 << 16, 4096
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,8 @@ def ends(root: str = "") -> tuple[list[End], list[str]]:
         found.update(dict.fromkeys(_mounts(root)))
     except OSError as error:
         unread.append(f"the mounts ({error.strerror or error})")
+    if len(found) > _ENDS:
+        unread.append(f"all of {len(found)} addresses of storage")
     return list(found)[:_ENDS], unread
 
 
@@ -146,13 +148,19 @@ def _rbd(root: str) -> t.Iterator[End]:
 
 
 def _mounts(root: str) -> t.Iterator[End]:
-    """The mounts of process 1, which are the node's; of this process if those cannot be read."""
+    """The mounts of process 1, which are the node's; of this process if those cannot be read.
+
+    All of them are read, one at a time: the mounts of many containers may come before the node's storage.
+    """
     try:
-        with open(f"{root}/proc/1/mounts", encoding="utf-8", errors="replace") as file:
-            lines = file.read(_MOST).splitlines()
+        file = open(f"{root}/proc/1/mounts", encoding="utf-8", errors="replace")
     except (PermissionError, FileNotFoundError):
-        with open(f"{root}/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-            lines = file.read(_MOST).splitlines()
+        file = open(f"{root}/proc/self/mounts", encoding="utf-8", errors="replace")
+    with file:
+        yield from _mounted(iter(lambda: file.readline(_MOST), ""))
+
+
+def _mounted(lines: t.Iterable[str]) -> t.Iterator[End]:
     for line in lines:
         columns = line.split(" ")
         if len(columns) < 4 or columns[2] not in _MOUNTS:

@@ -115,8 +115,16 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_a_hostile_list_of_mounts_is_bounded(tmp_path: Path) -> None:
     lines = "".join(f"x:/ /m{n} nfs rw,addr=10.{n >> 16}.{n >> 8 & 255}.{n & 255} 0 0\n" for n in range(50000))
-    found, _unread = ends(tree(tmp_path, {"proc/1/mounts": lines}))
-    assert len(found) == 4096
+    found, unread = ends(tree(tmp_path, {"proc/1/mounts": lines}))
+    assert len(found) == 4096 and unread == ["all of 50000 addresses of storage"]
+
+
+def test_mounts_of_many_containers_do_not_hide_the_nodes_storage(tmp_path: Path) -> None:
+    layers = ":".join(f"/var/lib/containerd/snapshots/{number}/fs" for number in range(100))
+    lines = f"overlay /run/containerd/rootfs overlay rw,lowerdir={layers} 0 0\n" * 2000
+    lines += "nas:/data /data nfs4 rw,proto=rdma,addr=192.0.2.9 0 0\n"
+    assert len(lines) > 6 << 20
+    assert ends(tree(tmp_path, {"proc/1/mounts": lines})) == ([end("NFS", "192.0.2.9")], [])
 
 
 @pytest.mark.parametrize(("port", "expected"), [(3260, "iSCSI"), (6900, "Ceph"), (22, ""), (0, ""), (65535, "")])
