@@ -276,7 +276,7 @@ def test_the_reference_says_what_makes_a_device_one_of_its_kind():
 
 def test_the_reference_says_what_carries_each_alignment_level():
     levels = ("pcie_root", "numa_node")
-    assert set(inventory.LEVELS) - {inventory.ANY} == set(levels)
+    assert set(inventory.LEVELS) - {inventory.ANY, inventory.NEAREST} == set(levels)
     expected = {driver.name: [align_cell(driver, level) for level in levels] for driver in DRIVERS.values()}
     assert rows("Levels of each driver") == expected
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..config import interface_config
 from ..kube import limits
@@ -30,6 +30,7 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT, DriverKnowledge
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
+from .nearest import NearestPlanner, Plan, add_pairs
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
@@ -65,13 +66,16 @@ def level_name(level: str) -> str:
 class ClaimCompiler:
     """Compiles one claim; errors go to `reader`."""
 
-    def __init__(self, reader: Reader, resolve: t.Callable[[Device], Resolved | None], lists: bool) -> None:
+    def __init__(
+        self, reader: Reader, resolve: t.Callable[[Device], Resolved | None], lists: bool, nearest: NearestPlanner
+    ) -> None:
         self.reader = reader
         self.resolve = resolve
         self.lists = lists
+        self.nearest = nearest
 
-    def compile(self, claim: Claim) -> Compiled | None:
-        """`None` where the claim has errors, which are then in the reader."""
+    def compile(self, claim: Claim) -> list[tuple[Claim, Compiled]]:
+        """The claim, or one for each kind of board; none where it has errors, which are then in the reader."""
         before = len(self.reader.problems)
         known: dict[int, Resolved] = {}
         whole = True
@@ -83,15 +87,21 @@ class ClaimCompiler:
                         known[id(choice)] = found
                     else:
                         whole = False  # the error may be in its class or driver, and reported before
-        if not whole:
-            return None
-        body = _Body(self.reader, claim, known, self.lists)
-        body.build()
-        return body.compiled() if len(self.reader.problems) == before else None
+        made: list[tuple[Claim, Compiled]] = []
+        for suffix, plans in self.nearest.plans(claim, known) if whole else ():
+            body = _Body(self.reader, claim, known, self.lists, plans)
+            body.build()
+            compiled = body.compiled() if len(self.reader.problems) == before else None
+            if compiled:
+                made.append((replace(claim, name=claim.name + suffix), compiled))
+        return made
 
 
 class _Body:
-    def __init__(self, reader: Reader, claim: Claim, known: dict[int, Resolved], lists: bool) -> None:
+    def __init__(
+        self, reader: Reader, claim: Claim, known: dict[int, Resolved], lists: bool, plans: t.Mapping[int, Plan]
+    ) -> None:
+        self.plans = plans
         self.reader = reader
         self.claim = claim
         self.known = known
@@ -109,7 +119,7 @@ class _Body:
             path = child(self.claim.path, "align")
             if sum(_size(device) * group.count for group in self.claim.groups for device in group.devices) < 2:
                 self.reader.problem(path, "there is only one device, and nothing to align it with", "contradiction")
-            for attribute, devices in self._required(everything, self.claim.align, path):
+            for attribute, devices in self.required(everything, self.claim.align, path):
                 constraint: Object = {"matchAttribute": attribute}
                 if len(devices) < len(everything):
                     constraint = {"requests": self._requests_of(devices), **constraint}
@@ -147,7 +157,11 @@ class _Body:
     # requests
 
     def _group(self, group: Group) -> None:
-        levels = group.align if group.align != (ANY,) else ()
+        plan = self.plans.get(id(group))
+        if plan and plan.pairing:
+            add_pairs(self, group, plan)
+            return
+        levels = plan.levels if plan else group.align if group.align != (ANY,) else ()
         if levels and sum(_size(device) for device in group.devices) < 2:
             self.reader.problem(
                 group.align_path,
@@ -158,7 +172,7 @@ class _Body:
         if len(levels) > 1:
             self._preferred(group, levels)
             return
-        tied = self._required(group.devices, levels[0], group.align_path) if levels else []
+        tied = self.required(group.devices, levels[0], group.align_path) if levels else []
         for index in range(group.count):
             for device in group.devices:
                 self._add(device, group, index, [])
@@ -200,7 +214,7 @@ class _Body:
             ties: dict[str, list[Device]] = {}
             for device in carriers if level != ANY else ():
                 pair = [anchor] if device is anchor else [anchor, device]
-                for attribute, _devices in self._required(pair, level, group.align_path, pairs=False):
+                for attribute, _devices in self.required(pair, level, group.align_path, pairs=False):
                     ties.setdefault(attribute, []).append(device)
             tied.append(list(ties.items()))
         if len(self.reader.problems) > before:
@@ -225,19 +239,19 @@ class _Body:
         choices = device.choices()
         if levels or device.alternatives:
             request["firstAvailable"] = [
-                {"name": sub, **self._body(choice)}
+                {"name": sub, **self.body_of(choice)}
                 for level in (levels or [""])
                 for choice, sub in zip(choices, _subrequests(device, [level]))
             ]
         else:
-            request["exactly"] = self._body(device)
+            request["exactly"] = self.body_of(device)
         self.requests.append((request, device))
         for choice in choices:
             for position, config in enumerate(choice.configs):
-                self._config(config, choice, position, group, index, self._names(name, device, choice, levels))
+                self.add_config(config, choice, position, group, index, self._names(name, device, choice, levels))
         if device.alternatives:
             for position, config in enumerate(device.configs):
-                self._config(config, device, position, group, index, [name])
+                self.add_config(config, device, position, group, index, [name])
 
     def _names(self, name: str, device: Device, choice: Device, levels: list[str]) -> list[str]:
         if not device.alternatives:
@@ -245,7 +259,7 @@ class _Body:
         position = next(i for i, other in enumerate(device.alternatives) if other is choice)
         return [f"{name}/{_subrequests(device, [level])[position]}" for level in (levels or [""])]
 
-    def _body(self, device: Device) -> Object:
+    def body_of(self, device: Device) -> Object:
         known = self.known[id(device)]
         body: Object = {"deviceClassName": known.class_name}
         if known.selectors:
@@ -263,7 +277,7 @@ class _Body:
 
     # configuration
 
-    def _config(
+    def add_config(
         self, config: Object, device: Device, position: int, group: Group, index: int, requests: list[str]
     ) -> None:
         own = config["driver"] == interface_config.DRIVER
@@ -341,7 +355,7 @@ class _Body:
             common = names if common is None else [name for name in common if name in names]
         return [level] if "/" in level else common
 
-    def _required(
+    def required(
         self, devices: list[Device], level: str, path: str, pairs: bool = True
     ) -> list[tuple[str, list[Device]]]:
         """The attributes that tie all the devices together, each with the devices it ties.

@@ -21,11 +21,13 @@ from ..kube.problems import Problem, Problems
 from ..kube.reader import Reader, child, nearest
 from ..vendors.server import Server
 from . import interface_policy
+from .boards import Boards
 from .claim_compiler import ClaimCompiler, Compiled
 from .class_compiler import ADMIN_LABEL, V1, Made
 from .device_compiler import DeviceCompiler
-from .inventory import PREFIX, Claim, Quota
+from .inventory import PREFIX, Claim, Inventory, Quota
 from .language import parse
+from .nearest import BoardUse, NearestPlanner
 from .reach import Reach, reach
 
 _DEVICES = ".deviceclass.resource.k8s.io/devices"
@@ -39,11 +41,13 @@ _TAINT_RULE = {34: "v1alpha3", 36: "v1beta2", 37: "v1"}
 
 @dataclass
 class Site:
-    """What a site's inventory becomes. `reach` is empty where no node is known."""
+    """What a site's inventory becomes. `reach` is empty where no node is known, `boards` where no claim asks for the
+    nearest devices."""
 
     objects: list[Object]
     reach: list[Reach] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    boards: list[BoardUse] = field(default_factory=list)
 
 
 def compile_site(
@@ -70,14 +74,14 @@ def compile_site(
     except ValueError as error:
         reader.problem(f"{PREFIX}feature_gates", str(error), "wrong-type")
         gates = {}
-    compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}))
+    compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}), nodes or {})
     compiler.compile()
     found: list[Reach] = []
     if nodes and compiler.engine:
         found = compiler.reach(nodes)
     if reader.problems:
         raise Problems(_once(reader.problems))
-    return Site([made.object for made in compiler.made], found, compiler.warnings)
+    return Site([made.object for made in compiler.made], found, compiler.warnings, compiler.nearest.uses)
 
 
 def _once(problems: list[Problem]) -> list[Problem]:
@@ -87,23 +91,38 @@ def _once(problems: list[Problem]) -> list[Problem]:
 class _Compiler(DeviceCompiler):
     """Compiles a site."""
 
+    def __init__(
+        self, inventory: Inventory, reader: Reader, kubernetes: str, gates: dict[str, bool], nodes: ObjectView
+    ) -> None:
+        super().__init__(inventory, reader, kubernetes, gates)
+        self.nodes = nodes
+        self.nearest = NearestPlanner(reader, self.classes, self._boards, self.lists)
+        self._known_boards: Boards | None = None
+
+    def _boards(self) -> Boards | None:
+        """The boards of the probed nodes; read once, and only for claims that ask for the nearest devices."""
+        if self._known_boards is None and self.nodes and self.engine:
+            drivers = {name: options for name, options in self.inventory.drivers.items() if name in self.drivers}
+            server = Server(self.kubernetes, self.gates)
+            self._known_boards = Boards(self.nodes, drivers, self.drivers, server, self.engine)
+        return self._known_boards
+
     def compile(self) -> None:  # noqa: C901
         inventory = self.inventory
         self._knowledge()
         for item in inventory.classes:
             self._class(item)
-        compiler = ClaimCompiler(self.reader, self._resolve, self.lists)
+        compiler = ClaimCompiler(self.reader, self._resolve, self.lists, self.nearest)
         admin = set(inventory.admin_namespaces)
         made: list[Made] = []
         for claim in inventory.claims:
             if claim.broken:
                 self._glance(claim)
                 continue
-            compiled = compiler.compile(claim)
+            for one, compiled in compiler.compile(claim):
+                made += self._claim(one, compiled)
+                self.claims.append((one, compiled))
             self._admin(claim, admin)
-            if compiled:
-                made += self._claim(claim, compiled)
-                self.claims.append((claim, compiled))
         classes, self.made = self.made, []
         for index, name in enumerate(inventory.admin_namespaces):
             labels = {**self._labels(), ADMIN_LABEL: "true"}

@@ -16,7 +16,11 @@ KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 ANY = "any"
 #: In the name of an interface, the number of the repetition.
 INDEX = "{index}"
-LEVELS = ("pcie_root", "numa_node", ANY)
+#: The nearest NICs of a GPU by the map of its board.
+NEAREST = "nearest"
+LEVELS = ("pcie_root", NEAREST, "numa_node", ANY)
+#: How near `nearest` can be asked to be, the nearest first.
+AT_LEAST = ("PIX", "PXB", "PHB", "NODE")
 
 _NETWORK: dict[str, str] = {
     "min_speed": "amount",
@@ -81,7 +85,10 @@ class Device:
 
 @dataclass
 class Group:
-    """Devices that are aligned with each other, `count` times. `align` is empty or ends where the site gives up."""
+    """Devices that are aligned with each other, `count` times. `align` is empty or ends where the site gives up.
+
+    `at_least` is how near `nearest` has to be, empty where the site does not say.
+    """
 
     path: str
     name: str
@@ -89,6 +96,7 @@ class Group:
     align: tuple[str, ...]
     devices: list[Device]
     align_path: str = ""
+    at_least: str = ""
 
 
 @dataclass

@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import string
 import typing as t
+from dataclasses import replace
 
 from ..config import interface_config
 from ..kube import limits
@@ -15,11 +17,13 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child, nearest
 from .inventory import (
     ANY,
+    AT_LEAST,
     FILTERS,
     INDEX,
     KINDS,
     LEVELS,
     LINK_LAYERS,
+    NEAREST,
     OWN_LABELS,
     Claim,
     Device,
@@ -47,8 +51,11 @@ _DEVICE_KEYS = (
     "config",
 )
 _WITH_FIRST_OF = ("name", "first_of", "interface", "config")
-_CLAIM_KEYS = ("name", "namespace", "namespaces", "labels", "annotations", "groups", "devices", "align", "distinct")
-_GROUP_KEYS = ("name", "count", "align", "devices")
+_CLAIM_KEYS = (
+    *("name", "namespace", "namespaces", "labels", "annotations"),
+    *("groups", "devices", "align", "at_least", "distinct"),
+)
+_GROUP_KEYS = ("name", "count", "align", "at_least", "devices")
 
 
 class Parts:
@@ -157,8 +164,13 @@ class ClaimParser(Parts):
                     groups.append(read)
         elif "devices" in item:
             # with devices alone, align may be a preference list, as in a group
-            groups.append(Group(path, "", 1, tuple(align), self._devices(item, path), child(path, "align")))
+            groups.append(self._aligned(Group(path, "", 1, tuple(align), [], child(path, "align")), item))
             align = ()
+        if "groups" in item and "at_least" in item:
+            reader.problem(child(path, "at_least"), "belongs to a group", "contradiction", "write it beside its align")
+        if align and align[0] == NEAREST:
+            fix = "write align: nearest at the group of a GPU and its NICs"
+            reader.problem(child(path, "align"), "nearest does not go over all groups", "contradiction", fix)
         if not groups and len(reader.problems) == before:
             reader.problem(path, "asks for no devices", "missing", "give devices or groups")
         if len(align) > 1:
@@ -241,7 +253,34 @@ class ClaimParser(Parts):
         name = self.option(item, "name", path, lambda v, p: self.reader.name(v, p, limits.dns_label)) or ""
         count = self.option(item, "count", path, lambda v, p: self.reader.integer(v, p, 1, limits.REQUESTS))
         align = self.option(item, "align", path, self._levels) or ()
-        return Group(path, name, count or 1, tuple(align), self._devices(item, path), child(path, "align"))
+        return self._aligned(Group(path, name, count or 1, tuple(align), [], child(path, "align")), item)
+
+    def _aligned(self, group: Group, item: Object) -> Group:
+        """The group with its devices. Where it asks for the nearest ones, each NIC gets a request of its own."""
+        reader, path = self.reader, group.path
+        group.devices = self._devices(item, path)
+        at_least = self.option(item, "at_least", path, lambda v, p: reader.choice(v, p, AT_LEAST))
+        if "at_least" in item and NEAREST not in group.align:
+            fix = "write align: nearest, or leave it out"
+            reader.problem(child(path, "at_least"), "goes with align: nearest only", "contradiction", fix)
+        group.at_least = at_least or ""
+        if NEAREST in group.align:
+            group.devices = [one for device in group.devices for one in self._single(device)]
+        return group
+
+    def _single(self, device: Device) -> list[Device]:
+        """A device of `count` more than 1 as that many requests: `nic-a`, `nic-b`."""
+        if device.count == 1 or device.all or device.alternatives or device.kind == "gpu":
+            return [device]
+        for config in device.configs:
+            own = config["driver"] == interface_config.DRIVER
+            for key in ("name", "addresses", "mac") if own else ():
+                if key in config["parameters"]:
+                    place = child(child(device.path, "interface"), key)
+                    message = "would be the same for several devices of a pod"
+                    self.reader.problem(place, message, "contradiction", "ask for them one by one")
+        letters = string.ascii_lowercase[: device.count]
+        return [replace(device, name=f"{device.name}-{letter}", count=1) for letter in letters]
 
     def _devices(self, item: Object, path: str) -> list[Device]:
         if "devices" not in item:

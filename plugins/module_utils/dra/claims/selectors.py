@@ -132,6 +132,11 @@ def contains(name: str, text: str) -> Selector:
     return _typed(name, "string", f"{{}}.contains({_written(text)})")
 
 
+def lists(name: str, entry: str) -> Selector:
+    """The attribute is a string of entries joined by commas, and `entry` is one of them."""
+    return _typed(name, "string", f'("," + {{}} + ",").contains({_written(f",{entry},")})')
+
+
 def starts_with(name: str, text: str) -> Selector:
     """The attribute is a string that begins with `text`."""
     return _typed(name, "string", f"{{}}.startsWith({_written(text)})")

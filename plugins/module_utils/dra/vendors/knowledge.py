@@ -118,7 +118,7 @@ class DriverKnowledge:
     `hints` tells, by filter, alignment level or `version`, what a user of an older driver can do instead.
     `by_interface` are attributes, qualified, that it publishes only while the node has the device's interface,
     `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` tells how to keep
-    them.
+    them. `pf_address` is the attribute, qualified, with the PCI address of a VF's PF.
     """
 
     name: str
@@ -134,6 +134,7 @@ class DriverKnowledge:
     hints: t.Mapping[str, str] = field(default_factory=dict)
     by_interface: tuple[str, ...] = ()
     by_rdma: tuple[str, ...] = ()
+    pf_address: str = ""
 
     def qualified(self, name: str) -> str:
         """`domain/id` of an attribute or capacity; a bare name is in the driver's own domain."""

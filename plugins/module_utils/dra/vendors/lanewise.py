@@ -60,6 +60,7 @@ _KNOWLEDGE = DriverKnowledge(
         "pcie_root": (Published(PCIE_ROOT),),
         "numa_node": (Published(NUMA_NODE), Published(NUMA_NODE_DRANET)),
     },
+    pf_address=f"{OWN}/pfPciBusID",
 )
 
 

@@ -38,6 +38,7 @@ _KNOWLEDGE = DriverKnowledge(
         "numa_node": "this driver publishes the NUMA node only as dra.net/numaNode; align on pcie_root",
         "rail": "this driver publishes no rail; ask for the interface, which is the PF's name",
     },
+    pf_address="sriovnetwork.k8snetworkplumbingwg.io/pfPciAddress",
 )
 
 

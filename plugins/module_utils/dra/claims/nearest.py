@@ -1,0 +1,411 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""`align: nearest`: which form a group gets on the boards of the site, and what it becomes.
+
+A plain `matchAttribute` is written where it selects exactly the allowed pairs, else alternatives with constraints
+(`pairing`). Boards that do not fit in one object get one each.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ...topology.affinity import RANK
+from ..kube import limits
+from ..kube.objects import Object
+from ..kube.reader import Reader, child
+from ..scheduler.allocator import PATIENCE
+from ..vendors.knowledge import DriverKnowledge
+from . import selectors
+from .boards import AT_LEAST_DEFAULT, Boards, Shape, asked_of
+from .inventory import NEAREST, PREFIX, Claim, Device, Group, request_name
+from .pairing import NotPossible, Pairing, Planner, exclusions, plain_level
+from .search_cost import Size, looks
+
+_NICS = ("nic", "rdma", "vf")
+_OTHER = "other"
+
+
+class Known(t.Protocol):
+    """What a device of the inventory is on this site (`claim_compiler.Resolved`)."""
+
+    class_name: str
+    kind: str
+    driver: DriverKnowledge | None
+    selectors: list[tuple[str, str]]
+
+
+@dataclass
+class Plan:
+    """What a group with `nearest` becomes: levels with a plain attribute in its place, or a pairing."""
+
+    levels: tuple[str, ...]
+    gpu: Device
+    nics: list[Device]
+    pairing: Pairing | None = None
+
+
+@dataclass
+class BoardUse:
+    """Which object a claim has on some boards. `form` is `published map`, `board and address`, `address` or a level.
+
+    `boards` are the names of their maps, `gpus` the GPUs that have a nearest NIC, `without` those that have none.
+    """
+
+    claim: str
+    name: str
+    form: str
+    at_least: str
+    boards: list[str]
+    nodes: list[str]
+    gpus: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+
+
+class Body(t.Protocol):
+    """What is being compiled: requests and constraints with where they were written."""
+
+    requests: list[tuple[Object, Device]]
+    constraints: list[tuple[Object, str]]
+
+    def body_of(self, device: Device) -> Object: ...
+    def add_config(
+        self, config: Object, device: Device, position: int, group: Group, index: int, requests: list[str]
+    ) -> None: ...
+    def required(
+        self, devices: list[Device], level: str, path: str, pairs: bool = True
+    ) -> list[tuple[str, list[Device]]]: ...
+
+
+class NearestPlanner:
+    """Plans the groups of claims that ask for nearest devices; errors go to `reader`."""
+
+    def __init__(
+        self, reader: Reader, classes: t.Mapping[str, Object], boards: t.Callable[[], Boards | None], lists: bool
+    ) -> None:
+        self.reader = reader
+        self.classes = classes
+        self.boards = boards
+        self.lists = lists
+        self.uses: list[BoardUse] = []
+
+    def plans(self, claim: Claim, known: t.Mapping[int, Known]) -> list[tuple[str, dict[int, Plan]]]:
+        """The objects that a claim becomes: what is added to its name, and the plan of each group by `id`.
+
+        Empty where there are errors.
+        """
+        groups = [group for group in claim.groups if NEAREST in group.align]
+        if not groups:
+            return [("", {})]
+        before = len(self.reader.problems)
+        parts = [self._parts(group, known) for group in groups]
+        if len(self.reader.problems) > before or not all(parts):
+            return []
+        boards = self.boards()
+        if boards is None:
+            self.reader.problem(
+                groups[0].align_path,
+                "nearest is written for the boards of the site, and none of its nodes has been probed",
+                "no-boards",
+                f"run lanewise.dra.probe first, or name its report in {PREFIX}report",
+            )
+            return []
+        more = len(claim.groups) > 1
+        asked = [_Asked(self, group, part, known, boards, more) for group, part in zip(groups, parts) if part]
+        if not all([one.any_served() for one in asked]):
+            return []
+        found = self._packed(claim, asked)
+        for suffix, _plans, keys in found:
+            self.uses += [one.use(claim, suffix, keys) for one in asked]
+        return [(suffix, plans) for suffix, plans, _keys in found]
+
+    def _parts(self, group: Group, known: t.Mapping[int, Known]) -> tuple[Device, list[Device]] | None:
+        """The GPU and the NICs of a group. None where it is not one GPU with NICs, which is then reported."""
+        before = len(self.reader.problems)
+        gpus, nics = [], []
+        for device in group.devices:
+            kind = known[id(device.choices()[0])].kind
+            for key, wrong in (("all", device.all), ("admin", device.admin), ("first_of", bool(device.alternatives))):
+                if wrong:
+                    fix = "whole boards need no pairs: leave align out" if key == "all" else "leave it out"
+                    self.reader.problem(child(device.path, key), "does not go with nearest", "contradiction", fix)
+            if kind == "gpu":
+                gpus.append(device)
+            elif kind in _NICS:
+                nics.append(device)
+            else:
+                what = f"nearest pairs a GPU with NICs, and this is {kind or 'of no kind'}"
+                fix = "put it in a group of its own" if kind else "give its class a kind"
+                self.reader.problem(device.path, what, "contradiction", fix)
+        if len(gpus) != 1 or not nics:
+            has = f"{len(gpus)} GPU request(s) and {len(nics)} NICs"
+            reason = f"nearest is for one GPU and its NICs, and the group has {has}"
+            fix = "ask for several pairs with count at the group"
+            self.reader.problem(group.align_path, reason, "contradiction", fix)
+        elif gpus[0].count > 1:
+            fix = "ask for several pairs with count at the group"
+            self.reader.problem(child(gpus[0].path, "count"), "is one in a group with nearest", "contradiction", fix)
+        for device in gpus + nics if len(self.reader.problems) == before else []:
+            found = known[id(device)]
+            if found.driver is None or found.class_name not in self.classes:
+                fix = f"describe it in {PREFIX}classes"
+                message = f"class {found.class_name!r} is not of this site, so its devices are not known"
+                self.reader.problem(child(device.path, "class"), message, "contradiction", fix)
+        return None if len(self.reader.problems) > before else (gpus[0], nics)
+
+    def _packed(self, claim: Claim, asked: list[_Asked]) -> list[tuple[str, dict[int, Plan], list[str]]]:
+        """One object for all boards, or the fewest by trying each board with those before it."""
+        keys = [key for key in asked[0].keys() if all(key in one.keys() for one in asked[1:])]
+        bins: list[tuple[list[str], dict[int, Plan]]] = []
+        try:
+            bins = [(keys, _plans(asked, keys))]
+        except NotPossible as wrong:
+            if not wrong.split:
+                return self._refuse(asked, wrong)
+            for key in keys:
+                for number, (others, _made) in enumerate(bins):
+                    try:
+                        bins[number] = ([*others, key], _plans(asked, [*others, key]))
+                        break
+                    except NotPossible:
+                        continue
+                else:
+                    try:
+                        bins.append(([key], _plans(asked, [key])))
+                    except NotPossible as alone:
+                        return self._refuse(asked, alone)
+        if len(bins) > 1 and not claim.template:
+            self.reader.problem(
+                asked[0].group.align_path,
+                f"the site has boards of {len(bins)} kinds that do not fit in one claim",
+                "too-many",
+                "make it a template: each kind of board gets one of its own",
+            )
+            return []
+        return [(f"-{held[0][:8]}" if len(bins) > 1 else "", made, held) for held, made in bins]
+
+    def _refuse(self, asked: list[_Asked], wrong: NotPossible) -> list[t.Any]:
+        self.reader.problem(asked[0].group.align_path, wrong.reason, wrong.rule, wrong.fix)
+        return []
+
+
+class _Asked:
+    """One group of a claim on the boards of the site."""
+
+    def __init__(
+        self,
+        planner: NearestPlanner,
+        group: Group,
+        parts: tuple[Device, list[Device]],
+        known: t.Mapping[int, Known],
+        boards: Boards,
+        more: bool,
+    ) -> None:
+        self.reader, self.group = planner.reader, group
+        self.gpu, self.nics = parts
+        self.more = more
+        self.at_least = group.at_least or AT_LEAST_DEFAULT
+        found = [known[id(device)] for device in (self.gpu, *self.nics)]
+        served = [(t.cast(DriverKnowledge, one.driver), one.kind) for one in found]
+        asked = []
+        for one, (driver, _kind) in zip(found, served):
+            body = {
+                "deviceClassName": one.class_name,
+                "selectors": [{"cel": {"expression": text}} for text, _path in one.selectors],
+            }
+            asked.append(asked_of(driver, body, planner.classes))
+        self.shapes = boards.shapes(asked[0], asked[1:], self.at_least)
+        common: dict[str, str] = {}
+        for level in ("pcie_root", "numa_node"):
+            names = [set(driver.alignments(level, planner.lists)) for driver, _kind in served]
+            shared = sorted(set.intersection(*names), key=_standard_first)
+            if shared:
+                common[level] = shared[0]
+        self.plain = plain_level(self.shapes, self.at_least, common)
+        self.planner = Planner(served[0], served[1:], self.at_least, others=len(group.align) > 1)
+
+    def keys(self) -> list[str]:
+        return [shape.board.shape for shape in self.shapes if shape.served()]
+
+    def any_served(self) -> bool:
+        """Whether some board has a pair that is near enough; what is wrong is reported."""
+        if self.keys():
+            return True
+        path = self.group.align_path
+        if not self.shapes:
+            self.reader.problem(
+                path,
+                "no probed node has a GPU and NICs that fit this group, and of which it is known how near they are",
+                "unreachable",
+                "see the report's matrix, and the drivers and filters of these devices",
+            )
+            return False
+        best: dict[str, list[str]] = {}
+        for shape in self.shapes:
+            levels = [shape.board.level(gpu, nic) for gpu in shape.gpus for row in shape.nics for nic in row]
+            best.setdefault(min(levels, key=RANK.__getitem__), []).extend(shape.nodes)
+        said = "; ".join(f"{level} on {_shown(nodes)}" for level, nodes in best.items())
+        level = min(best, key=RANK.__getitem__)
+        fix = f"if that is near enough, write at_least: {level}" if level == "NODE" else "see the report's matrix"
+        if RANK[level] <= RANK["PHB"]:
+            fix = f"if that is near enough, write at_least: {level}, or leave it out"
+        message = f"no GPU has a NIC at {self.at_least} or nearer: the nearest is {said}"
+        self.reader.problem(path, message, "unreachable", fix)
+        return False
+
+    def plan(self, keys: t.Sequence[str]) -> Plan:
+        """What the group becomes on these boards. Raises NotPossible."""
+        levels = self.group.align
+        if self.plain:
+            levels = tuple(dict.fromkeys(self.plain if level == NEAREST else level for level in levels))
+            return Plan(levels, self.gpu, self.nics)
+        shapes = [shape for shape in self.shapes if shape.board.shape in keys]
+        pairing = self.planner.pairing(shapes)
+        plan = Plan(levels, self.gpu, self.nics, pairing)
+        self._within(plan, shapes)
+        return plan
+
+    def _within(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
+        """Refuse what the API or the scheduler would not manage. Raises NotPossible."""
+        number = len(t.cast(Pairing, plan.pairing).alternatives)
+        others = len(plan.levels) - 1
+        most = max(number + others, number + bool(others))
+        if most > limits.FIRST_AVAILABLE:
+            raise NotPossible(
+                f"nearest needs {number} alternatives on this board, with the other levels {most}; "
+                f"{limits.FIRST_AVAILABLE} are the limit",
+                "ask for nearest alone, or shorten the list",
+                "too-many",
+                split=len(shapes) > 1,
+            )
+        each = len(exclusions(number)) * len(self.nics) + sum(level not in (NEAREST, "any") for level in plan.levels)
+        if each * self.group.count > limits.CONSTRAINTS:
+            raise NotPossible(
+                f"{self.group.count} repetitions need {each * self.group.count} constraints ({each} each); "
+                f"{limits.CONSTRAINTS} are the limit of a claim",
+                f"ask for at most {limits.CONSTRAINTS // each} in one claim, or for whole boards with all: true, "
+                "which needs no pairs",
+                "too-many",
+            )
+        cost = max(self._cost(plan, shape) for shape in shapes)
+        if cost > PATIENCE:
+            raise NotPossible(
+                f"where other pods have some of these devices, the scheduler may look at devices {cost} times, "
+                f"and in its ten seconds for a node it surely manages {PATIENCE}",
+                "ask for fewer repetitions in one claim, or for whole boards with all: true",
+                "search-cost",
+            )
+
+    def _cost(self, plan: Plan, shape: Shape) -> int:
+        graphs = []
+        far = len(plan.levels) > 1
+        for row, nearest_to in zip(shape.nics, shape.allowed):
+            graph = {}
+            for gpu in shape.gpus if far else shape.served():
+                places = row if far else nearest_to[gpu]
+                devices = frozenset(fit.address for place in places for fit in row.get(place, ()))
+                for number in range(shape.many[gpu]):
+                    graph[f"{gpu}/{number}"] = devices
+            graphs.append(graph)
+        number = len(t.cast(Pairing, plan.pairing).alternatives) + len(plan.levels) - 1
+        return looks(graphs, self.group.count, Size(number, shape.devices), more=self.more or far)
+
+    def use(self, claim: Claim, suffix: str, keys: t.Sequence[str]) -> BoardUse:
+        shapes = [shape for shape in self.shapes if shape.board.shape in keys]
+        served = list(dict.fromkeys(gpu for shape in shapes for gpu in shape.served()))
+        without = sorted({gpu for shape in shapes for gpu in shape.gpus if gpu not in shape.served()})
+        nodes = sorted(node for shape in shapes for node in shape.nodes)
+        form = self.plain or self.planner.form
+        name = claim.name + suffix
+        boards = sorted(keys)
+        return BoardUse(
+            "/".join([",".join(claim.namespaces), claim.name]),
+            name,
+            form,
+            self.at_least,
+            boards,
+            nodes,
+            served,
+            without,
+        )
+
+
+def _plans(asked: t.Sequence[_Asked], keys: t.Sequence[str]) -> dict[int, Plan]:
+    return {id(one.group): one.plan(keys) for one in asked}
+
+
+def _standard_first(name: str) -> tuple[bool, str]:
+    return not name.startswith("resource.kubernetes.io/"), name
+
+
+def _shown(nodes: t.Sequence[str]) -> str:
+    return ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+
+
+def add_pairs(body: Body, group: Group, plan: Plan) -> None:
+    """Write the requests and constraints of a group with a pairing."""
+    pairing = t.cast(Pairing, plan.pairing)
+    found = pairing.alternatives
+    more = len(plan.levels) > 1
+    excluded = exclusions(len(found))
+    for index in range(group.count):
+        gpu = request_name(plan.gpu, group, index)
+        if not more:
+            # the GPU first, so that each of its NICs is tried at once
+            _add(body, plan.gpu, group, index, [(one.name, one.gpu) for one in found])
+        for number, nic in enumerate(plan.nics):
+            near = [(f"{NEAREST}-{one.name}" if more else one.name, one.nics[number]) for one in found]
+            ways = [way for level in plan.levels for way in (near if level == NEAREST else [(_name(level), ())])]
+            _add(body, nic, group, index, ways)
+        if more:
+            # NICs choose the level, so that a nearer one is tried for all GPUs before a farther one
+            _add(body, plan.gpu, group, index, [*((one.name, one.gpu) for one in found), (_OTHER, ())])
+        for nic in plan.nics:
+            name = request_name(nic, group, index)
+            for ours, theirs in excluded or ([([], [0])] if more else []):
+                covered = [f"{gpu}/{found[one].name}" for one in ours]
+                covered += [f"{gpu}/{_OTHER}"] if more else []
+                covered += [f"{name}/{NEAREST + '-' if more else ''}{found[one].name}" for one in theirs]
+                body.constraints.append(({"requests": covered, "matchAttribute": pairing.attribute}, group.align_path))
+        for level in plan.levels:
+            _tie(body, group, plan, index, level)
+
+
+def _tie(body: Body, group: Group, plan: Plan, index: int, level: str) -> None:
+    """The constraints of another level in a list with `nearest`."""
+    if level in (NEAREST, "any"):
+        return
+    ties: dict[str, list[str]] = {}
+    for nic in plan.nics:
+        for attribute, _devices in body.required([plan.gpu, nic], level, group.align_path, pairs=False):
+            ties.setdefault(attribute, []).append(f"{request_name(nic, group, index)}/{_name(level)}")
+    for attribute, names in ties.items():
+        requests = [request_name(plan.gpu, group, index), *names]
+        body.constraints.append(({"requests": requests, "matchAttribute": attribute}, group.align_path))
+
+
+def _name(level: str) -> str:
+    return level.rpartition("/")[2].replace("_", "-").lower()
+
+
+def _add(body: Body, device: Device, group: Group, index: int, ways: t.Sequence[tuple[str, t.Sequence[t.Any]]]) -> None:
+    """A request with an alternative for each way; the only one needs no list of alternatives."""
+    name = request_name(device, group, index)
+    bodies = []
+    for way, more in ways:
+        one = body.body_of(device)
+        if more:
+            text = str(selectors.all_of(*more))
+            one["selectors"] = [*one.get("selectors", ()), {"cel": {"expression": text}}]
+        bodies.append({"name": way, **one})
+    if len(bodies) == 1:
+        request: Object = {"name": name, "exactly": {key: value for key, value in bodies[0].items() if key != "name"}}
+    else:
+        request = {"name": name, "firstAvailable": bodies}
+    body.requests.append((request, device))
+    for position, config in enumerate(device.configs):
+        body.add_config(config, device, position, group, index, [name])

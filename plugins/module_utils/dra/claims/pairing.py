@@ -1,0 +1,301 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Claims for the nearest pairs of a board whose GPUs and NICs share no attribute.
+
+The GPU's request and each NIC's request have the same alternatives (`firstAvailable`), one for each set of GPUs that
+have the same nearest NICs. Constraints forbid every combination of different alternatives: a `matchAttribute` on an
+attribute that both drivers publish and whose values never are equal fails as soon as it covers two of the chosen
+devices.
+
+One constraint for each alternative would do. Fewer do as well: each alternative gets a set of numbers, none of which is
+part of another's, and constraint `c` covers the GPU's alternatives with `c` in their set and the NIC's alternatives
+without. Two different alternatives meet in some constraint, equal ones in none. By Sperner's theorem `k` constraints
+are enough for `C(k, k // 2)` alternatives, and no fewer are: five for eight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import typing as t
+from dataclasses import dataclass
+from math import comb
+
+from ...topology.affinity import RANK
+from ..kube import limits
+from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
+from . import selectors
+from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, Fit, Shape
+
+#: The farthest that devices can be from each other which have an attribute in common, on whatever board.
+GUARANTEED = {"pcie_root": "PHB", "numa_node": "NODE"}
+_COMMON = {"pcie_root": PCIE_ROOT, "numa_node": NUMA_NODE}
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """GPUs with the same nearest NICs. `gpu` selects them, `nics` for each NIC of the group what goes with them."""
+
+    name: str
+    gpus: tuple[str, ...]
+    gpu: tuple[selectors.Selector, ...]
+    nics: tuple[tuple[selectors.Selector, ...], ...]
+    #: In words, for messages.
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """What a group becomes on some boards. `attribute` is what its constraints compare; empty for one alternative."""
+
+    alternatives: tuple[Alternative, ...]
+    attribute: str = ""
+
+
+class NotPossible(Exception):
+    """Why a group cannot be written for some boards. `split` says that fewer boards might do."""
+
+    def __init__(self, reason: str, fix: str, rule: str, split: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.fix, self.rule, self.split = reason, fix, rule, split
+
+
+def families(number: int) -> list[frozenset[int]]:
+    """For each of some alternatives its set of constraints; none is part of another (an antichain)."""
+    if number < 2:
+        return [frozenset()] * number
+    size = next(size for size in itertools.count(2) if comb(size, size // 2) >= number)
+    return [frozenset(one) for one in itertools.islice(itertools.combinations(range(size), size // 2), number)]
+
+
+def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
+    """The fewest constraints that forbid different alternatives: what each covers of the first and the second
+    request."""
+    sets = families(number)
+    every = sorted(frozenset().union(*sets))
+    return [
+        ([one for one in range(number) if c in sets[one]], [one for one in range(number) if c not in sets[one]])
+        for c in every
+    ]
+
+
+def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str, str]) -> str:
+    """The level whose attribute selects exactly the allowed pairs on all boards; empty where none does.
+
+    `common` has, by level, the attribute that all drivers of the group publish. A level that guarantees less than
+    `at_least` on a board that nobody has probed is never taken.
+    """
+    for level, name in common.items():
+        if name != _COMMON[level] or RANK[GUARANTEED[level]] > RANK[at_least]:
+            continue
+        if all(_selects(shape, name) for shape in shapes):
+            return level
+    return ""
+
+
+def _selects(shape: Shape, name: str) -> bool:
+    """Whether devices of a board have the same value of an attribute where they are an allowed pair, and only there."""
+    for number, nics in enumerate(shape.nics):
+        for gpu, fit in shape.gpus.items():
+            value = fit.values.get(name)
+            for place, entries in nics.items():
+                wanted = place in shape.allowed[number][gpu]
+                if any((value is not None and value == one.values.get(name)) is not wanted for one in entries):
+                    return False
+    # with several NICs a GPU that lacks one of them would still get the other by itself: a constraint ties them all
+    return True
+
+
+class Planner:
+    """Writes the alternatives of a group for some boards.
+
+    `gpu` and `nics` are the drivers of its devices with their kinds. `others`: GPUs without a pair take part as well,
+    as in a list of levels. `form` says afterwards how NICs are selected.
+    """
+
+    def __init__(
+        self,
+        gpu: tuple[DriverKnowledge, str],
+        nics: t.Sequence[tuple[DriverKnowledge, str]],
+        at_least: str,
+        others: bool = False,
+    ) -> None:
+        self.gpu, self.nics, self.others = gpu, list(nics), others
+        self.form = ""
+        self.levels = [level for level in RANK if RANK[level] <= RANK[at_least]]
+
+    def pairing(self, shapes: t.Sequence[Shape]) -> Pairing:
+        """The alternatives that hold on all of these boards. Raises NotPossible."""
+        if not any(shape.served() for shape in shapes):
+            raise NotPossible("no GPU has a NIC that is near enough", "", "unreachable")
+        mapped = [self._by_map(shapes, number) for number in range(len(self.nics))]
+        if all(mapped):
+            self.form, found = "published map", self._of_published_map(shapes)
+        elif all(own or self._has_board(shapes, number) for number, own in enumerate(mapped)):
+            self.form, found = "board and address", self._of_boards(shapes, mapped)
+        else:
+            self.form, found = "address", self._of_addresses(shapes)
+        if len(found) > limits.FIRST_AVAILABLE:
+            boards = len({shape.board.shape for shape in shapes})
+            raise NotPossible(
+                f"{boards} board(s) need {len(found)} alternatives; {limits.FIRST_AVAILABLE} are the limit",
+                "ask for whole boards with all, or choose GPUs with where",
+                "too-many",
+                split=boards > 1,
+            )
+        return Pairing(tuple(found), self._attribute(shapes, found) if len(found) > 1 or self.others else "")
+
+    # the three ways to say which NIC goes with a GPU
+
+    def _of_published_map(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
+        """NICs say themselves which GPUs they are nearest to: one list of alternatives for all boards."""
+        found = []
+        for gpus in _alike(shapes):
+            parts = tuple(selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus)
+            near = (*parts, selectors.one_of(NEAREST_GPU_LEVEL, self.levels))
+            found.append(self._alternative(gpus, [near] * len(self.nics), ""))
+        return found
+
+    def _of_boards(self, shapes: t.Sequence[Shape], mapped: t.Sequence[bool]) -> list[Alternative]:
+        """NICs by address, on boards of which their driver publishes the map's name."""
+        boards: dict[tuple[tuple[str, ...], tuple[frozenset[str], ...]], list[str]] = {}
+        for shape in shapes:
+            for gpus in _alike([shape]):
+                places = tuple(nearest_to[gpus[0]] for nearest_to in shape.allowed)
+                names = boards.setdefault((gpus, places), [])
+                names += [shape.board.shape] if shape.board.shape not in names else []
+        # nodes with one map that publish different NICs: an address is nobody else's there
+        found = []
+        for (gpus, places), names in boards.items():
+            here = selectors.one_of(BOARD, sorted(names))
+            near = []
+            for number, own in enumerate(mapped):
+                if own:
+                    parts = tuple(selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus)
+                    near.append((*parts, selectors.one_of(NEAREST_GPU_LEVEL, self.levels), here))
+                else:
+                    near.append((self._address_of_nic(shapes, number, places[number]), here))
+            found.append(self._alternative(gpus, near, names[0] if len({*map(_board, shapes)}) > 1 else ""))
+        return found
+
+    def _of_addresses(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
+        """NICs by address alone: right where no board has another NIC at an address that is a near one elsewhere."""
+        found = []
+        for gpus in _alike(shapes):
+            near = []
+            for number in range(len(self.nics)):
+                there = [shape for shape in shapes if gpus[0] in shape.gpus]
+                places = frozenset().union(*(shape.allowed[number][gpus[0]] for shape in there))
+                for shape in there:
+                    if places & set(shape.nics[number]) != shape.allowed[number][gpus[0]]:
+                        driver = self.nics[number][0]
+                        raise NotPossible(
+                            f"boards with the same addresses have different pairs, and {driver.name} publishes nothing "
+                            "by which a claim could tell them apart",
+                            "let lanewise.dev serve these NICs: it publishes the map of their board",
+                            "ambiguous-boards",
+                            split=True,
+                        )
+                near.append((self._address_of_nic(shapes, number, places),))
+            found.append(self._alternative(gpus, near, ""))
+        return found
+
+    # parts
+
+    def _alternative(
+        self, gpus: tuple[str, ...], nics: t.Sequence[tuple[selectors.Selector, ...]], board: str
+    ) -> Alternative:
+        driver, kind = self.gpu
+        way = driver.filter(kind, "pci_address")
+        if way is None:
+            raise NotPossible(
+                f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its GPUs",
+                driver.hint("pci_address") or "align on pcie_root or numa_node",
+                "unanswered-filter",
+            )
+        name = gpus[0].replace(":", "-").replace(".", "-") + (f"-{board[:6]}" if board else "")
+        return Alternative(name, gpus, (selectors.one_of(way.name, gpus),), tuple(nics), " or ".join(gpus))
+
+    def _address_of_nic(self, shapes: t.Sequence[Shape], number: int, places: t.Collection[str]) -> selectors.Selector:
+        driver, kind = self.nics[number]
+        if driver.pf_address and kind == "vf":
+            return selectors.one_of(driver.pf_address, sorted(places))
+        way = driver.filter(kind, "pci_address")
+        if way is None:
+            raise NotPossible(
+                f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its NICs",
+                driver.hint("pci_address") or "let lanewise.dev serve these NICs",
+                "unanswered-filter",
+            )
+        rows = [shape.nics[number] for shape in shapes]
+        fits = [fit for row in rows for place in places for fit in row.get(place, ())]
+        return selectors.one_of(way.name, sorted({fit.address for fit in fits}))
+
+    def _has_board(self, shapes: t.Sequence[Shape], number: int) -> bool:
+        rows = [fit for shape in shapes for fits in shape.nics[number].values() for fit in fits]
+        return all(fit.values.get(BOARD) for fit in rows)
+
+    def _by_map(self, shapes: t.Sequence[Shape], number: int) -> bool:
+        """Whether the GPUs that NICs publish as their nearest ones give exactly the allowed pairs."""
+        served = {gpu for shape in shapes for gpu in shape.served()}
+        for shape in shapes:
+            for gpu in served.intersection(shape.gpus):
+                for place, fits in shape.nics[number].items():
+                    wanted = place in shape.allowed[number][gpu]
+                    if any(self._says(fit, gpu) is not wanted for fit in fits):
+                        return False
+        return True
+
+    def _says(self, fit: Fit, gpu: str) -> bool:
+        near = str(fit.values.get(NEAREST_GPUS, "")).split(",")
+        return gpu in near and fit.values.get(NEAREST_GPU_LEVEL) in self.levels
+
+    def _attribute(self, shapes: t.Sequence[Shape], found: t.Sequence[Alternative]) -> str:
+        """What every device of the pairs publishes, and never with the same value in a forbidden combination."""
+        for name in (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE):
+            if all(_differs(shape, found, name, self.others) for shape in shapes):
+                return name
+        drivers = dict.fromkeys([self.gpu[0].name, *(driver.name for driver, _kind in self.nics)])
+        raise NotPossible(
+            f"{' and '.join(drivers)} publish no attribute in common by which wrong combinations could be excluded: it "
+            "would have to be on every GPU and NIC of the pairs and never the same on both (pciBusID, or a pcieRoot or "
+            "numaNode that only nearest pairs share)",
+            "let lanewise.dev serve these NICs: it publishes pciBusID, as the GPU drivers do",
+            "no-common-attribute",
+        )
+
+
+def _board(shape: Shape) -> str:
+    return shape.board.shape
+
+
+def _alike(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
+    """The served GPUs, together where they have the same NICs on all boards."""
+    found: dict[t.Hashable, list[str]] = {}
+    served = {gpu for shape in shapes for gpu in shape.served()}
+    for gpu in dict.fromkeys(gpu for shape in shapes for gpu in shape.gpus):
+        if gpu in served:
+            seen = tuple(tuple(row[gpu] for row in shape.allowed) if gpu in shape.gpus else None for shape in shapes)
+            found.setdefault(seen, []).append(gpu)
+    return [tuple(gpus) for gpus in found.values()]
+
+
+def _differs(shape: Shape, found: t.Sequence[Alternative], name: str, others: bool) -> bool:
+    for gpu in shape.gpus if others else shape.served():
+        mine = next((one for one in found if gpu in one.gpus), None)
+        value = shape.gpus[gpu].values.get(name)
+        if value is None and mine is None:
+            continue  # a constraint that covers it fails
+        if value is None:
+            return False
+        for other in found:
+            for number, nics in enumerate(shape.nics):
+                near = {place for one in other.gpus if one in shape.gpus for place in shape.allowed[number][one]}
+                for place in near:
+                    for fit in nics.get(place, ()):
+                        its = fit.values.get(name)
+                        if its is None or (other is not mine and its == value):
+                            return False
+    return True

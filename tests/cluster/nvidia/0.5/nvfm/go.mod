@@ -1,3 +1,0 @@
-module github.com/NVIDIA/go-nvfm
-
-go 1.26.0
