@@ -37,6 +37,8 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-ma
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "ptp", "host-local", "loopback", "pause")
 #: Another DRA driver for NICs, which the bench runs on the same node (tests/bench/dranet.py).
 DRANET = "dranet"
+#: NVIDIA's DRA driver for GPUs, by its release: the tests run it over a library that stands in for NVML (tests/nvidia).
+NVIDIA = {"0.5.0": "nvidia-gpu-0.5", "0.4.1": "nvidia-gpu-0.4"}
 #: What a build with empty caches took on two cores; docs/cluster.md has the figures of each version.
 SECONDS = {
     "etcd": 45,
@@ -53,6 +55,8 @@ SECONDS = {
     "loopback": 3,
     "pause": 3,
     "dranet": 90,
+    "nvidia-gpu-0.5": 100,
+    "nvidia-gpu-0.4": 100,
 }
 
 
@@ -68,6 +72,7 @@ class Source:
     packages: dict[str, str]
     tags: str = ""
     version: str = ""  # the linker's name for it, where the program calls itself otherwise "unknown"
+    cgo: bool = False  # it is partly C, which gcc or clang compiles
 
 
 _PLUGINS = {"ptp": "/plugins/main/ptp", "loopback": "/plugins/main/loopback", "host-local": "/plugins/ipam/host-local"}
@@ -83,6 +88,16 @@ SOURCES = (
     Source("cni", "github.com/containernetworking/plugins", _PLUGINS),
     Source("pause", "lanewise.dev/tests/cluster/pause", {"pause": ""}),
     Source("dranet", "sigs.k8s.io/dranet", {"dranet": "/cmd/dranet"}),
+    *(
+        Source(
+            f"nvidia/{minor}",
+            "sigs.k8s.io/dra-driver-nvidia-gpu",
+            {f"nvidia-gpu-{minor}": "/cmd/gpu-kubelet-plugin"},
+            version="sigs.k8s.io/dra-driver-nvidia-gpu/internal/info.version",
+            cgo=True,
+        )
+        for minor in ("0.5", "0.4")
+    ),
 )
 KUBERNETES = "k8s.io/kubernetes"
 KUBERNETES_TAGS = "selinux,notest,grpcnotrace"  # those of the release's own build
@@ -100,7 +115,7 @@ class Module:
     @property
     def cache(self) -> Path:
         digest = hashlib.sha256(" ".join(self.build("")).encode())
-        for path in sorted(self.folder.glob("*.*")):
+        for path in sorted(self.folder.rglob("*.*")):
             digest.update(path.read_bytes())
         return (
             CACHE / (self.source.folder if self.source else "kubernetes") / f"{self.version}-{digest.hexdigest()[:12]}"
@@ -195,7 +210,13 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
 
 def _go(source: Module) -> dict[str, str]:
     """The variables to build a module with. Raises Missing where Go lacks or is too old for it."""
-    variables = dict(os.environ, CGO_ENABLED="0", GOWORK="off")
+    cgo = bool(source.source and source.source.cgo)
+    variables = dict(os.environ, CGO_ENABLED=str(int(cgo)), GOWORK="off")
+    if cgo:
+        if not (shutil.which("gcc") or shutil.which("clang")):
+            raise Missing(f"needs a C compiler to build {source.path} {source.version} (Debian package gcc)")
+        # libraries are opened at run time, so that the linker finds their functions nowhere
+        variables["CGO_LDFLAGS_ALLOW"] = "-Wl,--unresolved-symbols=ignore-in-object-files"
     if not shutil.which("go"):
         raise Missing(
             f"needs Go to build {source.path} {source.version} (https://go.dev/dl), or the programs in a folder that "

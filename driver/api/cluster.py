@@ -19,16 +19,16 @@ import urllib3
 
 from ..base.errors import Unreachable
 from ..base.objects import Object
-from ..dra.kube import schema, versions
+from ..dra.kube import schema
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper, loads_cut
+from . import features
 from .client import MERGE, WATCH_SECONDS, ApiError, Client, Request
 from .events import shortened
-from .features import Features, cut
+from .features import Features
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 _CONFLICTS = 5  # attempts to change an object that others change at the same time
-_PROBE = "lanewise-dra-features"
 _STATUS_DEPTH = 3  # levels of a claim around the entries of status.devices, and one to spare
 
 
@@ -183,31 +183,24 @@ class Cluster(Client):
                 raise
 
     def features(self) -> Features:
-        """Which optional fields the server keeps, found by creating slices with dry runs, which store nothing."""
-        features = Features()
-        taint = {"key": f"{self.driver}/probe", "effect": "NoSchedule"}
-        one = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
-        features = self._try(features, {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [one]}]})
-        if not features.counters:
-            return self._try(features, {"devices": [{"name": "probe", "taints": [taint]}]})
-        return self._try(features, {"sharedCounters": [{"name": "probe", "counters": {"functions": {"value": "1"}}}]})
+        """What the server keeps of slices, found out by creating some without storing them."""
 
-    def _try(self, features: Features, content: Object) -> Features:
-        pool = {"name": self.node, "generation": 0, "resourceSliceCount": 1}
-        body: Object = {
-            "apiVersion": schema.V1,
-            "kind": "ResourceSlice",
-            "metadata": {"generateName": f"{_PROBE}-"},
-            "spec": {"driver": self.driver, "nodeName": self.node, "pool": pool, **content},
-        }
+        def create(body: Object) -> Object | None:
+            try:
+                return self.create_slice(body, dry_run=True)
+            except ApiError as error:
+                if error.status != 422:
+                    raise
+                return None
+
+        return features.find(self.driver, self.node, create, self.server_version)
+
+    def server_version(self) -> str:
+        """The version of the API server, as `v1.37.1`; empty if it does not say."""
         try:
-            stored = self.create_slice(body, dry_run=True)
-        except ApiError as error:
-            if error.status != 422:
-                raise
-            # 1.34 with its feature gate on: a device must be in one slice with its counter set
-            return cut(features, [".consumesCounters"])
-        return cut(features, versions.dropped(body["spec"], stored["spec"]))
+            return str(self.request("GET", "/version", patience=0).get("gitVersion") or "")
+        except ApiError:
+            return ""
 
     def api_addresses(self) -> tuple[Address, ...]:
         """The addresses of the API server; empty if its name cannot be resolved now."""

@@ -6,16 +6,25 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 from dataclasses import dataclass, replace
+
+from ..base.objects import Object
+from ..dra.kube import schema, versions
+
+_PROBE = "lanewise-dra-features"
+#: The first minor version whose scheduler compares lists. That of 1.36 ignores the values, even if its gate is on.
+_LISTS_SINCE = 37
 
 
 @dataclass(frozen=True)
 class Features:
-    """What the API server keeps of a slice."""
+    """What the API server keeps of a slice. `lists`: attributes with several values, which the scheduler compares."""
 
     taints: bool = True
     counters: bool = True
+    lists: bool = False
 
 
 def cut(features: Features, lost: t.Iterable[str]) -> Features:
@@ -23,4 +32,46 @@ def cut(features: Features, lost: t.Iterable[str]) -> Features:
     lost = list(lost)
     taints = features.taints and not any(".taints" in path for path in lost)
     counters = features.counters and not any("ounters" in path for path in lost)
-    return replace(features, taints=taints, counters=counters)
+    lists = features.lists and not any(path.endswith(".strings") for path in lost)
+    return replace(features, taints=taints, counters=counters, lists=lists)
+
+
+def find(driver: str, node: str, create: t.Callable[[Object], Object | None], version: t.Callable[[], str]) -> Features:
+    """The features of a server, found out by creating slices without storing them.
+
+    `create` sends a v1 ResourceSlice as a dry run and returns what the server would store, or None if the slice is
+    invalid. `version` returns the server's version, as `v1.37.1`.
+    """
+
+    def kept(features: Features, content: Object) -> Features | None:
+        pool = {"name": node, "generation": 0, "resourceSliceCount": 1}
+        body: Object = {
+            "apiVersion": schema.V1,
+            "kind": "ResourceSlice",
+            "metadata": {"generateName": f"{_PROBE}-"},
+            "spec": {"driver": driver, "nodeName": node, "pool": pool, **content},
+        }
+        stored = create(body)
+        return None if stored is None else cut(features, versions.dropped(body["spec"], stored["spec"]))
+
+    features = Features()
+    taint = {"key": f"{driver}/probe", "effect": "NoSchedule"}
+    one = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
+    content = {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [one]}]}
+    # counters must stand with their counter set in 1.34 with its gate on: invalid
+    features = kept(features, content) or replace(features, counters=False)
+    if not features.counters:
+        features = kept(features, {"devices": [{"name": "probe", "taints": [taint]}]}) or features
+    else:
+        shared = {"sharedCounters": [{"name": "probe", "counters": {"functions": {"value": "1"}}}]}
+        features = kept(features, shared) or replace(features, counters=False)
+    # without its gate the server drops the values, and an attribute without a value is invalid
+    several = {"devices": [{"name": "probe", "attributes": {"probe": {"strings": ["a", "b"]}}}]}
+    lists = kept(replace(features, lists=True), several)
+    return replace(features, lists=bool(lists and lists.lists and _minor(version()) >= _LISTS_SINCE))
+
+
+def _minor(version: str) -> int:
+    """The minor version of `v1.37.1`; 0 where it is another text."""
+    found = re.match(r"v1\.([0-9]{1,4})\b", version)
+    return int(found[1]) if found else 0

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ..api.features import Features
 from ..base.objects import Object
 from ..dra.kube import limits, quantity, schema
-from ..topology.publish import VERSION_ANNOTATION, Publication
+from ..topology.publish import DATA_DIRECT_ROOT, PCIE_ROOT, VERSION_ANNOTATION, Publication
 
 _PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, schema.NEWEST)
 _SETS = limits.at(limits.COUNTER_SETS, schema.NEWEST) or 8
@@ -32,7 +32,7 @@ def slices(
 ) -> list[Object]:
     """The v1 ResourceSlices of a node's pool, which has the node's name, within all limits of the API.
 
-    Counter sets are in slices of their own, before the devices. If devices can have taints or consume counters, a slice
+    Counter sets are in slices of their own, before the devices. If devices can have taints, lists or counters, a slice
     holds up to 64 of them, whether they have any or not: a link that goes down must not move devices between slices. A
     PF and its VFs are in the same slice if it has room. An empty pool has one empty slice.
     """
@@ -41,7 +41,8 @@ def slices(
     if features.counters:
         sets = publication.counter_sets
         bodies += [{"sharedCounters": sets[at : at + _SETS]} for at in range(0, len(sets), _SETS)]
-    most = _PAGE_ADVANCED if features.taints or (features.counters and publication.counter_sets) else limits.DEVICES
+    advanced = features.taints or features.lists or (features.counters and publication.counter_sets)
+    most = _PAGE_ADVANCED if advanced else limits.DEVICES
     pages: list[list[Object]] = [[]]
     for group in _families(publication):
         if len(pages[-1]) + len(group) > most and pages[-1] and len(group) <= most:
@@ -83,7 +84,17 @@ def _families(publication: Publication) -> list[list[Object]]:
 
 def _kept(device: Object, features: Features) -> Object:
     left_out = {name for name, on in (("taints", features.taints), ("consumesCounters", features.counters)) if not on}
-    return {key: value for key, value in device.items() if key not in left_out}
+    kept = {key: value for key, value in device.items() if key not in left_out}
+    roots = _roots(kept.get("attributes") or {})
+    if features.lists and len(roots) > 1:
+        kept["attributes"] = {**kept["attributes"], PCIE_ROOT: {"strings": roots}}
+    return kept
+
+
+def _roots(attributes: Object) -> list[str]:
+    """The PCIe roots at which a device reads and writes memory: its own, and that of its data-direct function."""
+    found = [attributes.get(name, {}).get("string") for name in (PCIE_ROOT, DATA_DIRECT_ROOT)]
+    return list(dict.fromkeys(one for one in found if one))
 
 
 @dataclass(frozen=True)

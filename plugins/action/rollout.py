@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Tell what a rollout will do, and where it stands. The documentation is in plugins/modules/rollout.py."""
+"""Report the plan, the drift or the state of a rollout. The documentation is in plugins/modules/rollout.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
-    AS_WANTED,
     DONE,
     DRIFTED,
     FAILED,
     LOST,
+    NO_DRIFT,
     NOT_COMPARED,
     NOTHING,
     UNKNOWN,
@@ -31,36 +31,37 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     stop_lines,
     too_many,
 )
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
-_SPEC: dict[str, dict[str, t.Any]] = {
-    "tell": {"type": "str", "choices": ["plan", "state", "drift"], "required": True},
+_SPEC: Spec = {
+    "show": {"type": "str", "choices": ["plan", "state", "drift"], "required": True, "aliases": ["tell"]},
     "serial": {"type": "list", "elements": "raw", "default": [1, "25%"]},
     "max_fail_percentage": {"type": "float", "default": 0},
 }
 
 
 class ActionModule(ControllerAction):
-    """Reads what the plays before have left with each host. Never connects to a target."""
+    """Reads variables that earlier plays have set for each host. Never connects to a target."""
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         names = variables.get("ansible_play_hosts_all") or []
         alive = set(variables.get("ansible_play_hosts") or [])
-        # Ansible takes all but one out of the play where a task for all nodes fails, also where that is rescued
+        # if a task for all nodes fails, Ansible removes all but one from the play, even if the failure is rescued
         looked = alive | {name for name in names if _of(variables, name, "site_looked")}
-        if options["tell"] == "plan":
+        if options["show"] == "plan":
             limit = str(variables.get("ansible_limit") or "all")
             result.update(self._plan(_nodes(variables, names, looked), options["serial"], limit, alive))
-        elif options["tell"] == "drift":
+        elif options["show"] == "drift":
             result.update(self._drift(variables, _nodes(variables, names, looked)))
         else:
             result.update(self._state(variables, names, alive, options["max_fail_percentage"]))
         result["changed"] = False
         return result
 
-    def _plan(self, nodes: list[Node], serial: list[int | str], limit: str, alive: set[str]) -> dict[str, t.Any]:
+    def _plan(self, nodes: list[Node], serial: list[int | str], limit: str, alive: set[str]) -> Result:
         try:
             lines = plan_lines(nodes, serial)
             ordered = batches([node.name for node in nodes if node.to_do], serial)
@@ -76,71 +77,69 @@ class ActionModule(ControllerAction):
             "stops": stop_lines(nodes, limit, alive),
         }
 
-    def _drift(self, variables: dict[str, t.Any], nodes: list[Node]) -> dict[str, t.Any]:
+    def _drift(self, variables: Variables, nodes: list[Node]) -> Result:
         claims, lines = NOT_COMPARED, []
         applied = variables.get("dra_claims_applied")
         problem = variables.get("site_claims_problem")
         if problem:
             claims, lines = UNKNOWN, str(problem).splitlines()
         elif isinstance(applied, dict) and applied.get("skipped"):
-            lines = ["dra_claims_apply is false: ask what applies them"]
+            lines = ["dra_claims_apply is false: check them with the program that applies them"]
         elif isinstance(applied, dict) and not applied.get("changed"):
-            claims = AS_WANTED
+            claims = NO_DRIFT
         elif isinstance(applied, dict):
             claims = DRIFTED
             lines = [f"{one} differs or is missing" for one in applied.get("differing") or ()]
             lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
-        told = drift(nodes, (claims, lines))
+        found = drift(nodes, {"state": claims, "lines": lines})
         problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if claims == UNKNOWN]
-        return {"summary": drift_lines(told), "drift": told, "problems": problems}
+        return {"summary": drift_lines(found), "drift": found, "problems": problems}
 
-    def _state(
-        self, variables: dict[str, t.Any], names: t.Sequence[str], alive: set[str], percentage: float
-    ) -> dict[str, t.Any]:
+    def _state(self, variables: Variables, names: t.Sequence[str], alive: set[str], percentage: float) -> Result:
         states = {name: _state(variables, name, name in alive) for name in names}
         lines = state_lines(states)
-        found: dict[str, t.Any] = {
+        found: Result = {
             "summary": lines,
             "states": {name: {"state": state, "reason": reason} for name, (state, reason) in states.items()},
         }
         stopped = too_many(states, percentage)
-        # Ansible ends a run of whose batch no host is left; those that are lost are out of it already
+        # Ansible ends the run if no host of the batch is left; lost hosts have already left it
         batch = variables.get("ansible_play_batch") or []
         if stopped or (batch and all(states[name][0] == FAILED for name in batch)):
             left = sum(state == WAITING for state, _reason in states.values())
             lines.append(
                 "The rollout stops here"
                 + (f", and {left} {'node was' if left == 1 else 'nodes were'} not touched" if left else "")
-                + ". Mend what failed, and run it again: it goes on where it stopped."
+                + ". Fix what failed, and run it again: it continues where it stopped."
             )
         if stopped:
             found.update(failed=True, msg="\n".join(lines))
         return found
 
 
-def _nodes(variables: dict[str, t.Any], names: t.Sequence[str], looked: set[str]) -> list[Node]:
-    """The plans of the hosts of which something is asked."""
-    # a site that only probes may have hosts that do not answer
+def _nodes(variables: Variables, names: t.Sequence[str], looked: set[str]) -> list[Node]:
+    """The plans of the hosts that the inventory configures."""
+    # a site that only probes may have unreachable hosts
     asked = any(_of(variables, name, "site_asked") for name in names)
     found = [_node(variables, name, name in looked) for name in names if asked]
     return [node for node in found if node]
 
 
-def _of(variables: dict[str, t.Any], host: str, name: str) -> t.Any:
-    """A variable that a task has left with a host."""
+def _of(variables: Variables, host: str, name: str) -> t.Any:
+    """A variable that a task has set for a host."""
     raw = variables["hostvars"].raw_get(host)
     return raw.get(name) if isinstance(raw, dict) else None
 
 
-def _node(variables: dict[str, t.Any], host: str, looked: bool) -> Node | None:
-    """The plan of a host; None for one that the rollout has nothing to do with."""
+def _node(variables: Variables, host: str, looked: bool) -> Node | None:
+    """The plan of a host; None for one that the rollout does not involve."""
     node = Node(host)
     problems = _of(variables, host, "site_problems")
     node.problems = [str(one) for one in problems or ()]
     if not looked:
         probe = _of(variables, host, "topology_probe")
         reason = probe.get("msg") if isinstance(probe, dict) else None
-        node.problems.append(str(reason or "it was lost while it was looked at; its messages stand above"))
+        node.problems.append(str(reason or "it was lost during the check; see its messages above"))
     plan = _of(variables, host, "fabric_plan")
     if isinstance(plan, dict) and "changes" in plan:
         node.changes = plan["changes"]
@@ -159,11 +158,11 @@ def _node(variables: dict[str, t.Any], host: str, looked: bool) -> Node | None:
     return node if asked or node.problems else None
 
 
-def _state(variables: dict[str, t.Any], host: str, alive: bool) -> tuple[str, str]:
+def _state(variables: Variables, host: str, alive: bool) -> tuple[str, str]:
     state = _of(variables, host, "site_state")
     if isinstance(state, dict) and state.get("state") in (DONE, FAILED):
         return state["state"], str(state.get("reason") or "")
     begun = bool(_of(variables, host, "site_begun"))
     if begun and not alive:
-        return LOST, "it could not be reached any more while it was changed; the next run brings it on"
+        return LOST, "it became unreachable while it was changed; the next run continues"
     return WAITING, ""

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import typing as t
 
-Spec = dict[str, dict[str, t.Any]]
+from .host.engine.settings import Settings
+
+#: The argument spec of one option, and of several, see ansible.module_utils.common.arg_spec.
+Option = dict[str, t.Any]
+Spec = dict[str, Option]
 
 SELECT: Spec = {
     **{
@@ -190,12 +194,12 @@ SAFETY: Spec = {
 }
 
 
-def without_nulls(settings: t.Mapping[str, t.Any], place: str = "") -> tuple[dict[str, t.Any], list[str]]:
+def without_nulls(settings: Settings, place: str = "") -> tuple[Settings, list[str]]:
     """Settings without those that are null, and these by name, as `ethtool.pause`.
 
     Ansible refuses null for an option with choices, and fills it in for every option that was left out.
     """
-    found: dict[str, t.Any] = {}
+    found: Settings = {}
     unset: list[str] = []
     for name, value in settings.items():
         if value is None:
@@ -208,9 +212,9 @@ def without_nulls(settings: t.Mapping[str, t.Any], place: str = "") -> tuple[dic
     return found, unset
 
 
-def nulls(unset: t.Iterable[str]) -> dict[str, t.Any]:
+def nulls(unset: t.Iterable[str]) -> Settings:
     """Names such as `ethtool.pause` as settings that are null."""
-    found: dict[str, t.Any] = {}
+    found: Settings = {}
     for name in unset:
         *way, last = name.split(".")
         inner = found

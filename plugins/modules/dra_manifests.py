@@ -302,7 +302,7 @@ def main() -> None:
     result["problems"] = [vars(problem) for problem in problems]
     if problems and params["fail"]:
         lines = "\n".join(str(problem) for problem in problems)
-        module.fail_json(msg=f"{len(problems)} mistake(s):\n{lines}", **result)
+        module.fail_json(msg=f"{len(problems)} error(s):\n{lines}", **result)
     module.exit_json(**result)
 
 

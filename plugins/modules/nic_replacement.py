@@ -24,7 +24,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  tell:
+  phase:
     description:
       - With V(before), find the card and what depends on it.
       - With V(after), check whether the new card can replace it.
@@ -32,6 +32,7 @@ options:
     type: str
     choices: [before, after, done]
     required: true
+    aliases: [tell]
   report:
     description: The folder of the site report.
     type: path
@@ -89,11 +90,11 @@ seealso:
 EXAMPLES = r"""
 - name: Find what depends on the card in slot 9
   lanewise.dra.nic_replacement:
-    tell: before
+    phase: before
     slot: "9"
     report: /srv/site/report
-  register: told
-  failed_when: told.problems | length > 0
+  register: card
+  failed_when: card.problems | length > 0
 """
 
 RETURN = r"""
@@ -119,18 +120,18 @@ card:
   type: dict
 functions:
   description: PCI addresses of all functions of the card, including its VFs.
-  returned: with O(tell=before), if a card is found
+  returned: with O(phase=before), if a card is found
   type: list
   elements: str
 in_use:
   description: Functions in use, each with its user.
-  returned: with O(tell=before), if a card is found
+  returned: with O(phase=before), if a card is found
   type: list
   elements: str
   sample: ["0000:59:00.3: process 4242 has it open through vfio-pci"]
 record:
   description: The record to store in RV(path) for the time after the swap.
-  returned: with O(tell=before) and O(tell=done)
+  returned: with O(phase=before) and O(phase=done)
   type: dict
 path:
   description: The file of the record on the controller.
@@ -143,11 +144,11 @@ published:
   elements: str
 gone:
   description: MAC addresses and GUIDs of the old card that the new one does not have.
-  returned: with O(tell=done)
+  returned: with O(phase=done)
   type: list
   elements: str
 finished:
   description: Whether an earlier run already accepted this card.
-  returned: with O(tell=after)
+  returned: with O(phase=after)
   type: bool
 """

@@ -16,14 +16,14 @@ description:
   - Combines the plans of the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role) for each host of the
     play, or the state of each host.
   - Part of the playbook C(lanewise.dra.site). It reads the host variables that this playbook sets.
-  - Changes nothing. With O(tell=state) it fails if the rollout must stop.
+  - Changes nothing. With O(show=state) it fails if the rollout must stop.
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  tell:
+  show:
     description:
       - With V(plan), the changes of each host, the batches, and all blockers.
       - With V(drift), the differences from the inventory, on nodes and in the cluster.
@@ -32,6 +32,7 @@ options:
     type: str
     choices: [plan, state, drift]
     required: true
+    aliases: [tell]
   serial:
     description: The batches, in the form of the playbook keyword C(serial).
     type: list
@@ -48,7 +49,7 @@ seealso:
 EXAMPLES = r"""
 - name: Make the plan
   lanewise.dra.rollout:
-    tell: plan
+    show: plan
     serial: [1, 10, "25%"]
   run_once: true
   register: plan
@@ -56,7 +57,7 @@ EXAMPLES = r"""
 
 - name: Stop if a tenth of the nodes failed
   lanewise.dra.rollout:
-    tell: state
+    show: state
     max_fail_percentage: 10
   run_once: true
 """
@@ -73,41 +74,41 @@ summary:
     - "        14 changes (sriov 2, vf 8, mtu 4)"
 batches:
   description: The hosts to change, in the order and the batches of the rollout.
-  returned: with O(tell=plan)
+  returned: with O(show=plan)
   type: list
   elements: list
   sample: [[gpu-01], [gpu-02, gpu-03]]
 serial:
   description: The O(serial) of these batches, for the play.
-  returned: with O(tell=plan)
+  returned: with O(show=plan)
   type: list
   elements: raw
   sample: [1, "25%"]
 problems:
   description: The blockers, or the reasons why a node could not be checked, one line each with the host's name.
-  returned: with O(tell=plan) and O(tell=drift)
+  returned: with O(show=plan) and O(show=drift)
   type: list
   elements: str
   sample: ["gpu-07: rails: chooses 7 NICs of this node, not 8"]
 unfit:
   description: The hosts with blockers.
-  returned: with O(tell=plan)
+  returned: with O(show=plan)
   type: list
   elements: str
 stops:
   description: The message for each of these hosts, with how to continue without it.
-  returned: with O(tell=plan)
+  returned: with O(show=plan)
   type: dict
 drift:
   description:
-    - What differs. C(verdict) is one of V(as wanted), V(drifted) and V(unknown), C(nodes) has C(state), C(lines),
+    - What differs. C(verdict) is one of V(no drift), V(drifted) and V(unknown), C(nodes) has C(state), C(lines),
       C(changes), C(driver), C(reboot) and C(problems) by host, C(claims) has C(state), which may be V(not compared),
       too, and C(lines).
-  returned: with O(tell=drift)
+  returned: with O(show=drift)
   type: dict
 states:
   description: The state of each host. C(state) is one of V(done), V(failed), V(lost) and V(waiting).
-  returned: with O(tell=state)
+  returned: with O(show=state)
   type: dict
   sample: {gpu-01: {state: done, reason: ""}}
 """

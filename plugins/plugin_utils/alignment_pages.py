@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Render what M(lanewise.dra.alignment_check) found as one page, as safe and in the same style as the site report.
+"""The results of the module alignment_check as one page, as safe and in the same style as the site report.
 
 The drawings say nothing that the page's tables do not say, and every difference in colour is also one in words.
 """
@@ -18,6 +18,7 @@ from markupsafe import Markup
 from .report_drawing import len_px
 from .report_facts import LEVELS, clean
 from .report_pages import Pages
+from .values import Json
 
 #: Each verdict in words, and the class that colours it.
 VERDICTS = {
@@ -28,14 +29,12 @@ VERDICTS = {
 }
 _SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}
 _ROW, _LABEL, _PLOT, _TEXT, _GAP = 24, 230, 430, 350, 8
-#: What is drawn and told at length at most; the JSON beside the page has everything.
+#: Claims that are shown in detail at most; the JSON beside the page has everything.
 MOST = 400
 _MOST_ROWS = 40
 
-Object = dict[str, t.Any]
 
-
-def _clean(value: t.Any) -> t.Any:
+def _clean(value: object) -> object:
     """Text of machines and of the API without anything that steers a terminal or the direction of text."""
     if isinstance(value, str):
         return clean(value, 2000)
@@ -46,18 +45,19 @@ def _clean(value: t.Any) -> t.Any:
     return value
 
 
-def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, t.Any]) -> bytes:
-    """The page. C(folders) are searched for templates in order, the first that has one wins.
+def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, object]) -> bytes:
+    """The page. `folders` are searched for templates in order, the first that has one wins.
 
-    Raises C(jinja2.TemplateError) where a template is missing or faulty.
+    Raises `jinja2.TemplateError` where a template is missing or faulty.
     """
     pages = Pages(folders, title)
-    found = _clean(dict(checked))
-    claims: list[Object] = sorted(found["claims"], key=_urgency)
+    found = t.cast(Json, _clean(dict(checked)))
+    claims: list[Json] = sorted(found["claims"], key=_urgency)
     template = pages.environment.get_template("alignment.html.j2")
     text = template.render(
         claims=claims,
-        told=claims[:MOST],
+        detailed=claims[:MOST],
+        told=claims[:MOST],  # its former name, for templates of sites
         summary=found["summary"],
         notes=found.get("notes") or [],
         comparisons=found.get("comparisons") or [],
@@ -71,14 +71,14 @@ def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, t.Any])
     return text.encode("utf-8", "replace")
 
 
-def _urgency(claim: Object) -> tuple[int, str]:
+def _urgency(claim: Json) -> tuple[int, str]:
     return (("broken", "unknown", "none", "kept").index(claim["verdict"]), claim["claim"])
 
 
-def _by_node(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]]]]:
+def _by_node(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]]:
     rows: dict[str, dict[str, int]] = {}
     for claim in claims:
-        counts = rows.setdefault(claim["node"] or "no one node", {})
+        counts = rows.setdefault(claim["node"] or "several nodes", {})
         counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
     return [
         (node, [(*VERDICTS[name], counts[name]) for name in VERDICTS if name in counts])
@@ -86,11 +86,11 @@ def _by_node(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]]
     ]
 
 
-def _by_level(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]]]]:
-    """Each GPU with the nearest NIC of its claim, by level, told apart by whether that was promised."""
+def _by_level(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]]:
+    """Each GPU with the nearest NIC of its claim, by level and by whether that was promised."""
     counts: dict[str, dict[str, int]] = {}
     for claim in claims:
-        best: dict[str, Object] = {}
+        best: dict[str, Json] = {}
         for pair in claim["pairs"]:
             known = best.get(pair["gpu"])
             if known is None or LEVELS.index(pair["level"]) < LEVELS.index(known["level"]):
@@ -107,7 +107,7 @@ def _by_level(claims: list[Object]) -> list[tuple[str, list[tuple[str, str, int]
     ]
 
 
-def _rates(claims: list[Object]) -> list[tuple[str, Object | None, list[tuple[str, float]]]]:
+def _rates(claims: list[Json]) -> list[tuple[str, Json | None, list[tuple[str, float]]]]:
     """Claims with a prediction or a measurement; of several GPUs the slowest prediction stands for the claim."""
     rows = []
     for claim in claims:
@@ -118,8 +118,8 @@ def _rates(claims: list[Object]) -> list[tuple[str, Object | None, list[tuple[st
     return rows
 
 
-def _compared(comparisons: list[Object]) -> list[tuple[str, Object | None, list[tuple[str, float]]]]:
-    rows: list[tuple[str, Object | None, list[tuple[str, float]]]] = []
+def _compared(comparisons: list[Json]) -> list[tuple[str, Json | None, list[tuple[str, float]]]]:
+    rows: list[tuple[str, Json | None, list[tuple[str, float]]]] = []
     for entry in comparisons:
         for part, prediction in (entry.get("predictions") or {}).items():
             rows.append((f"{entry['gpu_address']} {part} ({entry[part]['level']})", prediction["gb_per_s"], []))
@@ -136,11 +136,11 @@ def _label(text: str, y: float) -> str:
     return f'<text class="s" x="0" y="{y + 16}">{escape(_clip(text, _LABEL))}</text>'
 
 
-def _frame(name: str, rows: int, body: list[str], told: str) -> str:
+def _frame(name: str, rows: int, body: list[str], description: str) -> str:
     width, height = _LABEL + _PLOT + _TEXT, rows * _ROW + _GAP
     return (
         f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
-        f"<title>{escape(name)}</title><desc>{escape(told)}</desc>{''.join(body)}</svg>"
+        f"<title>{escape(name)}</title><desc>{escape(description)}</desc>{''.join(body)}</svg>"
     )
 
 
@@ -163,11 +163,13 @@ def bars(rows: list[tuple[str, list[tuple[str, str, int]]]], name: str, unit: st
             x += width
         text = ", ".join(f"{number} {word}" for word, _shade, number in parts)
         body.append(f'<text class="s" x="{x + 6:.1f}" y="{y + 16}">{escape(_clip(text, _TEXT))}</text>')
-    told = f"{len(rows)} rows of {unit}" + (f", the first {len(drawn)} are drawn" if len(rows) > len(drawn) else "")
-    return _frame(name, len(drawn), body, told)
+    description = f"{len(rows)} rows of {unit}" + (
+        f", the first {len(drawn)} are drawn" if len(rows) > len(drawn) else ""
+    )
+    return _frame(name, len(drawn), body, description)
 
 
-def ranges(rows: list[tuple[str, Object | None, list[tuple[str, float]]]], name: str) -> str:
+def ranges(rows: list[tuple[str, Json | None, list[tuple[str, float]]]], name: str) -> str:
     """Rates in GB/s as SVG: a bar from the low to the high of a prediction, and a mark for each measurement."""
     if not rows:
         return ""

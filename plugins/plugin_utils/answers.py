@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""What nodes may answer: the form and the bounds of what the collection's modules return from a node.
+"""The form and the bounds of the results that the collection's modules return from a node.
 
-A node is not trusted: what its Python prints is what Ansible takes for the answer. An answer that does not have this
-form is a failure of that node, and nothing of it is stored or shown.
+A node is not trusted: Ansible accepts whatever its Python prints as the result. A result without this form is a failure
+of that node, and nothing of it is stored or shown.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _SHOWN = 200
 
 
 class Refused(Exception):
-    """The answer does not have its form; the message says where."""
+    """The result does not have its form; the message says where."""
 
 
 class Change(t.TypedDict, total=False):
     resource: str
     device: str
     setting: str
-    before: t.Any
-    after: t.Any
+    before: object
+    after: object
     interrupts: str
 
 
 class Remaining(Change, total=False):
-    now: t.Any
+    now: object
     reason: str
 
 
@@ -52,7 +52,7 @@ class Rollback(t.TypedDict, total=False):
 
 
 class Fabric(t.TypedDict, total=False):
-    """The answer of the module fabric and of those for a part of it."""
+    """The result of the module fabric and of the small modules for parts of it."""
 
     changes: list[Change]
     drain_reasons: list[str]
@@ -60,7 +60,7 @@ class Fabric(t.TypedDict, total=False):
     reboot_reasons: list[str]
     rollback: Rollback | None
     left_alone: list[str]
-    settings: dict[str, t.Any]
+    settings: dict[str, object]
     problems: list[str]
     idle_rules: list[str]
     not_recorded: list[str]
@@ -97,7 +97,7 @@ class Token(t.TypedDict, total=False):
 
 
 class Driver(t.TypedDict, total=False):
-    """The answer of the module dra_driver_info."""
+    """The result of the module dra_driver_info."""
 
     release: str
     previous: str
@@ -109,13 +109,13 @@ class Driver(t.TypedDict, total=False):
     ready: bool
     reasons: list[str]
     claims: list[Claim]
-    devices: list[dict[str, t.Any]]
-    withheld: dict[str, t.Any]
+    devices: list[dict[str, object]]
+    withheld: dict[str, object]
     token: Token
 
 
 class Preflight(t.TypedDict, total=False):
-    """The answer of the module dra_driver_preflight."""
+    """The result of the module dra_driver_preflight."""
 
     problems: list[str]
     python: str
@@ -124,20 +124,20 @@ class Preflight(t.TypedDict, total=False):
 
 
 class Users(t.TypedDict, total=False):
-    """The answer of the module nic_users_info."""
+    """The result of the module nic_users_info."""
 
     management: dict[str, str]
     users: dict[str, str]
 
 
 class Probe(t.TypedDict, total=False):
-    """The answer of the module topology_info."""
+    """The result of the module topology_info."""
 
     topology: Topology
 
 
 class _Budget:
-    """What is left of the size of an answer."""
+    """The remaining size of a result."""
 
     def __init__(self) -> None:
         self.left = IN_ALL
@@ -148,21 +148,21 @@ class _Budget:
             raise Refused(f" has more than {IN_ALL} entries and characters in all")
 
 
-_Check = t.Callable[[t.Any, _Budget], None]
+_Check = t.Callable[[object, _Budget], None]
 
 
-def check(value: t.Any, form: t.Any) -> None:
-    """Raise Refused where a value that JSON can carry has not the form, with the place and what is wrong there.
+def check(value: object, form: object) -> None:
+    """Raise Refused if a JSON value does not have the form, with the place and the reason.
 
     `form` is a type: a scalar, a list, a dictionary with keys of text, a dataclass, or a TypedDict. Every field of a
-    dataclass has to be there, but for those of `Topology`, of which a probe may keep a part; those of a TypedDict may
-    be missing. Fields that the form does not know are refused.
+    dataclass is required, except for `Topology`, of which a probe may return a part; those of a TypedDict are optional.
+    Unknown fields are refused.
     """
     _checker(form)(value, _Budget())
 
 
-def fault(value: t.Any, form: t.Any) -> str:
-    """What is wrong with a value, or an empty text. See `check`."""
+def fault(value: object, form: object) -> str:
+    """The error in a value, or an empty text. See `check`."""
     try:
         check(value, form)
     except Refused as error:
@@ -170,41 +170,41 @@ def fault(value: t.Any, form: t.Any) -> str:
     return ""
 
 
-def clipped(value: t.Any) -> str:
-    """A value of any size as text that can stand in a message."""
+def clipped(value: object) -> str:
+    """A value of any size as short text for a message."""
     if isinstance(value, int) and abs(value) >= LARGEST:
         return f"a number of about {value.bit_length()} bits"
     text = value if isinstance(value, str) else repr(value) if isinstance(value, (bool, int, float)) else "a value"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _text(value: t.Any, budget: _Budget) -> None:
+def _text(value: object, budget: _Budget) -> None:
     if not isinstance(value, str):
-        raise Refused(f" is no text: {clipped(value)}")
+        raise Refused(f" is not text: {clipped(value)}")
     if len(value) > 64:
         if len(value) > LONGEST:
             raise Refused(f" is a text of {len(value)} characters, more than {LONGEST}")
         budget.take(len(value) - 64)
 
 
-def _whole(value: t.Any, _budget: _Budget) -> None:
+def _whole(value: object, _budget: _Budget) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not -LARGEST < value < LARGEST:
-        raise Refused(f" is no whole number of 64 bits: {clipped(value)}")
+        raise Refused(f" is not a whole number of 64 bits: {clipped(value)}")
 
 
-def _number(value: t.Any, budget: _Budget) -> None:
+def _number(value: object, budget: _Budget) -> None:
     if not isinstance(value, float):
         _whole(value, budget)
     elif not math.isfinite(value) or abs(value) >= LARGEST:
-        raise Refused(f" is no number of 64 bits: {clipped(value)}")
+        raise Refused(f" is not a number of 64 bits: {clipped(value)}")
 
 
-def _truth(value: t.Any, _budget: _Budget) -> None:
+def _truth(value: object, _budget: _Budget) -> None:
     if not isinstance(value, bool):
         raise Refused(f" is neither true nor false: {clipped(value)}")
 
 
-def _free(value: t.Any, budget: _Budget, depth: int = 0) -> None:
+def _free(value: object, budget: _Budget, depth: int = 0) -> None:
     if depth > DEEPEST:
         raise Refused(f" is nested more than {DEEPEST} deep")
     if value is None or isinstance(value, bool):
@@ -219,7 +219,7 @@ def _free(value: t.Any, budget: _Budget, depth: int = 0) -> None:
         _text(value, budget)
 
 
-def _of_many(items: t.Iterable[tuple[t.Any, t.Any]], count: int, budget: _Budget, inner: _Check) -> None:
+def _of_many(items: t.Iterable[tuple[object, object]], count: int, budget: _Budget, inner: _Check) -> None:
     if count > MOST:
         raise Refused(f" has {count} entries, more than {MOST}")
     budget.take(count)
@@ -233,16 +233,16 @@ def _of_many(items: t.Iterable[tuple[t.Any, t.Any]], count: int, budget: _Budget
             raise Refused(f"{place}{error}") from None
 
 
-_SCALARS: dict[t.Any, _Check] = {str: _text, int: _whole, float: _number, bool: _truth, t.Any: _free}
+_SCALARS: dict[object, _Check] = {str: _text, int: _whole, float: _number, bool: _truth, object: _free, t.Any: _free}
 
 
-def prepare(form: t.Any) -> None:
-    """Make the check of a form, so that those who have it check faster."""
+def prepare(form: object) -> None:
+    """Make the check of a form in advance."""
     _checker(form)
 
 
 @functools.cache
-def _checker(form: t.Any) -> _Check:
+def _checker(form: object) -> _Check:
     if form in _SCALARS:
         return _SCALARS[form]
     if dataclasses.is_dataclass(form) or t.is_typeddict(form):
@@ -259,10 +259,13 @@ def _checker(form: t.Any) -> _Check:
 
 
 def _many(kind: type, inner: _Check) -> _Check:
-    def run(value: t.Any, budget: _Budget) -> None:
-        if not isinstance(value, kind):
-            raise Refused(f" is no {'list' if kind is list else 'dictionary'}: {clipped(value)}")
-        _of_many(value.items() if isinstance(value, dict) else enumerate(value), len(value), budget, inner)
+    def run(value: object, budget: _Budget) -> None:
+        if kind is dict and isinstance(value, dict):
+            _of_many(value.items(), len(value), budget, inner)
+        elif kind is list and isinstance(value, list):
+            _of_many(enumerate(value), len(value), budget, inner)
+        else:
+            raise Refused(f" is not a {'list' if kind is list else 'dictionary'}: {clipped(value)}")
 
     return run
 
@@ -272,9 +275,9 @@ def _sheet(form: type) -> _Check:
     inner = {name: _checker(hint) for name, hint in t.get_type_hints(form).items()}
     required = set(inner) if dataclasses.is_dataclass(form) and form is not Topology else set()
 
-    def run(value: t.Any, budget: _Budget) -> None:
+    def run(value: object, budget: _Budget) -> None:
         if not isinstance(value, dict):
-            raise Refused(f" is no dictionary: {clipped(value)}")
+            raise Refused(f" is not a dictionary: {clipped(value)}")
         for name in required - value.keys():
             raise Refused(f" lacks {name}")
         budget.take(len(value))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What to apply, what a cluster made of it, and which objects are ours and stale (KEP-3659, ApplySet)."""
+"""Plan what to apply, read what the cluster answered, and find stale objects of the site (KEP-3659, ApplySet)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import json
 import typing as t
 from collections.abc import Sequence
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import dropped
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result
 
-Object = dict[str, t.Any]
 TOOLING = "applyset.kubernetes.io/tooling"
 _ID = "applyset.kubernetes.io/id"
 _PART_OF = "applyset.kubernetes.io/part-of"
@@ -23,11 +24,11 @@ _NAMESPACES = "applyset.kubernetes.io/additional-namespaces"
 _SITE = "lanewise.dev/site"
 _ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
 _NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
-# what others stand on comes first
+# objects that others depend on come first
 _ORDER = ("Namespace", "DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ResourceQuota")
-# pruning a namespace would take along what others have put there
+# pruning a namespace would also delete objects that others created in it
 _NEVER_PRUNED = frozenset({"Namespace"})
-#: What the compiler writes, in the words of an ApplySet's parent.
+#: The kinds that the compiler writes, in the form of an ApplySet's annotation.
 WRITTEN = (
     "DeviceClass.resource.k8s.io",
     "DeviceTaintRule.resource.k8s.io",
@@ -39,8 +40,31 @@ WRITTEN = (
 )
 
 
+class Plan(t.TypedDict):
+    """All objects in the order in which they are applied, and which of them a dry run can try."""
+
+    objects: list[Object]
+    trial: list[Object]
+    untried: list[str]  #: titles
+    missing_namespaces: list[str]  #: that neither exist nor are applied; if there are any, nothing may be applied
+
+
+class Verdict(t.TypedDict):
+    """What happened to the objects of one call."""
+
+    problems: list[str]  #: one line each: a refusal, or a field that the server dropped
+    landed: list[str]  #: titles of the objects that the server accepted
+
+
+class Stale(t.TypedDict):
+    """Objects that the site no longer renders."""
+
+    delete: list[Object]  #: as `state=absent` takes them
+    in_use: list[str]  #: titles of claims that pods have
+
+
 def unusable(item: Object) -> str:
-    """Why an object cannot be applied at all; empty where it can be tried."""
+    """Why an object cannot be applied; empty if it can be tried."""
     metadata = item.get("metadata")
     for key, value in (
         ("apiVersion", item.get("apiVersion")),
@@ -53,13 +77,13 @@ def unusable(item: Object) -> str:
 
 
 def title(item: Object) -> str:
-    """An object's name for people: C(ResourceClaimTemplate training/pair)."""
+    """An object's name in messages: `ResourceClaimTemplate training/pair`."""
     metadata = item.get("metadata") or {}
     return f"{item['kind']} " + "/".join(str(part) for part in (metadata.get("namespace"), metadata["name"]) if part)
 
 
 def group_kind(item: Object) -> str:
-    """KIND.GROUP, or KIND for the core group, as the annotation of an ApplySet has it."""
+    """KIND.GROUP, or KIND for the core group, as in the annotation of an ApplySet."""
     group, slash, _version = str(item["apiVersion"]).partition("/")
     return f"{item['kind']}.{group}" if slash else str(item["kind"])
 
@@ -75,12 +99,8 @@ def plan(
     existing_namespaces: Sequence[str],
     create_namespaces: bool = False,
     applyset: dict[str, str] | None = None,
-) -> dict[str, t.Any]:
-    """Order the objects and split off those that a dry run cannot try, since their namespace is yet to be made.
-
-    Returns C(objects) (all, in order), C(trial), C(untried) (titles) and C(missing_namespaces) (names of namespaces
-    that neither exist nor are to be made; empty if anything may be applied).
-    """
+) -> Plan:
+    """Order the objects, and split off those that a dry run cannot try because their namespace does not exist yet."""
     existing = set(existing_namespaces)
     made = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"}
     wanted = {item["metadata"]["namespace"] for item in objects if item["metadata"].get("namespace")}
@@ -106,10 +126,10 @@ def plan(
     }
 
 
-def answers(objects: Sequence[Object], result: dict[str, t.Any]) -> list[dict[str, t.Any]]:
-    """What the module returned for each object; an empty dictionary where it said nothing.
+def answers(objects: Sequence[Object], result: Result) -> list[Result]:
+    """What the module returned for each object; an empty dictionary where it returned nothing.
 
-    For a single object kubernetes.core.k8s returns the answer itself, for more a list of them.
+    For a single object kubernetes.core.k8s returns the result itself, for more a list of results.
     """
     if len(objects) == 1:
         return [result]
@@ -118,14 +138,14 @@ def answers(objects: Sequence[Object], result: dict[str, t.Any]) -> list[dict[st
     return (every + [{}] * len(objects))[: len(objects)]
 
 
-def awaited(objects: Sequence[Object], result: dict[str, t.Any]) -> list[Object]:
-    """Refused objects that the server judged by a namespace or quota which the same objects are about to change.
+def awaited(objects: Sequence[Object], result: Result) -> list[Object]:
+    """Objects that were refused because of a namespace or quota that is among the objects and changes too.
 
-    A dry run changes no namespace and no quota, so that it refuses claims with admin access in a namespace that only
-    gets its label, and claims under a quota that only gets larger. After an apply, the admission of quotas takes a
-    moment to see their new numbers.
+    A dry run does not change namespaces and quotas, so it refuses claims with admin access in a namespace that is about
+    to get its label, and claims under a quota that is about to grow. After an apply, the admission of quotas takes a
+    moment to see the new numbers.
     """
-    changed: set[tuple[str, t.Any]] = set()
+    changed: set[tuple[str, str | None]] = set()
     found: list[Object] = []
     for item, reply in zip(objects, answers(objects, result)):
         metadata = item["metadata"]
@@ -140,20 +160,17 @@ def awaited(objects: Sequence[Object], result: dict[str, t.Any]) -> list[Object]
     return found
 
 
-def completed(
-    objects: Sequence[Object], result: dict[str, t.Any], again: Sequence[Object], later: dict[str, t.Any]
-) -> dict[str, t.Any]:
-    """C(result) with the answers that the objects of C(again) got later."""
+def completed(objects: Sequence[Object], result: Result, again: Sequence[Object], later: Result) -> Result:
+    """`result` with the later results of the objects `again`."""
     newer = {id(item): reply for item, reply in zip(again, answers(again, later))}
     every = [newer.get(id(item), reply) for item, reply in zip(objects, answers(objects, result))]
     return {**result, "result": {"results": every}} if len(objects) > 1 else every[0]
 
 
-def answer(objects: Sequence[Object], result: dict[str, t.Any], waiting: Sequence[Object] = ()) -> dict[str, list[str]]:
-    """Read what kubernetes.core.k8s with C(continue_on_error) returned for the objects, in their order.
+def answer(objects: Sequence[Object], result: Result, waiting: Sequence[Object] = ()) -> Verdict:
+    """The verdict from the result of kubernetes.core.k8s with `continue_on_error`, in the order of the objects.
 
-    Returns C(problems), one line each (a refusal, or a field that the server did not keep), and C(landed), the titles
-    of what was taken. Objects without an answer count as a problem, those in C(waiting) (see M(awaited)) as neither.
+    An object without a result is a problem; those in `waiting` (see `awaited`) are left out.
     """
     problems: list[str] = []
     landed: list[str] = []
@@ -168,14 +185,14 @@ def answer(objects: Sequence[Object], result: dict[str, t.Any], waiting: Sequenc
             continue
         landed.append(title(item))
         for path in dropped(_kept_form(item), kept):
-            problems.append(f"{title(item)}: {path}: the server does not keep this field; is its feature gate off?")
+            problems.append(f"{title(item)}: {path}: the server drops this field; is its feature gate off?")
     return {"problems": problems, "landed": landed}
 
 
 def _refusal(message: str) -> str:
-    """What a person needs of the module's message, which holds the server's Status as JSON (meta/v1 Status).
+    """The reason in the module's message, which contains the server's Status as JSON (meta/v1 Status).
 
-    Objects can be quoted in it in full, more than once. A value longer than a line is left out.
+    The message can quote whole objects more than once. A value longer than a line is left out.
     """
     _words_before, brace, rest = message.partition("{")
     try:
@@ -188,8 +205,8 @@ def _refusal(message: str) -> str:
     if "field is immutable" in text:
         field = causes[0].get("field") if causes else "that"
         return (
-            f"{field} cannot change in Kubernetes once the object is made (give it another name in the inventory, or "
-            "delete it on the cluster before this run)"
+            f"{field} of an existing object cannot change (give it another name in the inventory, or delete it in the "
+            "cluster before this run)"
         )
     if status.get("reason") == "Conflict":
         text += " (dra_claims_force_conflicts in the role takes the fields over)"
@@ -203,15 +220,14 @@ def _shortened(text: str) -> str:
 
 
 def _kept_form(item: Object) -> Object:
-    """A Secret without C(stringData), which the server takes over into C(data) and never gives back."""
+    """A Secret without `stringData`, which the server stores in `data` and never returns."""
     if (item.get("apiVersion"), item["kind"]) == ("v1", "Secret"):
         return {key: value for key, value in item.items() if key != "stringData"}
     return item
 
 
-def shown(item: Object, before: t.Any, after: t.Any) -> tuple[t.Any, t.Any]:
-    """Both sides of a difference for people: without what the server notes down for itself and changes at every turn,
-    and with no values of a Secret."""
+def shown(item: Object, before: Object | None, after: Object | None) -> tuple[Object, Object]:
+    """Both sides of a diff without the metadata that the server changes each time, and without values of Secrets."""
     sides = _own_part(before), _own_part(after)
     if item["kind"] == "Secret":
         for key in ("data", "stringData"):
@@ -222,7 +238,7 @@ def shown(item: Object, before: t.Any, after: t.Any) -> tuple[t.Any, t.Any]:
     return sides
 
 
-def _own_part(side: t.Any) -> Object:
+def _own_part(side: Object | None) -> Object:
     side = dict(side or {})
     if isinstance(side.get("metadata"), dict):
         side["metadata"] = {key: value for key, value in side["metadata"].items() if key not in _NOTED}
@@ -230,15 +246,15 @@ def _own_part(side: t.Any) -> Object:
 
 
 def site_of(objects: Sequence[Object]) -> str:
-    """The one site whose label the objects bear; empty where there is none, or several."""
+    """The one site whose label the objects have; empty if there is none, or several."""
     sites = {str((item["metadata"].get("labels") or {}).get(_SITE) or "") for item in objects} - {""}
     return sites.pop() if len(sites) == 1 else ""
 
 
 def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = "") -> str:
-    """The site whose set it is, where that is another than C(site), or that of the objects; empty where it is ours.
+    """The site that the set belongs to if it is not `site` or that of the objects; else empty.
 
-    C(before) is the set's parent as it is on the cluster, none or one.
+    `before` is the set's parent in the cluster, none or one.
     """
     theirs, ours = site_of(before), site or site_of(objects)
     return theirs if ours and theirs != ours else ""
@@ -246,11 +262,11 @@ def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = 
 
 def parent(
     name: str, namespace: str, objects: Sequence[Object], before: Sequence[Object] = (), site: str = ""
-) -> dict[str, t.Any]:
-    """The ConfigMap that stands for the set. It names the kinds and namespaces of the objects, and C(site) or theirs.
+) -> Object:
+    """The ConfigMap that is the set's parent. It names the kinds and namespaces of the objects, and `site` or theirs.
 
-    With C(before) (the parent as it is on the cluster, none or one), those that it names already stay, so that an
-    interrupted run cannot forget what it has to prune.
+    Kinds and namespaces in `before` (the parent in the cluster, none or one) stay, so that an interrupted run still
+    knows what to prune.
     """
     kinds = {group_kind(item) for item in objects if item["kind"] not in _NEVER_PRUNED}
     namespaces = {item["metadata"].get("namespace") or namespace for item in objects} - {namespace}
@@ -276,21 +292,21 @@ def parent(
 
 
 def members(name: str, namespace: str) -> list[str]:
-    """Selectors of the labels that the set's objects bear."""
+    """Label selectors of the set's objects."""
     return [f"{_PART_OF}={set_id(name, namespace)}"]
 
 
 def without_set(site: str) -> list[str]:
-    """Selectors of the labels that a site's objects bear where they were applied without a set."""
+    """Label selectors of a site's objects that were applied without a set."""
     return ["app.kubernetes.io/managed-by=lanewise.dra", f"{_SITE}={site}", f"!{_PART_OF}"]
 
 
 def searches(
-    set_parent: Object, apis: dict[str, t.Any], applyset: dict[str, str], site: str = "", theirs: str = ""
+    set_parent: Object, apis: Object, applyset: dict[str, str], site: str = "", theirs: str = ""
 ) -> list[tuple[list[dict[str, str]], list[str]]]:
-    """Where to look for what may be stale: kinds, each as C(kinds) returns them, and the labels to look for.
+    """The searches for stale objects: kinds, as `kinds` returns them, and label selectors.
 
-    These are the set's objects, unless it is C(theirs), and with C(site) those of this site that are in no set.
+    They find the set's objects, unless the set is `theirs`, and with `site` the objects of this site without a set.
     """
     found = []
     if not theirs:
@@ -300,10 +316,10 @@ def searches(
     return found
 
 
-def kinds(set_parent: Object, apis: dict[str, t.Any], more: Sequence[str] = ()) -> list[dict[str, str]]:
-    """C(api_version) and C(kind) of all that the parent or C(more) names, in the same words, and the cluster serves.
+def kinds(set_parent: Object, apis: Object, more: Sequence[str] = ()) -> list[dict[str, str]]:
+    """`api_version` and `kind` of all kinds that the parent or `more` names and the cluster serves.
 
-    C(apis) is what kubernetes.core.k8s_cluster_info returns under that name: kinds by group and version.
+    `apis` is what kubernetes.core.k8s_cluster_info returns under that name: kinds by group and version.
     """
     found = []
     for name in sorted({*_words(set_parent["metadata"]["annotations"][_KINDS]), *more}):
@@ -316,13 +332,12 @@ def kinds(set_parent: Object, apis: dict[str, t.Any], more: Sequence[str] = ()) 
     return found
 
 
-def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> dict[str, t.Any]:
-    """Of the set's objects on the cluster, those that are not among the rendered ones.
+def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:
+    """The set's objects in the cluster that are not rendered any more.
 
-    C(found) are all that carry the set's label, or their site's. With C(site) those of another site are none of ours,
-    as in a set whose parent is lost. Returns C(delete), what state=absent takes, and C(in_use), titles of claims that
-    pods hold; these stay until the pods are gone. What has an owner goes with it, as a claim that was made from a
-    template for a pod.
+    `found` are all objects with the label of the set or of the site. With `site`, objects of other sites are left
+    out: a set whose parent is lost may have some. Claims that pods have stay until the pods are gone. Objects with
+    an owner are left out, as they are deleted with it, such as a pod's claim from a template.
     """
     wanted = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
     delete: list[Object] = []

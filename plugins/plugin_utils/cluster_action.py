@@ -2,20 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What action plugins that speak to a cluster share: they leave the speaking to modules of kubernetes.core."""
+"""Base class of the action plugins that work on a cluster. Modules of kubernetes.core make every request."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-import typing as t
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
 
-def _reason(done: dict[str, t.Any]) -> str:
-    """The module's message, or the last line of the traceback where it fell over, as with a cluster that is away."""
+def _reason(done: Result) -> str:
+    """The module's message, or the last line of its traceback, for example where the cluster is unreachable."""
     event = getattr(done.get("exception"), "event", None)  # ansible-core hands exceptions over as objects since 2.19
     if done.get("msg") or event:
         return str(done.get("msg") or event.msg)
@@ -23,7 +23,7 @@ def _reason(done: dict[str, t.Any]) -> str:
         lines = str(done.get(key) or "").strip().splitlines()
         if lines:
             return lines[-1]
-    return f"failed without a word; it returned {sorted(done)}"
+    return f"failed without a message; it returned {sorted(done)}"
 
 
 class ClusterAction(SiteAction):
@@ -32,13 +32,13 @@ class ClusterAction(SiteAction):
     def _module(
         self,
         name: str,
-        arguments: dict[str, t.Any],
-        options: dict[str, t.Any],
-        variables: dict[str, t.Any],
+        arguments: Variables,
+        options: Variables,
+        variables: Variables,
         *,
         check: bool = False,
-    ) -> dict[str, t.Any]:
-        """Run a module and return its result. With C(check) it asks the server for a dry run.
+    ) -> Result:
+        """Run a module and return its result. With `check` it requests a dry run on the server.
 
         Raises AnsibleActionFail where the module fails, with its message.
         """
@@ -53,7 +53,7 @@ class ClusterAction(SiteAction):
             if "was not found" not in str(error):
                 raise
             raise AnsibleActionFail(
-                "Speaking to a cluster needs the collection kubernetes.core (ansible-galaxy collection install "
+                "Access to a cluster needs the collection kubernetes.core (ansible-galaxy collection install "
                 "kubernetes.core) and the Python package kubernetes."
             ) from None
         finally:
@@ -63,10 +63,10 @@ class ClusterAction(SiteAction):
             raise AnsibleActionFail(f"{name}: {_reason(done)}{asked}")
         return dict(done)
 
-    def _from_current_folder(self, path: str, variables: dict[str, t.Any]) -> str:
-        """A relative path, absolute, where the playbook is one of the collection's; any other as it is.
+    def _from_current_folder(self, path: str, variables: Variables) -> str:
+        """A path relative to the current folder as an absolute one, if the playbook is part of the collection.
 
-        Ansible takes paths from the playbook's folder. With a playbook of an installed collection nobody means that.
+        Ansible reads paths relative to the playbook's folder, which is no use inside an installed collection.
         """
         own = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
         if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != own:

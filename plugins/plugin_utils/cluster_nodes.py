@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a cluster's API says of its nodes and their devices, node by node."""
+"""The nodes of a cluster and their devices, as its API shows them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import re
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
-
-Object = dict[str, t.Any]
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, Scalar
 
 #: A name in DNS (RFC 1123).
 _NAME = re.compile(
@@ -28,8 +27,8 @@ def describe(
 ) -> dict[str, Object]:
     """By name of the node: its addresses, versions, devices, and what is wrong.
 
-    C(nodes) are v1 Nodes, C(slices) and C(claims) ResourceSlices and ResourceClaims of any served version. Of other
-    drivers than C(drivers) nothing is told, if any are given. Devices are those of the newest generation of each pool
+    `nodes` are v1 Nodes, `slices` and `claims` ResourceSlices and ResourceClaims of any served version. If
+    `drivers` are given, other drivers are left out. Devices are those of the newest generation of each pool
     that is whole, as a scheduler takes them
     (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Devices of several nodes
     (allNodes, nodeSelector) belong to none, and are left out.
@@ -47,8 +46,8 @@ def describe(
             entry = found[node]
             entry["drivers"] = sorted({*entry["drivers"], driver})
             if not pool.whole:
-                told = f"{driver}: pool {name} has {pool.slices} of {pool.wanted} slices: nobody gets of it"
-                entry["findings"].append(told)
+                finding = f"{driver}: pool {name} has {pool.slices} of {pool.wanted} slices: none of it is allocated"
+                entry["findings"].append(finding)
                 continue
             here = [one.device for one in pool.devices.values() if one.node == node]
             devices = [_device(one, driver, name, holders) for one in here]
@@ -102,7 +101,7 @@ def _usable(address: str) -> bool:
 
 
 def _one_address_each(nodes: dict[str, Object]) -> None:
-    """Take an address from all nodes that state the same: what is meant for one would be done to another."""
+    """Remove an address that several nodes state: a change meant for one would reach another."""
     owners: dict[str, list[str]] = {}
     for name, node in nodes.items():
         if node["address"]:
@@ -124,7 +123,7 @@ def _plain(address: str) -> str:
 
 
 def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], set[str]]:
-    """Claims as C(NAMESPACE/NAME) by driver, pool and device that they have. Several may share a device."""
+    """Claims as `NAMESPACE/NAME` by driver, pool and device that they have. Several may share a device."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for claim in claims:
         results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
@@ -151,7 +150,7 @@ def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str
     }
 
 
-def _value(typed: Object) -> t.Any:
+def _value(typed: Object) -> object:
     return next(iter(typed.values()), None)
 
 
@@ -165,8 +164,8 @@ _COMMON = {
 }
 
 
-def _summary(devices: t.Iterable[Object]) -> dict[str, list[t.Any]]:
-    found: dict[str, set[t.Any]] = {key: set() for key in _COMMON}
+def _summary(devices: t.Iterable[Object]) -> dict[str, list[Scalar]]:
+    found: dict[str, set[Scalar]] = {key: set() for key in _COMMON}
     for device in devices:
         for name, value in device["attributes"].items():
             for key, names in _COMMON.items():

@@ -15,7 +15,7 @@ OLDEST = (2, 19)  # meta/runtime.yml has it, too
 
 
 def require_supported_core() -> None:
-    """Raises AnsibleActionFail where the running ansible-core is older than C(OLDEST)."""
+    """Raises AnsibleActionFail where the running ansible-core is older than `OLDEST`."""
     if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise AnsibleActionFail(

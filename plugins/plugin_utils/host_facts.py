@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import json
 import pathlib
-import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable, check_facts, of_release
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Variables
 
-# variables that the role topology leaves with every host: the facts, and what the probe's task returned
+# variables that the role topology sets for every host: the facts, and the result of the probe
 _FACTS = "topology_facts"
 _PROBE = "topology_probe"
 
 
-def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
-    """Return a host's facts as they are held, without a pass of the templar over hundreds of functions a node.
+def facts_of(variables: Variables, host: str) -> Json | None:
+    """A host's topology, or None. The templar is avoided, as a node has hundreds of PCI functions.
 
-    Those of a host whose latest probe failed are what an earlier one left, before the host may have been changed: none.
-    Raises AnsibleActionFail for those that a newer release has left in a cache.
+    If the latest probe failed, the facts are those of an earlier one, and the host may have changed since: None.
+    Raises AnsibleActionFail for facts in a cache that a newer release wrote.
     """
     probe = probe_of(variables, host)
     if probe.get("failed") or probe.get("unreachable"):
@@ -35,7 +35,7 @@ def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
         return None
     found = raw.get(_FACTS)
     own = raw.get("ansible_facts") or {}
-    if _FACTS in own:  # from a cache, or from whatever the node said: the role leaves a variable
+    if _FACTS in own:  # from a cache, or set by the node: the role sets a variable instead
         found = own[_FACTS] if found is None else found
         if fault(found, Topology):
             return None
@@ -46,25 +46,26 @@ def facts_of(variables: dict[str, t.Any], host: str) -> t.Any:
             check_facts(found.get("schema_version"), host)
         except Unusable as error:
             raise AnsibleActionFail(str(error)) from None
-    return found
+        return found
+    return None
 
 
-def probe_of(variables: dict[str, t.Any], host: str) -> dict[str, t.Any]:
-    """What the host's probe returned, where the play went on although it failed or could not connect."""
+def probe_of(variables: Variables, host: str) -> Result:
+    """The result of the host's probe, if the play continued after it failed or could not connect; else empty."""
     raw = variables["hostvars"].raw_get(host)
     probe = raw.get(_PROBE) if isinstance(raw, dict) else None
     return probe if isinstance(probe, dict) else {}
 
 
-def stored_facts(report: str) -> dict[str, dict[str, t.Any]]:
-    """Return the facts of every node in a site report's folder, by host name.
+def stored_facts(report: str) -> dict[str, Json]:
+    """The facts of every node in a site report's folder, by host name.
 
-    Raises OSError where the folder is no report, and ValueError where a node's file is damaged or of a newer
+    Raises OSError where the folder is not a report, and ValueError where a node's file is damaged or of a newer
     release.
     """
     folder = pathlib.Path(report)
     (folder / "site.json").stat()
-    found: dict[str, dict[str, t.Any]] = {}
+    found: dict[str, Json] = {}
     for path in sorted((folder / "nodes").glob("*.json")):
         try:
             node = of_release(json.loads(path.read_bytes()), path)

@@ -2,10 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which variables this collection reads, so that a misspelt one is an error and not a wish that nobody hears.
+"""The variables that this collection reads. A misspelt one is an error, as it would have no effect.
 
-Those of the roles are what their argument specifications list; those of the playbooks stand here and, for people, in
-docs/rollout.md.
+Variables of roles come from their argument specifications; those of playbooks are listed here and in docs/rollout.md.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ import pathlib
 import typing as t
 
 import yaml
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json
 
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
-#: Every variable with one of these prefixes is a role's, or not known.
+#: A variable with one of these prefixes belongs to a role or is unknown.
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "topology_")
-#: A site may have variables of its own with these, so that only one that is nearly a playbook's is taken for a mistake.
+#: A site may have its own variables with these prefixes: only a name close to a playbook's variable is an error.
 NEAR_PREFIXES = ("claims_", "driver_", "probe_", "remove_", "replace_nic_", "site_", "support_", "verify_")
 #: Where a site names its own variables that have such a prefix.
 OWN = "site_own_variables"
-#: What playbooks read and no role does.
+#: Variables that only playbooks read.
 OF_PLAYBOOKS = (
     OWN,
     *("claims_hosts", "driver_hosts", "fabric_hosts", "probe_hosts", "site_hosts", "verify_hosts"),
@@ -36,18 +36,19 @@ OF_PLAYBOOKS = (
     *("replace_nic_slot", "replace_nic_address", "replace_nic_serial", "replace_nic_phase", "replace_nic_timeout"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )
-#: What plays leave with the hosts. Names of the sites of earlier plays are no mistakes.
+#: Variables that plays set for hosts. In a later play they are not errors.
 OF_PLAYS = (
     *("site_asked", "site_begun", "site_claims_problem", "site_drift", "site_looked", "site_plan", "site_problems"),
-    *("site_stands", "site_state", "replace_nic_told"),
+    *("site_stands", "site_state", "replace_nic_result"),
     *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
 )
-#: How alike two names must be for one to be taken for the other.
+#: The least similarity at which one name is suggested for another, from 0 to 1.
 _ALIKE = 0.8
 
 
-def _load(path: pathlib.Path) -> t.Any:
-    return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _load(path: pathlib.Path) -> Json:
+    found: Json = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
 
 
 @functools.cache
@@ -73,7 +74,7 @@ def hint(name: str, known: t.Iterable[str], least: float = 0.6) -> str:
 
 
 def unknown(names: t.Iterable[str], own: t.Iterable[str] = ()) -> dict[str, str]:
-    """The names that are a mistake, each with what may be meant. `own` are a site's own: names or shell patterns."""
+    """The unknown names, each with a suggestion. `own` are names or shell patterns of the site's own variables."""
     known = of_roles() | {*OF_PLAYBOOKS, *OF_PLAYS}
     patterns = list(own)
     found = {}

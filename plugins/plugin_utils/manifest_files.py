@@ -10,23 +10,21 @@ import os
 import pathlib
 import re
 import tempfile
-import typing as t
 
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.plugin_utils.apply_set import shown, title
 
 _MARK = "# Rendered by lanewise.dra for site {site}. Edit the inventory, not this file."
 _MARKED = re.compile(r"^# Rendered by lanewise\.dra for site ([^\n]+)\. Edit the inventory, not this file\.\n")
 _SECRET = re.compile(r"""\bkind["']?\s*:\s*["']?Secret\b""")
 
-Object = dict[str, t.Any]
-
 
 def place(manifest: Object) -> str:
     """Return the path of an object's file below the folder: one file a kind, in a folder a namespace.
 
-    Namespaces and cluster-wide kinds stand in C(cluster/), so that no namespace of that name can mix with them: a
-    namespace's folder is C(namespaces/NAME/).
+    Namespaces and cluster-wide kinds stand in `cluster/`, so that no namespace of that name can mix with them: a
+    namespace's folder is `namespaces/NAME/`.
     """
     namespace = (manifest.get("metadata") or {}).get("namespace")
     kind = str(manifest["kind"]).lower()
@@ -37,9 +35,9 @@ def place(manifest: Object) -> str:
 class ManifestFolder:
     """The files that a site's manifests are in.
 
-    C(written) and C(removed) hold the paths that changed, or would in a dry run, C(diff) what Ansible shows for them,
+    `written` and `removed` hold the paths that changed, or would in a dry run, `diff` what Ansible shows for them,
     without the values of Secrets; files with a Secret are for their owner alone.
-    Files without the mark of the same site in their first line are never touched: C(write) raises FileExistsError for
+    Files without the mark of the same site in their first line are never touched: `write` raises FileExistsError for
     one that stands in the way.
     """
 
@@ -58,7 +56,7 @@ class ManifestFolder:
     def write(self, files: dict[str, str], *, prune: bool) -> list[str]:
         """Bring the folder to the given state. Returns the files of earlier runs that are stale and stay.
 
-        C(files) maps a path below the folder to its text. Every file is replaced in one step.
+        `files` maps a path below the folder to its text. Every file is replaced in one step.
         """
         for path in files:  # all of them before the first is written
             target = self._dest / path

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""VFs that the inventory asks for and a node does not have yet, as facts: claims are planned for what will be there."""
+"""Adds VFs that the inventory configures, but the node does not have yet, to its facts, so that claims can use them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Unfit, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import Settings, merged, overlaid
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.selector import values_of
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Variables
 
 _VARS = pathlib.Path(__file__).resolve().parents[2] / "roles" / "fabric" / "vars" / "main.yml"
 
-Facts = dict[str, t.Any]
-
 
 @functools.cache
-def _known() -> t.Any:
-    return yaml.load(_VARS.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _known() -> Json:
+    found: Json = yaml.load(_VARS.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
 
 
-def rules_of(own: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+def rules_of(own: Variables) -> list[Settings]:
     """The rules of a host's variables, those of its board first, each with the settings of its profile."""
     known = _known()
     board = known["__fabric_boards"].get(own.get("fabric_board") or "") or {}
@@ -38,17 +38,17 @@ def rules_of(own: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
     return found
 
 
-def with_planned_vfs(facts: Facts, rules: t.Sequence[t.Mapping[str, t.Any]]) -> Facts:
-    """Facts with the VFs that rules (C(select), C(num_vfs)) ask of PFs that have fewer, as far as the card has them.
+def with_planned_vfs(facts: Json, rules: t.Sequence[Variables]) -> Json:
+    """Facts with the VFs that rules (`select`, `num_vfs`) configure on PFs that have fewer, up to the card's limit.
 
-    A rule that is wrong is told where nodes are configured, and asks for nothing here. VFs have the place of their PF,
-    and addresses by its offset and stride where the kernel tells these.
+    A rule with errors adds nothing: it is reported when the node is configured. VFs have the locality of their PF, and
+    addresses by its offset and stride if the kernel reports these.
     """
     wanted = {pf: count for pf, count in _counts(facts, rules).items() if count > _present(facts, pf)}
     if not wanted:
         return facts
     found = {name: list(facts[name]) for name in ("nics", "interfaces", "rdma_devices")}
-    functions = dict(facts["functions"])
+    functions: dict[str, Json] = dict(facts["functions"])
     for address, count in wanted.items():
         pf = next(nic for nic in facts["nics"] if nic["address"] == address)
         for number in range(_present(facts, address), count):
@@ -56,11 +56,11 @@ def with_planned_vfs(facts: Facts, rules: t.Sequence[t.Mapping[str, t.Any]]) -> 
     return {**facts, **found, "functions": functions}
 
 
-def _present(facts: Facts, pf: str) -> int:
+def _present(facts: Json, pf: str) -> int:
     return sum(nic["physfn"] == pf for nic in facts["nics"])
 
 
-def _counts(facts: Facts, rules: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, int]:
+def _counts(facts: Json, rules: t.Sequence[Variables]) -> dict[str, int]:
     chosen: dict[str, Settings] = {}
     for rule in rules:
         try:
@@ -81,7 +81,7 @@ def _counts(facts: Facts, rules: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str,
     return found
 
 
-def _add(found: dict[str, list[t.Any]], functions: Facts, pf: Facts, number: int) -> None:
+def _add(found: dict[str, list[Json]], functions: dict[str, Json], pf: Json, number: int) -> None:
     parent = functions[pf["address"]]
     address = _address(pf["address"], parent["sriov"] or {}, number)
     name = f"{pf['interfaces'][0] if pf['interfaces'] else pf['address']}v{number}"
@@ -107,7 +107,7 @@ def _add(found: dict[str, list[t.Any]], functions: Facts, pf: Facts, number: int
             found[kind].append({**like, "name": new, "address": address, **more})
 
 
-def _address(pf: str, sriov: t.Mapping[str, t.Any], number: int) -> str:
+def _address(pf: str, sriov: Json, number: int) -> str:
     """By offset and stride (PCI Express, single root I/O virtualization, 3.3.9 and 3.3.10); beside the PF without."""
     domain, bus, rest = pf.split(":")
     device, function = rest.split(".")

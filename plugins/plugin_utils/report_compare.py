@@ -139,7 +139,7 @@ def _changes(device: Device, other: Device) -> t.Iterator[str]:
 
 
 def differences(node: View, peer: View) -> list[str]:
-    """Return the ways in which C(node) differs from C(peer), one sentence each; an empty list where none was found."""
+    """Return the ways in which `node` differs from `peer`, one sentence each; an empty list where none was found."""
     pairs, extra, missing = _pairs(node, peer)
     result = []
     for devices, word in ((missing, "fewer"), (extra, "more")):
@@ -224,7 +224,7 @@ class Member(t.Protocol):
 
 @dataclass
 class Peers:
-    """Nodes that should be alike: the same product with the same GPU. C(usual) is the shape of more than half."""
+    """Nodes that should be alike: the same product with the same GPU. `usual` is the shape of more than half."""
 
     name: str
     hosts: list[str] = field(default_factory=list)
@@ -240,7 +240,7 @@ class Peers:
 
 
 def group_peers(members: t.Sequence[Member]) -> list[Peers]:
-    """Group nodes by build and GPU model, the largest group first; hosts keep the order of C(members).
+    """Group nodes by build and GPU model, the largest group first; hosts keep the order of `members`.
 
     Nodes that say nothing of their build are no peers of each other: nothing tells that they have anything in common.
 

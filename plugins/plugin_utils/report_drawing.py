@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-import typing as t
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ _KIND_NAMES = {
 
 @dataclass
 class Box:
-    """A rectangle of the drawing. C(bus) boxes hang their children on a line, with the link of each beside it."""
+    """A rectangle of the drawing. `bus` boxes hang their children on a line, with the link of each beside it."""
 
     style: str
     head: list[str]
@@ -48,7 +47,7 @@ class Box:
     link: str = ""
     degraded: bool = False
     hint: str = ""
-    order: tuple[t.Any, ...] = ()
+    order: tuple[object, ...] = ()
     rows: list[list[Box]] = field(default_factory=list)
     x: float = 0
     y: float = 0
@@ -60,7 +59,7 @@ class Box:
         return len(self.head) * _LINE + 6 if self.head else 0
 
     def measure(self, limit: float) -> None:
-        """Set the size of this box and of all boxes in it, wrapping rows at C(limit) pixels where that is possible."""
+        """Set the size of this box and of all boxes in it, wrapping rows at `limit` pixels where that is possible."""
         if not self.children and self.style.startswith("chip"):
             self.w, self.h = _CHIP_W, _CHIP_H
             return
@@ -115,7 +114,7 @@ def _clip(text: str, width: float) -> str:
 
 
 def _wrap(children: list[Box], limit: float) -> list[list[Box]]:
-    """Split boxes into rows of at most C(limit) pixels, as evenly filled as possible (2 + 2 rather than 3 + 1)."""
+    """Split boxes into rows of at most `limit` pixels, as evenly filled as possible (2 + 2 rather than 3 + 1)."""
 
     def fill(most: int) -> list[list[Box]]:
         rows: list[list[Box]] = []
@@ -152,7 +151,7 @@ def _chip(device: Device) -> Box:
     )
 
 
-def _order(device: Device) -> tuple[t.Any, ...]:
+def _order(device: Device) -> tuple[int, list[tuple[int, int, str]]]:
     rank = {"gpu": 0, "accelerator": 0, "nic": 1, "data_direct": 2, "nvme": 3}
     return rank.get(device.kind, 4), natural(device.address)
 
@@ -161,7 +160,7 @@ def _chips(devices: list[Device]) -> list[Box]:
     """Return one chip a device, and one for many devices that nothing tells apart."""
     like = Counter((d.kind, d.model, d.link, d.degraded, d.numa) for d in devices if d.kind in ("nic", "nvme"))
     boxes: list[Box] = []
-    drawn: set[tuple[t.Any, ...]] = set()
+    drawn: set[tuple[str, str, str, str, int | None]] = set()
     for device in sorted(devices, key=_order):
         key = (device.kind, device.model, device.link, device.degraded, device.numa)
         if like[key] <= _MANY:
@@ -177,11 +176,11 @@ def _chips(devices: list[Device]) -> list[Box]:
 
 
 def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
-    """Return the boxes below the port at C(depth) of the paths: its devices, and a box for each bridge further down.
+    """Return the boxes below the port at `depth` of the paths: its devices, and a box for each bridge further down.
 
     A path takes turns: root port, upstream port, downstream port. An upstream port and the downstream ports behind
     it are one switch, so a box is made at each second bridge. A path that goes on in another PCI domain has passed a
-    host bridge within the tree (Intel VMD), and takes its turns anew from there.
+    host bridge within the tree (Intel VMD), and starts again there.
     """
     boxes = _chips([device for device in devices if len(device.bridges) <= depth + 1])
     below: dict[str, list[Device]] = {}
@@ -219,7 +218,7 @@ def _switch(view: View, address: str, children: list[Box]) -> Box:
 
 
 def _whole_switches(view: View, devices: list[Device], depth: int) -> list[Box]:
-    """Return the boxes below the switch at C(depth) where each step of a path is a whole switch, as in NCCL's files."""
+    """Return the boxes below the switch at `depth` where each step of a path is a whole switch, as in NCCL's files."""
     below: dict[str, list[Device]] = {}
     for device in devices:
         if len(device.bridges) > depth:
@@ -296,7 +295,7 @@ def _layout(view: View) -> list[Box]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return ascending numbers as C(0, 2-5)."""
+    """Return ascending numbers as `0, 2-5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -323,9 +322,9 @@ def _describe(view: View) -> str:
 
 
 def draw(view: View, name: str, prefix: str = "tree") -> str:
-    """Return the tree of a node as one C(svg) element, or an empty string for a node without devices.
+    """Return the tree of a node as one `svg` element, or an empty string for a node without devices.
 
-    C(name) is the drawing's accessible title. C(prefix) makes the element's identifiers unique on the page.
+    `name` is the drawing's accessible title. `prefix` makes the element's identifiers unique on the page.
     """
     boxes = _layout(view)
     if not view.devices:

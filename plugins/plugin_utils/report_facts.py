@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Turn the facts that a node sent into a view that the site report can draw.
+"""Turn the facts that a node sent into a view for the site report.
 
 Facts are untrusted: a field may be missing, null, of another type, megabytes long or full of control characters.
-:func:`read_facts` turns whatever came into a complete :class:`Topology`, so that no later code has to ask again.
+:func:`read_facts` makes a complete :class:`Topology` of any input, so that later code needs no checks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NATURAL = re.compile(r"(\d+)")
 
 
 def clean(value: str, limit: int = _MAX_TEXT) -> str:
-    """Return text of at most C(limit) characters in which nothing steers a browser, a terminal or text direction.
+    """Return text of at most `limit` characters in which nothing steers a browser, a terminal or text direction.
 
     Control, format (bidirectional overrides among them), surrogate and unassigned characters become U+FFFD; every
     kind of space becomes one space.
@@ -59,7 +59,7 @@ class _Unusable(Exception):
     """The value is not of the wanted type."""
 
 
-def _to_str(value: t.Any) -> str:
+def _to_str(value: object) -> str:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST:
@@ -67,30 +67,31 @@ def _to_str(value: t.Any) -> str:
     raise _Unusable
 
 
-def _to_int(value: t.Any) -> int:
+def _to_int(value: object) -> int:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST:
         if isinstance(value, int) or value.is_integer():
             return int(value)
     raise _Unusable
 
 
-def _to_float(value: t.Any) -> float:
+def _to_float(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15:
         return float(value)
     raise _Unusable
 
 
-def _to_bool(value: t.Any) -> bool:
+def _to_bool(value: object) -> bool:
     if isinstance(value, bool):
         return bool(value)
     raise _Unusable
 
 
-def _to_plain(value: t.Any) -> t.Any:
+def _to_plain(value: object) -> object:
     return value
 
 
-_SCALARS: dict[t.Any, t.Callable[[t.Any], t.Any]] = {
+_Convert = t.Callable[[object], object]
+_SCALARS: dict[object, _Convert] = {
     str: _to_str,
     int: _to_int,
     float: _to_float,
@@ -99,8 +100,8 @@ _SCALARS: dict[t.Any, t.Callable[[t.Any], t.Any]] = {
 }
 
 
-def _to_list(item: t.Callable[[t.Any], t.Any]) -> t.Callable[[t.Any], list[t.Any]]:
-    def convert(value: t.Any) -> list[t.Any]:
+def _to_list(item: _Convert) -> _Convert:
+    def convert(value: object) -> list[object]:
         if not isinstance(value, list):
             raise _Unusable
         result = []
@@ -114,8 +115,8 @@ def _to_list(item: t.Callable[[t.Any], t.Any]) -> t.Callable[[t.Any], list[t.Any
     return convert
 
 
-def _to_dict(item: t.Callable[[t.Any], t.Any]) -> t.Callable[[t.Any], dict[str, t.Any]]:
-    def convert(value: t.Any) -> dict[str, t.Any]:
+def _to_dict(item: _Convert) -> _Convert:
+    def convert(value: object) -> dict[str, object]:
         if not isinstance(value, dict):
             raise _Unusable
         result = {}
@@ -130,7 +131,7 @@ def _to_dict(item: t.Callable[[t.Any], t.Any]) -> t.Callable[[t.Any], dict[str, 
 
 
 @functools.cache
-def _converter(hint: t.Any) -> t.Callable[[t.Any], t.Any]:
+def _converter(hint: object) -> _Convert:
     """Return the function that turns a raw value into the type that a field of the model states."""
     if hint in _SCALARS:
         return _SCALARS[hint]
@@ -146,14 +147,14 @@ def _converter(hint: t.Any) -> t.Callable[[t.Any], t.Any]:
     raise TypeError(f"no converter for {hint!r}")
 
 
-def _to_dataclass(kind: type) -> t.Callable[[t.Any], t.Any]:
+def _to_dataclass(kind: type) -> _Convert:
     hints = t.get_type_hints(kind)
     plan = []
     for f in fields(kind):
         required = f.default is MISSING and f.default_factory is MISSING
         plan.append((f.name, _converter(hints[f.name]), {str: "", int: -1}.get(hints[f.name]) if required else None))
 
-    def convert(value: t.Any) -> t.Any:
+    def convert(value: object) -> object:
         if not isinstance(value, dict):
             raise _Unusable
         known = {}
@@ -172,11 +173,11 @@ def _to_dataclass(kind: type) -> t.Callable[[t.Any], t.Any]:
     return convert
 
 
-def read_facts(facts: t.Mapping[str, t.Any]) -> Topology:
-    """Return the topology that C(facts), the dictionary form of a Topology, describes.
+def read_facts(facts: t.Mapping[str, object]) -> Topology:
+    """The topology that `facts`, the dictionary form of a Topology, describes.
 
     A value of the wrong type counts as not stated; a list entry of the wrong type is left out. Text is cleaned and
-    clipped by :func:`clean`. Never raises for any JSON value inside C(facts).
+    clipped by :func:`clean`. Never raises for any JSON value inside `facts`.
     """
     topology = t.cast(Topology, _converter(Topology)(dict(facts)))
     for address, function in topology.functions.items():
@@ -188,7 +189,7 @@ def read_facts(facts: t.Mapping[str, t.Any]) -> Topology:
 
 
 def link_text(link: Link | None) -> str:
-    """Return a link as C(Gen5 x16), as far as its speed and width are known."""
+    """Return a link as `Gen5 x16`, as far as its speed and width are known."""
     if link is None:
         return ""
     words = []
@@ -229,9 +230,9 @@ class Device:
 
 
 def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> tuple[str, str]:
-    """Return what a link lost, and what it may have lent to power saving, in words.
+    """What a link lost, and a lower speed that may be power saving, in words.
 
-    Both ends count: a card is not degraded because its slot is older than the card is.
+    The weaker end counts: a card in an older slot is not degraded.
     """
     link = function.link
     if link is None:
@@ -239,17 +240,17 @@ def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> 
     ends = [link] if parent is None or parent.link is None else [link, parent.link]
     widths = [end.max_width for end in ends if end.max_width]
     speeds = [end.max_speed_gts for end in ends if end.max_speed_gts]
-    lost, lent = [], ""
+    lost, slow = [], ""
     if link.width and widths and link.width < min(widths):
         lost.append(f"x{link.width} of x{min(widths)}")
     if link.speed_gts and speeds and link.speed_gts < min(speeds):
         words = f"{link_text(Link(speed_gts=link.speed_gts))} of {link_text(Link(speed_gts=min(speeds)))}"
-        # GPUs and NVMe drives slow their links down when they have nothing to do.
+        # idle GPUs and NVMe drives slow their links down
         if kind in ("gpu", "accelerator", "nvme"):
-            lent = words
+            slow = words
         else:
             lost.append(words)
-    return ", ".join(lost), lent
+    return ", ".join(lost), slow
 
 
 class View:
@@ -265,10 +266,10 @@ class View:
         self.rdma = {device.name: device for device in topology.rdma_devices if device.name}
         self.interfaces = {interface.name: interface for interface in topology.interfaces if interface.name}
         self.devices: list[Device] = list(self._devices())
-        self._tell_apart()
+        self._make_labels_unique()
         self.by_address = {device.address: device for device in self.devices}
 
-    def _tell_apart(self) -> None:
+    def _make_labels_unique(self) -> None:
         """Add the address to labels that several devices share, without the domain where all have the same."""
         shared = {label for label, number in Counter(d.label for d in self.devices).items() if number > 1}
         one_domain = len({device.address.partition(":")[0] for device in self.devices}) == 1
@@ -284,7 +285,7 @@ class View:
 
     @property
     def no_driver(self) -> str:
-        """What to say where no driver is named: a file that stands in for a node does not tell drivers."""
+        """The text for a device without a driver: a topology file may not state drivers at all."""
         return "no driver" if self.topology.source.kind == "sysfs" else "driver not stated"
 
     def device(self, address: str, kind: str, label: str, **known: t.Any) -> Device:
@@ -387,7 +388,7 @@ class View:
 
     @property
     def levels(self) -> str:
-        """The levels of the GPU-NIC groups with their numbers, as C(8 × PIX)."""
+        """The levels of the GPU-NIC groups with their numbers, as `8 × PIX`."""
         counts = Counter(
             group.level if group.level in LEVELS else "UNKNOWN"
             for group in self.topology.groups

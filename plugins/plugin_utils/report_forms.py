@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import typing as t
 
 from ..module_utils.topology.model import SCHEMA_VERSION
 from ..module_utils.topology.stored import Forms, NewerForm
+from .values import Json
 
-#: Of C(site.json) and of the files in C(nodes).
+#: Of `site.json` and of the files in `nodes`.
 FORMS = Forms()
-#: Of the files in C(replaced), to which the first release gave no number.
+#: Of the files in `replaced`, to which the first release gave no number.
 REPLACED = Forms(unnumbered=1)
 _VERSION = re.compile(r"([0-9]{1,4})\.[0-9]+")
 _KNOWN = int(SCHEMA_VERSION.partition(".")[0])
@@ -28,8 +28,8 @@ class Unusable(ValueError):
     """A file of the report, or facts, that this release cannot use, with what to do."""
 
 
-def of_release(value: t.Any, path: pathlib.Path, forms: Forms = FORMS) -> dict[str, t.Any]:
-    """What a file of the report holds: C(site.json), one in C(replaced), or the head of one in C(nodes). Raises
+def of_release(value: object, path: pathlib.Path, forms: Forms = FORMS) -> Json:
+    """What a file of the report holds: `site.json`, one in `replaced`, or the head of one in `nodes`. Raises
     ValueError for anything else, Unusable where only a newer release can read it."""
     try:
         return forms.read(value)
@@ -40,8 +40,8 @@ def of_release(value: t.Any, path: pathlib.Path, forms: Forms = FORMS) -> dict[s
         ) from None
 
 
-def check_facts(version: t.Any, of: str) -> None:
-    """Raises Unusable where facts of that C(schema_version) mean something else than this release takes them for."""
+def check_facts(version: object, of: str) -> None:
+    """Raises Unusable where facts of that `schema_version` mean something else than this release takes them for."""
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if match and int(match.group(1)) > _KNOWN:
         raise Unusable(
@@ -50,13 +50,14 @@ def check_facts(version: t.Any, of: str) -> None:
         )
 
 
-def version_in(facts: str) -> t.Any:
-    """The C(schema_version) of stored facts, from their text, in which each section begins a line. None without one."""
+def version_in(facts: str) -> object:
+    """The `schema_version` of stored facts, from their text, in which each section begins a line. None without one."""
     start = facts.find(_IN_TEXT)
     if start < 0:
         return None
     line = facts[start + len(_IN_TEXT) :].partition("\n")[0].rstrip(",")
     try:
-        return json.loads(line)
+        version: object = json.loads(line)
     except ValueError:
         return None
+    return version

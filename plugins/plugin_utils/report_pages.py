@@ -16,10 +16,12 @@ import base64
 import hashlib
 import pathlib
 import typing as t
+from dataclasses import dataclass
 
 import jinja2
 from markupsafe import Markup
 
+from ..module_utils.topology.model import Interface, Nic, RdmaDevice
 from .report_drawing import draw
 from .report_facts import LEVELS, SEVERITIES, Device, View, clean, natural
 
@@ -37,13 +39,51 @@ LEGEND = {
 _MATRIX = 48  # devices at most in the drawn matrix
 
 
+class Titled(t.Protocol):
+    """What this file needs of a node; the templates use more of it."""
+
+    shown: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The affinity matrix: address and label of each column, each row with its head, and how many were left out."""
+
+    heads: list[tuple[str, str]]
+    rows: list[tuple[tuple[str, str], list[str]]]
+    hidden: int
+
+
+@dataclass(frozen=True)
+class GpuPairs:
+    """A GPU and the NICs nearest to it: address, label and the function of each that carries the data."""
+
+    device: Device
+    rail: int | None
+    level: str
+    nics: list[tuple[str, str, str | None]]
+
+
+@dataclass(frozen=True)
+class NicRow:
+    """A NIC with its nearest GPUs, its interfaces and its RDMA devices; only a name where the facts have no more."""
+
+    device: Device
+    nic: Nic
+    level: str
+    gpus: list[str]
+    interfaces: list[Interface | str]
+    rdma: list[RdmaDevice | str]
+    representors: list[str]
+
+
 class Pages:
     """The templates of one report."""
 
     def __init__(self, folders: t.Sequence[str], title: str) -> None:
-        """Read the templates in C(folders), the first folder that has a template winning.
+        """Read the templates in `folders`, the first folder that has a template winning.
 
-        Raises C(jinja2.TemplateError) where a template is missing or faulty.
+        Raises `jinja2.TemplateError` where a template is missing or faulty.
         """
         self.environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(list(folders)),
@@ -64,7 +104,7 @@ class Pages:
         self.environment.globals["script_digest"] = "sha256-" + base64.b64encode(script).decode()
         self._index = self.environment.get_template("index.html.j2")
         self._node = self.environment.get_template("node.html.j2")
-        #: Changes with every template, with this code and with the title, so that stored pages can be told stale.
+        #: Changes with every template, with this code and with the title, so that stale pages are recognised.
         self.version = self._version(title)
 
     def _source(self, name: str) -> str:
@@ -79,11 +119,11 @@ class Pages:
             digest.update(path.read_bytes())
         return digest.hexdigest()
 
-    def index(self, **values: t.Any) -> bytes:
+    def index(self, **values: object) -> bytes:
         """Return the fleet page."""
         return self._index.render(values).encode("utf-8", "replace")
 
-    def node(self, view: View, node: t.Any) -> bytes:
+    def node(self, view: View, node: Titled) -> bytes:
         """Return the page of one node."""
         return self._node.render(
             node=node,
@@ -99,8 +139,8 @@ class Pages:
         ).encode("utf-8", "replace")
 
 
-def matrix(view: View) -> dict[str, t.Any]:
-    """Return the affinity matrix with labels, rows and columns clipped to what a person can read."""
+def matrix(view: View) -> Matrix:
+    """The affinity matrix with labels, rows and columns clipped to what a person can read."""
     affinity = view.topology.affinity
     order = list(range(len(affinity.devices)))
     total = len(order)
@@ -109,47 +149,46 @@ def matrix(view: View) -> dict[str, t.Any]:
 
     def level(row: int, column: int) -> str:
         try:
-            word = affinity.levels[row][column]
+            return _level(affinity.levels[row][column])
         except IndexError:
             return "UNKNOWN"
-        return word if word in LEVELS else "UNKNOWN"
 
     heads = [(affinity.devices[n], view.label(affinity.devices[n])) for n in order]
     rows = [(head, [level(n, m) for m in order]) for head, n in zip(heads, order)]
-    return {"heads": heads, "rows": rows, "hidden": total - len(order)}
+    return Matrix(heads, rows, total - len(order))
 
 
 _NOTHING = Device(address="", kind="", label="")
 
 
-def pairs(view: View) -> t.Iterator[dict[str, t.Any]]:
-    """Yield each GPU with the NICs nearest to it."""
+def pairs(view: View) -> t.Iterator[GpuPairs]:
+    """Each GPU with the NICs nearest to it."""
     near = {gpu.address: gpu for gpu in view.topology.gpus}
     for device in view.devices:
         if device.kind in ("gpu", "accelerator"):
             gpu = near[device.address]
             found = gpu.nearest_nics
-            yield {
-                "device": device,
-                "rail": gpu.rail,
-                "level": found.level if found.level in LEVELS else "UNKNOWN",
-                "nics": [(address, view.label(address), found.via.get(address)) for address in found.devices],
-            }
+            near_nics = [(address, view.label(address), found.via.get(address)) for address in found.devices]
+            yield GpuPairs(device, gpu.rail, _level(found.level), near_nics)
 
 
-def nics(view: View) -> t.Iterator[dict[str, t.Any]]:
-    """Yield each NIC that is no VF of a PF of this node, with its interfaces and RDMA devices."""
+def nics(view: View) -> t.Iterator[NicRow]:
+    """Each NIC but the VFs of the node's PFs, with its interfaces and RDMA devices."""
     facts = {nic.address: nic for nic in view.topology.nics}
     for device in view.devices:
         if device.kind == "nic":
             nic = facts[device.address]
             near = nic.nearest_gpus
-            yield {
-                "device": device,
-                "nic": nic,
-                "level": near.level if near.level in LEVELS else "UNKNOWN",
-                "gpus": [view.label(address) for address in near.devices],
-                "interfaces": [view.interfaces.get(name) or name for name in nic.interfaces],
-                "rdma": [view.rdma.get(name) or name for name in nic.rdma_devices],
-                "representors": sorted(nic.representors, key=natural),
-            }
+            yield NicRow(
+                device,
+                nic,
+                _level(near.level),
+                gpus=[view.label(address) for address in near.devices],
+                interfaces=[view.interfaces.get(name) or name for name in nic.interfaces],
+                rdma=[view.rdma.get(name) or name for name in nic.rdma_devices],
+                representors=sorted(nic.representors, key=natural),
+            )
+
+
+def _level(stated: str) -> str:
+    return stated if stated in LEVELS else "UNKNOWN"

@@ -3,10 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Keep the facts of a site in a folder, and write the site report from them.
+"""Merge the facts of a run into a report folder, and write the pages and tables from all that it then holds.
 
-The folder is its own store: C(nodes/NAME.json) holds a node's facts and the time at which they last changed. Every
-other file is made from the store, byte for byte the same for the same facts.
+The files are byte for byte the same for the same facts.
 """
 
 from __future__ import annotations
@@ -15,10 +14,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import math
-import os
-import pathlib
-import re
 import typing as t
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,60 +22,16 @@ from . import report_tables as tables
 from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
-from .report_forms import FORMS, Unusable, check_facts, of_release, version_in
+from .report_forms import FORMS, check_facts
 from .report_pages import Pages
+from .report_store import Store, Stored, facts_text, file_name
+from .values import Json, Result
 
-_SPLIT = b'\n"facts": '
 _DRAWINGS = 24  # distinct topologies drawn on the fleet page
 _DIFF_LINES = 200
-_SAFE_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?")
 
-#: States of a node in the latest run that reached for it, other than an empty string for "probed".
+#: States of a node in the latest run that tried to probe it, other than an empty string for "probed".
 UNREACHABLE, FAILED, ABSENT = "unreachable", "failed", "no facts"
-
-
-def file_name(host: str) -> str:
-    """Return a file name stem for a host: the host's own name where that is safe everywhere, and always unique.
-
-    A name with other characters, or with capitals that some file systems ignore, gets a part of its SHA-256.
-    """
-    if _SAFE_NAME.fullmatch(host) and ".." not in host:
-        return host
-    plain = re.sub(r"[^a-z0-9_-]+", "-", host.lower()).strip("-_")[:60]
-    digest = hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{plain or 'node'}-{digest}"
-
-
-def _plain(value: t.Any, depth: int = 0) -> t.Any:
-    """Return what JSON can carry of a value that it cannot carry as a whole."""
-    if depth > 40 or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, depth + 1) for item in value]
-    return value if value is None or isinstance(value, (str, int, float, bool)) else None
-
-
-def _dump(facts: t.Any) -> str:
-    """Return facts as JSON with a line for each function, interface, GPU …, which diffs well and parses fast."""
-    encode = functools.partial(json.dumps, sort_keys=True, allow_nan=False)
-    try:
-        encode(facts)
-    except (TypeError, ValueError, RecursionError):
-        facts = _plain(facts)
-    sections = []
-    for name in sorted(facts):
-        value = facts[name]
-        if isinstance(value, dict) and value:
-            body = ",\n  ".join(f"{encode(str(key))}: {encode(value[key])}" for key in sorted(value))
-            text = "{\n  " + body + "\n }"
-        elif isinstance(value, list) and value:
-            text = "[\n  " + ",\n  ".join(encode(item) for item in value) + "\n ]"
-        else:
-            text = encode(value)
-        sections.append(f" {encode(str(name))}: {text}")
-    return "{\n" + ",\n".join(sections) + "\n}"
 
 
 @dataclass
@@ -113,13 +64,54 @@ class Node:
 
 
 @dataclass
-class Request:
-    """What a run of the report was given. C(play) are the hosts that this run reached for.
+class FindingGroup:
+    """A finding that several nodes may have: by host, the node and how often it has the finding."""
 
-    C(source) is where the inventory was read from: nodes that came from another one are not this one's to drop.
+    severity: str
+    id: str
+    summary: str
+    action: str
+    nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A distinct topology: its nodes, of which the first one is drawn, and the drawing (SVG; empty for none)."""
+
+    first: Node
+    nodes: list[Node]
+    drawing: str
+
+
+class Counts(t.TypedDict):
+    """The numbers of the whole site, as the fleet page, `site.json` and the module's result have them."""
+
+    nodes: int
+    probed: int
+    gpus: int
+    nics: int
+    groups: int
+    shapes: int
+    outliers: int
+    absent: int
+    findings: dict[str, int]
+
+
+class PageState(t.TypedDict):
+    """What a node's page was made from, and its digest, so that the next run need not render it again."""
+
+    key: str
+    sha256: str
+
+
+@dataclass
+class Request:
+    """The input of one update of the report. `play` are the hosts that this run tried to probe.
+
+    `source` is where the inventory was read from: nodes that came from another one are kept.
     """
 
-    facts: dict[str, t.Any]
+    facts: dict[str, Json]
     play: set[str]
     inventory: set[str]
     unreachable: set[str] = field(default_factory=set)
@@ -129,194 +121,150 @@ class Request:
     now: str = ""
 
 
+@dataclass
+class _Merged:
+    """The nodes of the report after a run.
+
+    `times` are hosts with facts and when these changed, `absent` hosts with a state other than probed, `fresh` nodes
+    with other facts than before, `missing` stored hosts that the inventory lacks, and of these `dropped` the ones that
+    came from this inventory. `origins` is the inventory of each host.
+    """
+
+    times: dict[str, str]
+    absent: dict[str, str]
+    fresh: dict[str, Stored]
+    missing: list[str]
+    dropped: list[str]
+    origins: dict[str, str]
+
+
+@dataclass
+class _Rows:
+    """Rows of devices.csv and findings.csv."""
+
+    devices: list[tables.Row] = field(default_factory=list)
+    findings: list[tables.Row] = field(default_factory=list)
+
+
 class Site:
     """One report folder."""
 
     def __init__(self, folder: str, pages: Pages, title: str, dry: bool = False) -> None:
-        self.folder = pathlib.Path(folder)
+        self.store = Store(folder, dry)
         self.pages = pages
         self.title = clean(title)
-        self.dry = dry
-        self.changed = False
-        self.warnings: list[str] = []
         self.diff: list[str] = []
         self._view = functools.lru_cache(maxsize=16)(self._load_view)
-        self._fresh: dict[str, tuple[str, str]] = {}  # host -> facts as JSON, time of their last change
+        self._fresh: dict[str, Stored] = {}
 
-    # The store
+    @property
+    def changed(self) -> bool:
+        return self.store.changed
 
-    def _path(self, name: str) -> pathlib.Path:
-        return self.folder / name
-
-    def _store_path(self, host: str) -> pathlib.Path:
-        return self._path(f"nodes/{file_name(host)}.json")
-
-    def _read_store(self, path: pathlib.Path) -> tuple[str, str, str] | None:
-        """Return host, time of the last change and facts as JSON of a stored node, or None for a foreign file.
-
-        Raises Unusable where only a newer release can read it.
-        """
-        try:
-            raw = path.read_bytes()
-        except OSError:
-            return None
-        head, found, tail = raw.partition(_SPLIT)
-        try:
-            known = of_release(json.loads(head.rstrip(b",") + b"}"), path)
-            host, changed = known["host"], known["facts_changed"]
-            if not found or file_name(host) != path.stem or not tail.endswith(b"}\n}\n"):
-                raise ValueError
-            return host, str(changed), tail[:-3].decode("ascii")
-        except Unusable:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self.warnings.append(f"{path}: not a stored node, left alone")
-            return None
-
-    def _stored(self, probed: t.Collection[str] = ()) -> dict[str, str]:
-        """Return the hosts in the store, each with the time at which its facts last changed. Raises Unusable, but not
-        for those that were C(probed) again."""
-        hosts = {}
-        for path in sorted(self._path("nodes").glob("*.json")):
-            known = self._read_store(path)
-            if known and known[0] not in probed:
-                check_facts(version_in(known[2]), f"{known[0]} ({path})")
-            if known:
-                hosts[known[0]] = known[1]
-        return hosts
+    @property
+    def warnings(self) -> list[str]:
+        return self.store.warnings
 
     def _facts_text(self, host: str) -> str:
-        if host in self._fresh:
-            return self._fresh[host][0]
-        known = self._read_store(self._store_path(host))
-        return known[2] if known else "{}"
+        known = self._fresh.get(host) or self.store.node(host)
+        return known.facts if known else "{}"
 
     def _load_view(self, host: str) -> View:
         return _view_of(self._facts_text(host))
 
-    def _write(self, name: str, content: bytes) -> None:
-        """Replace a file, in one step, if its content differs. An interrupted run leaves the old file whole."""
-        path = self._path(name)
-        with contextlib.suppress(OSError):
-            if path.read_bytes() == content:
-                return
-        self.changed = True
-        if self.dry:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as stream:
-            stream.write(content)
-        os.replace(temporary, path)
-
-    def _remove(self, name: str) -> None:
-        path = self._path(name)
-        if path.exists():
-            self.changed = True
-            if not self.dry:
-                path.unlink()
-
-    # One run
-
-    def update(self, request: Request) -> dict[str, t.Any]:
+    def update(self, request: Request) -> Result:
         """Merge the facts of a run into the store, write what changed, and return the counts and a summary.
 
-        Nothing is written for a dry site, while C(changed) and C(diff) are those of a real run. Raises C(OSError)
-        where the folder cannot be written, Unusable where a newer release wrote it or C(site.json) is damaged, and
-        C(jinja2.TemplateError) where a template is faulty.
+        Nothing is written for a dry site, while `changed` and `diff` are those of a real run. Raises `OSError` where
+        the folder cannot be written, Unusable where a newer release wrote it or `site.json` is damaged, and
+        `jinja2.TemplateError` where a template is faulty.
         """
-        if (self.folder / "index.html").exists() and not (self.folder / "site.json").exists():
-            raise FileExistsError(f"{self.folder} holds an index.html that is no report; choose another folder")
+        self.store.check()
         for host, facts in request.facts.items():
             check_facts(facts.get("schema_version"), host)
-        before = self._site_file()
-        stored = self._stored(request.facts)
-        times = self._merge(request, stored)
-        missing = [host for host in stored if host not in request.facts and host not in request.inventory]
-        sources = _sources(before)
-        gone = [host for host in missing if sources.get(host, request.source) == request.source]
-        self._origins = {**sources, **dict.fromkeys(request.inventory, request.source)} if request.source else sources
-        if request.prune:
-            for host in gone:
-                times.pop(host)
-                self.diff.append(f"- {clean(host)}: no longer in the inventory")
-        status = self._status(request, before, times)
-        rows: dict[str, list[list[t.Any]]] = {"devices": [], "findings": []}
+        before = self.store.site()
+        merged = self._merge(request, before)
+        self._fresh = merged.fresh
+        rows = _Rows()
         nodes = [
-            self._node(host, times.get(host, ""), status.get(host, ""), rows)
-            for host in sorted({*times, *status}, key=natural)
+            self._node(host, merged.times.get(host, ""), merged.absent.get(host, ""), rows)
+            for host in sorted({*merged.times, *merged.absent}, key=natural)
         ]
         groups = self._compare(nodes)
-
-        for host, (text, changed) in self._fresh.items():
-            head = json.dumps(FORMS.write({"host": host, "facts_changed": changed}))
-            self._write(f"nodes/{file_name(host)}.json", head[:-1].encode() + b"," + _SPLIT + text.encode() + b"\n}\n")
-        rendered = self._write_pages(nodes, before)
-        self._write_tables(nodes, rows)
         counts = _counts(nodes, groups)
-        self._write(
-            "index.html",
-            self.pages.index(
-                nodes=nodes,
-                by_host={node.host: node for node in nodes},
-                groups=groups,
-                counts=counts,
-                findings=_by_finding(nodes),
-                shapes=self._shapes(nodes),
-                absent=[node for node in nodes if node.status],
-            ),
-        )
-        self._write("site.json", self._site(nodes, groups, counts, rendered))
-        if request.prune:
-            for host in gone:
-                self._remove(f"nodes/{file_name(host)}.html")
-                self._remove(f"nodes/{file_name(host)}.json")
+        self._write(nodes, groups, counts, rows, merged, before)
         if self.changed and not self.diff:
-            self.diff.append("~ pages written anew; the facts are the same")
+            self.diff.append("~ pages written again; the facts are the same")
         summary = self._summary(nodes, counts)
-        if request.prune and gone:
-            summary.insert(-1, f"dropped, not in this inventory: {_some_hosts(gone)}")
-        if request.prune and len(gone) < len(missing):
-            summary.insert(
-                -1, f"kept, of other inventories: {_some_hosts([one for one in missing if one not in gone])}"
-            )
+        if request.prune:
+            kept = [host for host in merged.missing if host not in merged.dropped]
+            for word, hosts in (
+                ("dropped, not in this inventory", merged.dropped),
+                ("kept, of other inventories", kept),
+            ):
+                if hosts:
+                    summary.insert(-1, f"{word}: {_some_hosts(hosts)}")
         return {"counts": counts, "summary": summary}
 
-    def _merge(self, request: Request, stored: dict[str, str]) -> dict[str, str]:
-        """Take in the run's facts; return every host with facts and the time at which these last changed."""
+    def _merge(self, request: Request, before: Json) -> _Merged:
+        """Compare the facts of a run with the stored ones, and note the differences in `diff`."""
+        stored = self.store.hosts(request.facts)
         times = dict(stored)
+        fresh: dict[str, Stored] = {}
         for host in sorted(request.facts, key=natural):
-            text = _dump(request.facts[host])
-            old = self._read_store(self._store_path(host)) if host in stored else None
-            if old and old[2] == text:
+            text = facts_text(request.facts[host])
+            old = self.store.node(host) if host in stored else None
+            if old and old.facts == text:
                 continue
-            self._fresh[host] = (text, request.now)
+            fresh[host] = Stored(host, request.now, text)
             times[host] = request.now
-            if len(self.diff) < _DIFF_LINES:
-                lines = changes(_view_of(old[2]) if old else None, _view_of(text))
-                self.diff += [f"{line[:2]}{clean(host)}: {line[2:]}" for line in lines[:20]]
-                if len(lines) > 20:
-                    self.diff.append(f"~ {clean(host)}: and {len(lines) - 20} more changes")
-            elif self.diff[-1] != "~ and more nodes":
-                self.diff.append("~ and more nodes")
-        return times
+            self._note_changes(host, old.facts if old else None, text)
+        missing = [host for host in stored if host not in request.facts and host not in request.inventory]
+        origins = _origins(before)
+        dropped = [host for host in missing if origins.get(host, request.source) == request.source]
+        dropped = dropped if request.prune else []
+        for host in dropped:
+            times.pop(host)
+            self.diff.append(f"- {clean(host)}: no longer in the inventory")
+        if request.source:
+            origins.update(dict.fromkeys(request.inventory, request.source))
+        return _Merged(times, _absent(request, before, times), fresh, missing, dropped, origins)
 
-    def _status(self, request: Request, before: dict[str, t.Any], times: dict[str, str]) -> dict[str, str]:
-        """Return the hosts that have a state: those of this run, and the earlier ones that it did not reach for."""
-        status = {}
-        earlier = before.get("absent")
-        for host, word in (earlier if isinstance(earlier, dict) else {}).items():
-            known = host in request.inventory or host in times or not request.prune
-            if host not in request.play and known and word in (UNREACHABLE, FAILED, ABSENT):
-                status[host] = word
-        for host in request.play - set(request.facts):
-            status[host] = ABSENT
-        status.update(dict.fromkeys(request.failed, FAILED))
-        status.update(dict.fromkeys(request.unreachable, UNREACHABLE))
-        return status
+    def _note_changes(self, host: str, old: str | None, new: str) -> None:
+        if len(self.diff) < _DIFF_LINES:
+            lines = changes(_view_of(old) if old is not None else None, _view_of(new))
+            self.diff += [f"{line[:2]}{clean(host)}: {line[2:]}" for line in lines[:20]]
+            if len(lines) > 20:
+                self.diff.append(f"~ {clean(host)}: and {len(lines) - 20} more changes")
+        elif self.diff[-1] != "~ and more nodes":
+            self.diff.append("~ and more nodes")
 
-    def _node(self, host: str, changed: str, status: str, rows: dict[str, list[list[t.Any]]]) -> Node:
+    def _write(
+        self, nodes: list[Node], groups: list[Peers], counts: Counts, rows: _Rows, merged: _Merged, before: Json
+    ) -> None:
+        """Write every file whose content changed, ``site.json`` after what it describes."""
+        store = self.store
+        for node in merged.fresh.values():
+            store.write_node(node)
+        rendered = self._write_pages(nodes, before)
+        store.write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [_cells(node) for node in nodes]))
+        store.write("devices.csv", tables.csv_of(tables.DEVICE_COLUMNS, rows.devices))
+        store.write("findings.csv", tables.csv_of(tables.FINDING_COLUMNS, rows.findings))
+        page = self.pages.index(
+            nodes=nodes,
+            by_host={node.host: node for node in nodes},
+            groups=groups,
+            counts=counts,
+            findings=_by_finding(nodes),
+            shapes=self._shapes(nodes),
+            absent=[node for node in nodes if node.status],
+        )
+        store.write("index.html", page)
+        store.write("site.json", self._site_file(nodes, groups, counts, rendered, merged.origins))
+        for host in merged.dropped:
+            store.remove_node(host)
+
+    def _node(self, host: str, changed: str, status: str, rows: _Rows) -> Node:
         node = Node(host=host, shown=clean(host, 253), file=file_name(host), status=status, changed=changed)
         if not changed:
             return node
@@ -331,7 +279,7 @@ class Site:
         node.nvme = view.count("nvme")
         for finding in view.topology.findings:
             node.findings.append((finding.severity, finding.id, finding.summary, finding.action))
-            rows["findings"].append(
+            rows.findings.append(
                 [
                     node.shown,
                     finding.severity,
@@ -342,7 +290,7 @@ class Site:
                     "; ".join(finding.evidence),
                 ]
             )
-        rows["devices"].extend(tables.device_rows(node.shown, view))
+        rows.devices.extend(tables.device_rows(node.shown, view))
         node.findings.sort(key=lambda finding: (SEVERITIES.index(finding[0]), finding[1]))
         return node
 
@@ -365,11 +313,11 @@ class Site:
                         names[host].differences = found
         return groups
 
-    def _write_pages(self, nodes: list[Node], before: dict[str, t.Any]) -> dict[str, dict[str, str]]:
-        """Render the node pages whose facts, state, peers or templates changed; return how to tell next time."""
+    def _write_pages(self, nodes: list[Node], before: Json) -> dict[str, PageState]:
+        """Render the node pages whose facts, state, peers or templates changed; return what each was made from."""
         known = before.get("pages")
         known = known if isinstance(known, dict) else {}
-        pages: dict[str, dict[str, str]] = {}
+        pages: dict[str, PageState] = {}
         for node in nodes:
             if not node.digest:
                 continue
@@ -390,39 +338,16 @@ class Site:
             entry = known.get(node.file)
             if isinstance(entry, dict) and entry.get("key") == key:
                 with contextlib.suppress(OSError):
-                    if hashlib.sha256(self._path(name).read_bytes()).hexdigest() == entry.get("sha256"):
+                    if hashlib.sha256(self.store.path(name).read_bytes()).hexdigest() == entry.get("sha256"):
                         pages[node.file] = {"key": key, "sha256": entry["sha256"]}
                         continue
             content = self.pages.node(self._load_view(node.host), node=node)
             pages[node.file] = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-            self._write(name, content)
+            self.store.write(name, content)
         return pages
 
-    def _write_tables(self, nodes: list[Node], rows: dict[str, list[list[t.Any]]]) -> None:
-        self._write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [self._cells(node) for node in nodes]))
-        self._write("devices.csv", tables.csv_of(tables.DEVICE_COLUMNS, rows["devices"]))
-        self._write("findings.csv", tables.csv_of(tables.FINDING_COLUMNS, rows["findings"]))
-
-    @staticmethod
-    def _cells(n: Node) -> list[t.Any]:
-        """A row of nodes.csv."""
-        return [
-            n.shown,
-            n.status,
-            n.product,
-            n.gpu_model,
-            n.gpus,
-            n.nics,
-            n.nvme,
-            n.levels,
-            *(n.severities[severity] for severity in SEVERITIES),
-            "yes" if n.differences else "no",
-            n.shape,
-            n.changed,
-        ]
-
-    def _shapes(self, nodes: list[Node]) -> list[dict[str, t.Any]]:
-        """Return each distinct topology with its hosts, the most frequent first, the first ones drawn."""
+    def _shapes(self, nodes: list[Node]) -> list[Shape]:
+        """Each distinct topology with its nodes, the most frequent first, the first ones drawn."""
         shapes: dict[str, list[Node]] = {}
         for node in nodes:
             if node.digest:
@@ -434,27 +359,18 @@ class Site:
             if number < _DRAWINGS:
                 view = self._view(first.host)
                 drawing = draw(view, f"Topology of {first.shown}", prefix=f"shape{number}")
-            result.append({"first": first, "nodes": members, "drawing": drawing})
+            result.append(Shape(first, members, drawing))
         return result
 
-    def _site_file(self) -> dict[str, t.Any]:
-        path = self._path("site.json")
-        try:
-            return of_release(json.loads(path.read_bytes()), path)
-        except FileNotFoundError:
-            return {}
-        except Unusable:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise Unusable(
-                f"{path} is damaged: {error}. It says which inventory each node is of. Bring it back, or remove it and "
-                "index.html: both are written again from the folder nodes, and nodes of other inventories are dropped."
-            ) from None
-
-    def _site(
-        self, nodes: list[Node], groups: list[Peers], counts: dict[str, t.Any], pages: dict[str, dict[str, str]]
+    def _site_file(
+        self,
+        nodes: list[Node],
+        groups: list[Peers],
+        counts: Counts,
+        pages: dict[str, PageState],
+        origins: dict[str, str],
     ) -> bytes:
-        site = {
+        site: Json = {
             "title": self.title,
             "counts": counts,
             "nodes": [
@@ -462,7 +378,7 @@ class Site:
                     "name": n.host,
                     "file": n.file,
                     "status": n.status or "probed",
-                    "inventory": self._origins.get(n.host, ""),
+                    "inventory": origins.get(n.host, ""),
                     "product": n.product,
                     "gpu_model": n.gpu_model,
                     "gpus": n.gpus,
@@ -484,7 +400,7 @@ class Site:
         }
         return json.dumps(FORMS.write(site), indent=1).encode() + b"\n"
 
-    def _summary(self, nodes: list[Node], counts: dict[str, t.Any]) -> list[str]:
+    def _summary(self, nodes: list[Node], counts: Counts) -> list[str]:
         found = ", ".join(f"{counts['findings'][s]} {s}" for s in SEVERITIES if counts["findings"][s]) or "none"
         lines = [
             f"{counts['nodes']} nodes, {counts['gpus']} GPUs, {counts['nics']} NICs, "
@@ -503,8 +419,41 @@ class Site:
             hosts = [node.shown for node in nodes if node.status == word]
             if hosts:
                 lines.append(f"{word}: {', '.join(hosts[:10])}" + (f" and {len(hosts) - 10} more" * (len(hosts) > 10)))
-        lines.append(f"report: {self._path('index.html')}")
+        lines.append(f"report: {self.store.path('index.html')}")
         return lines
+
+
+def _absent(request: Request, before: Json, times: dict[str, str]) -> dict[str, str]:
+    """The hosts with a state other than probed: those of this run, and earlier ones that it did not try to probe."""
+    found = {}
+    earlier = before.get("absent")
+    for host, state in (earlier if isinstance(earlier, dict) else {}).items():
+        known = host in request.inventory or host in times or not request.prune
+        if host not in request.play and known and state in (UNREACHABLE, FAILED, ABSENT):
+            found[host] = state
+    for host in request.play - set(request.facts):
+        found[host] = ABSENT
+    found.update(dict.fromkeys(request.failed, FAILED))
+    found.update(dict.fromkeys(request.unreachable, UNREACHABLE))
+    return found
+
+
+def _cells(n: Node) -> tables.Row:
+    """A row of nodes.csv."""
+    return [
+        n.shown,
+        n.status,
+        n.product,
+        n.gpu_model,
+        n.gpus,
+        n.nics,
+        n.nvme,
+        n.levels,
+        *(n.severities[severity] for severity in SEVERITIES),
+        "yes" if n.differences else "no",
+        n.shape,
+        n.changed,
+    ]
 
 
 def _view_of(text: str) -> View:
@@ -512,7 +461,7 @@ def _view_of(text: str) -> View:
     return View(read_facts(facts if isinstance(facts, dict) else {}))
 
 
-def _counts(nodes: list[Node], groups: list[Peers]) -> dict[str, t.Any]:
+def _counts(nodes: list[Node], groups: list[Peers]) -> Counts:
     severities = Counter(finding[0] for node in nodes for finding in node.findings)
     return {
         "nodes": len(nodes),
@@ -527,21 +476,19 @@ def _counts(nodes: list[Node], groups: list[Peers]) -> dict[str, t.Any]:
     }
 
 
-def _by_finding(nodes: list[Node]) -> list[dict[str, t.Any]]:
-    """Return the findings of all nodes by severity and identifier, each with the nodes it hits."""
-    groups: dict[tuple[str, str], dict[str, t.Any]] = {}
+def _by_finding(nodes: list[Node]) -> list[FindingGroup]:
+    """The findings of all nodes by severity and identifier, each with the nodes that have it."""
+    groups: dict[tuple[str, str], FindingGroup] = {}
     for node in nodes:
         for severity, ident, summary, action in node.findings:
-            group = groups.setdefault(
-                (severity, ident),
-                {"severity": severity, "id": ident, "summary": summary, "action": action, "nodes": {}},
-            )
-            group["nodes"].setdefault(node.host, [node, 0])[1] += 1
-    return sorted(groups.values(), key=lambda g: (SEVERITIES.index(g["severity"]), -len(g["nodes"]), g["id"]))
+            group = groups.setdefault((severity, ident), FindingGroup(severity, ident, summary, action))
+            _node, number = group.nodes.get(node.host, (node, 0))
+            group.nodes[node.host] = (node, number + 1)
+    return sorted(groups.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.nodes), one.id))
 
 
-def _sources(site: dict[str, t.Any]) -> dict[str, str]:
-    """Where each stored node's inventory was read from, as far as the report says it."""
+def _origins(site: Json) -> dict[str, str]:
+    """Where the inventory of each stored node was read from, as far as the report records it."""
     nodes = site.get("nodes")
     found = {}
     for one in nodes if isinstance(nodes, list) else ():

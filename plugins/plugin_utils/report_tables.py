@@ -13,6 +13,8 @@ import typing as t
 
 from .report_facts import SEVERITIES, View
 
+Row = list[t.Union[str, int, None]]
+
 NODE_COLUMNS = [
     "node",
     "status",
@@ -49,7 +51,7 @@ DEVICE_COLUMNS = [
 ]
 
 
-def device_rows(shown: str, view: View) -> t.Iterator[list[t.Any]]:
+def device_rows(shown: str, view: View) -> t.Iterator[Row]:
     """The rows of devices.csv for one node, whose name is shown as `shown`."""
     nics = {nic.address: nic for nic in view.topology.nics}
     gpus = {gpu.address: gpu for gpu in view.topology.gpus}
@@ -77,13 +79,13 @@ def device_rows(shown: str, view: View) -> t.Iterator[list[t.Any]]:
         ]
 
 
-def _cell(value: t.Any) -> str:
+def _cell(value: object) -> str:
     text = "" if value is None else str(value)
     # a spreadsheet evaluates such text as a formula, and text from a host is not trusted
     return "'" + text if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text
 
 
-def csv_of(columns: list[str], rows: list[list[t.Any]]) -> bytes:
+def csv_of(columns: list[str], rows: list[Row]) -> bytes:
     """A CSV file in UTF-8 with a line of column names; None is an empty cell."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

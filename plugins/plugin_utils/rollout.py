@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a rollout will change on which nodes, in which batches, and where it stands."""
+"""The plan of a rollout, its state, and the drift of a site: as data, and as lines for people."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible.utils.helpers import pct_to_int
+from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Change
 
-#: States of a node, in the order in which they are told.
+#: States of a node, in the order in which they are reported.
 FAILED, LOST, DONE, WAITING = "failed", "lost", "done", "waiting"
-#: Verdicts on what a node, the claims or the whole site is, compared with the inventory.
-AS_WANTED, DRIFTED, UNKNOWN = "as wanted", "drifted", "unknown"
-#: Of claims that this collection does not apply.
+#: Verdicts on a node, the claims or the whole site, compared with the inventory.
+NO_DRIFT, DRIFTED, UNKNOWN = "no drift", "drifted", "unknown"
+#: The verdict on claims that another program applies.
 NOT_COMPARED = "not compared"
-#: The plan of a site that asks nothing of its nodes.
+#: The plan of a site that configures nothing.
 NOTHING = (
-    "Nothing is asked of these nodes: the inventory sets neither fabric_board, fabric_nics or fabric_node, nor "
+    "Nothing to configure on these nodes: the inventory sets neither fabric_board, fabric_nics or fabric_node, nor "
     "dra_driver_kubeconfig (or kubeconfig in dra_driver_settings)."
 )
-#: How many names or reasons a line has before it says how many more there are.
+#: The most names or reasons in a line; the rest is counted.
 _SHOWN = 8
-#: What applies the settings at each boot, by the settings of the resource `boot`.
+#: The parts of the resource `boot`, which applies the settings at each boot.
 _AT_BOOT = {
     "program": "boot program",
     "desired": "boot settings",
@@ -35,7 +36,7 @@ _AT_BOOT = {
     "enabled": "boot unit enabled",
     "network_enabled": "boot unit for what needs the network enabled",
 }
-#: How long a value may be that is shown.
+#: The most characters of a value that is shown.
 _LONG = 60
 
 
@@ -43,15 +44,14 @@ _LONG = 60
 class Node:
     """One node of the plan.
 
-    C(changes) are of the role fabric, as the module of that name returns them; C(driver) are what the role dra_driver
-    will do, in words. A node that is C(recorded) is a folder, and never changed; one that is C(cordoned) was left so by
-    a run that was cut off. C(idle) are rules that choose no NIC of it, C(not_recorded) settings of which a recorded
-    machine says nothing. C(left_alone) are cards that pods have, of which nobody can tell whether they are as wanted.
-    C(problems) keep the rollout from starting.
+    `changes` are those of the module fabric; `driver` are the steps of the role dra_driver, in words. A `recorded` node
+    is a folder, which is never changed; a `cordoned` one was left cordoned by an interrupted run. `idle` are rules that
+    match none of its NICs, `not_recorded` settings that a recorded machine does not have. `left_alone` are cards that
+    pods have, which cannot be compared. `problems` prevent the rollout from starting.
     """
 
     name: str
-    changes: list[dict[str, t.Any]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     driver: list[str] = field(default_factory=list)
     drain: list[str] = field(default_factory=list)
     reboot: list[str] = field(default_factory=list)
@@ -70,8 +70,8 @@ class Node:
 
     @property
     def notes(self) -> list[str]:
-        """What nobody should take for wanted and done."""
-        found = [f"its rule chooses no NIC: {one}" for one in self.idle]
+        """What was not compared or planned."""
+        found = [f"a rule matches no NIC: {one}" for one in self.idle]
         return found + ([f"not recorded, so not planned: {_some(self.not_recorded)}"] if self.not_recorded else [])
 
     def lines(self) -> list[str]:
@@ -83,9 +83,9 @@ class Node:
         if self.driver:
             found.append("driver: " + ", ".join(self.driver))
         if self.cordoned:
-            found.append("goes back to the scheduler, from which a run that was cut off has kept it")
+            found.append("is uncordoned: an interrupted run left it cordoned")
         if self.drain:
-            found.append(f"its pods leave first: {_some(self.drain)}")
+            found.append(f"its pods are drained first: {_some(self.drain)}")
         if self.reboot:
             allowed = "it reboots" if self.reboot_ok else "waits for a reboot (fabric_reboot_ok allows it)"
             found.append(f"{allowed}: {_some(self.reboot)}")
@@ -93,9 +93,9 @@ class Node:
 
 
 def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[str]]:
-    """The hosts in the batches that a play with this C(serial) makes of them (Ansible's playbook keyword serial).
+    """The hosts in the batches of a play with this `serial` (Ansible's playbook keyword).
 
-    Raises ValueError for what is neither a number nor a percentage.
+    Raises ValueError for anything but numbers and percentages.
     """
     found: list[list[str]] = []
     left = list(hosts)
@@ -109,7 +109,7 @@ def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[
 
 
 def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[str]:
-    """The plan for a person: each batch with its nodes. Raises ValueError as L(batches,)."""
+    """The plan as lines: each batch with its nodes. Raises ValueError as `batches`."""
     found: list[str] = []
     to_do = {node.name: node for node in nodes if node.to_do}
     for number, batch in enumerate(batches(list(to_do), serial), 1):
@@ -117,32 +117,32 @@ def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[s
         found += _alike([to_do[name] for name in batch])
     recorded = [node for node in nodes if node.recorded and (node.lines() or node.notes) and not node.problems]
     if recorded:
-        found.append(f"planned only, as they are recorded: {_count(len(recorded), 'node')}")
+        found.append(f"planned only (recorded machines): {_count(len(recorded), 'node')}")
         found += _alike(recorded)
     others = [node for node in nodes if node not in recorded and not node.to_do and not node.problems]
     waiting = [node for node in others if node.reboot]
     if waiting:
-        found.append(f"as wanted after a reboot only: {_count(len(waiting), 'node')}")
+        found.append(f"no changes needed, but a reboot: {_count(len(waiting), 'node')}")
         found += _alike(waiting)
     idle = [node for node in others if node.notes and not node.reboot]
     if idle:
-        found.append(f"nothing to do, as far as rules choose NICs there: {_count(len(idle), 'node')}")
+        found.append(f"no changes needed, but some rules match no NIC: {_count(len(idle), 'node')}")
         found += _alike(idle)
     if len(others) > len(waiting) + len(idle):
-        found.append(f"as wanted, nothing to do: {_count(len(others) - len(waiting) - len(idle), 'node')}")
+        found.append(f"no changes needed: {_count(len(others) - len(waiting) - len(idle), 'node')}")
     return found + _left_alone({node.name: node.left_alone for node in nodes})
 
 
 def problem_lines(nodes: t.Sequence[Node]) -> list[str]:
-    """What is in the way, by node, for a person."""
+    """The blockers of each node as lines."""
     return [f"{node.name}: {line}" for node in nodes for problem in node.problems for line in _lines(problem)]
 
 
 def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> dict[str, str]:
-    """By node with something in the way: what that is, and how the others go on.
+    """The error message of each node with blockers: the blockers, and how to continue with the other nodes.
 
-    `limit` is the run's own `--limit`. The first of the nodes that are `alive` tells of those that are not, as nothing
-    can be told on them any more.
+    `limit` is the run's `--limit`. Ansible reports no more messages for a lost node, so the first node that is `alive`
+    reports the lost ones too.
     """
     unfit = [node for node in nodes if node.problems]
     fit = [node.name for node in nodes if not node.problems]
@@ -157,21 +157,47 @@ def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> 
     lost = [node for node in unfit if node.name not in alive]
     found: dict[str, str] = {}
     for node in unfit:
-        told = [node, *lost] if node.name in alive and not found else [node]
+        reported = [node, *lost] if node.name in alive and not found else [node]
         if node.name in alive:
-            lines = "\n".join(problem_lines(told))
+            lines = "\n".join(problem_lines(reported))
             found[node.name] = f"No node was changed, because of these blockers:\n{lines}{way_out}"
     return found
 
 
-def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t.Any]:
-    """What differs from the inventory: C(verdict), C(nodes) by name and C(claims), the latter with a verdict and lines.
+class NodeDrift(t.TypedDict):
+    """The drift of one node, as in drift.json."""
 
-    What could not be told weighs more than what has drifted.
-    """
-    found = {
+    state: str
+    lines: list[str]
+    idle_rules: list[str]
+    not_recorded: list[str]
+    changes: list[Change]
+    driver: list[str]
+    reboot: list[str]
+    left_alone: list[str]
+    problems: list[str]
+
+
+class ClaimsDrift(t.TypedDict):
+    """The drift of the claims in the cluster."""
+
+    state: str
+    lines: list[str]
+
+
+class Drift(t.TypedDict):
+    """The drift of a site: `unknown` if any node or the claims are unknown, else `drifted` if any has drifted."""
+
+    verdict: str
+    nodes: dict[str, NodeDrift]
+    claims: ClaimsDrift
+
+
+def drift(nodes: t.Sequence[Node], claims: ClaimsDrift) -> Drift:
+    """The differences from the inventory."""
+    found: dict[str, NodeDrift] = {
         node.name: {
-            "state": UNKNOWN if node.problems else DRIFTED if node.lines() else AS_WANTED,
+            "state": UNKNOWN if node.problems else DRIFTED if node.lines() else NO_DRIFT,
             "lines": node.lines() + [_shown(change) for change in node.changes] + node.notes,
             "idle_rules": node.idle,
             "not_recorded": node.not_recorded,
@@ -183,27 +209,25 @@ def drift(nodes: t.Sequence[Node], claims: tuple[str, list[str]]) -> dict[str, t
         }
         for node in nodes
     }
-    states = {node["state"] for node in found.values()} | {claims[0]}
-    verdict = next((state for state in (UNKNOWN, DRIFTED) if state in states), AS_WANTED)
-    return {"verdict": verdict, "nodes": found, "claims": {"state": claims[0], "lines": claims[1]}}
+    states = {node["state"] for node in found.values()} | {claims["state"]}
+    verdict = next((state for state in (UNKNOWN, DRIFTED) if state in states), NO_DRIFT)
+    return {"verdict": verdict, "nodes": found, "claims": claims}
 
 
-def drift_lines(told: t.Mapping[str, t.Any]) -> list[str]:
-    """The same for a person; nodes that are as wanted are only counted."""
+def drift_lines(report: Drift) -> list[str]:
+    """The same as lines; nodes without drift are only counted."""
     found: list[str] = []
-    for name, node in told["nodes"].items():
-        if node["state"] != AS_WANTED or node["lines"]:
-            state = (
-                node["state"] if node["state"] != AS_WANTED else "nothing differs, as far as rules choose NICs there"
-            )
+    for name, node in report["nodes"].items():
+        if node["state"] != NO_DRIFT or node["lines"]:
+            state = node["state"] if node["state"] != NO_DRIFT else "no drift, but some rules match no NIC"
             found.append(f"{name}: {state}")
             found += [f"    {line}" for line in node["problems"] + node["lines"]]
-    if told["claims"]["state"] in (DRIFTED, UNKNOWN) or told["claims"]["lines"]:
-        found.append(f"claims: {told['claims']['state']}")
-        found += [f"    {line}" for line in told["claims"]["lines"]]
-    found += _left_alone({name: node["left_alone"] for name, node in told["nodes"].items()})
-    same = sum(node["state"] == AS_WANTED and not node["lines"] for node in told["nodes"].values())
-    return [*found, f"{_count(same, 'node')} as wanted"]
+    if report["claims"]["state"] in (DRIFTED, UNKNOWN) or report["claims"]["lines"]:
+        found.append(f"claims: {report['claims']['state']}")
+        found += [f"    {line}" for line in report["claims"]["lines"]]
+    found += _left_alone({name: node["left_alone"] for name, node in report["nodes"].items()})
+    same = sum(node["state"] == NO_DRIFT and not node["lines"] for node in report["nodes"].values())
+    return [*found, f"{_count(same, 'node')} without drift"]
 
 
 def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
@@ -212,15 +236,15 @@ def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
     return [f"left alone while pods have them: {_count(count, 'NIC')} of {_some(names)}"] if names else []
 
 
-def _shown(change: t.Mapping[str, t.Any]) -> str:
-    """A change in few words: files and digests are only named as such."""
+def _shown(change: Change) -> str:
+    """A change in few words, without the content of files."""
     device, setting = change["device"], change["setting"]
     if change.get("resource") == "boot" and setting in _AT_BOOT:
         return f"{device}: {_AT_BOOT[setting]}: {_step(change)}"
     return f"{device}: {setting}: {_value(change['before'])} -> {_value(change['after'])}"
 
 
-def _step(change: t.Mapping[str, t.Any]) -> str:
+def _step(change: Change) -> str:
     if change["setting"].endswith("enabled"):
         return "no -> yes" if change["after"] else "yes -> no"
     if change["before"] is None:
@@ -228,7 +252,7 @@ def _step(change: t.Mapping[str, t.Any]) -> str:
     return "installed -> remove" if change["after"] is None else "installed -> update"
 
 
-def _value(value: t.Any) -> str:
+def _value(value: object) -> str:
     if value is None:
         return "unset"
     text = value if isinstance(value, str) else json.dumps(value)
@@ -250,7 +274,7 @@ def _alike(nodes: t.Sequence[Node]) -> list[str]:
 
 
 def state_lines(states: t.Mapping[str, tuple[str, str]]) -> list[str]:
-    """Where the rollout stands for a person, from state and reason by node: what went wrong first."""
+    """The state of the rollout as lines, from state and reason by node: failed and lost nodes first."""
     found: list[str] = []
     for state in (FAILED, LOST, DONE, WAITING):
         names = [name for name, (one, _reason) in states.items() if one == state]
@@ -265,7 +289,7 @@ def state_lines(states: t.Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def too_many(states: t.Mapping[str, tuple[str, str]], percentage: float) -> bool:
-    """Whether more nodes than this share of all have failed or are lost."""
+    """Whether more than this percentage of the nodes have failed or are lost."""
     bad = sum(state in (FAILED, LOST) for state, _reason in states.values())
     return bool(states) and bad / len(states) * 100 > percentage
 

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import typing as t
 from dataclasses import asdict, dataclass, fields
 
 from ..module_utils.topology.stored import Forms, NewerForm
@@ -29,7 +28,7 @@ _FORMS = Forms(unnumbered=1)
 class Owner:
     """A run of ansible-playbook: who started it, on which controller, and its process.
 
-    C(started) tells a process from a later one with the same number. C(space) is the space of process numbers, as of a
+    `started` tells a process from a later one with the same number. `space` is the space of process numbers, as of a
     container: from outside of it nobody can tell whether the process is there.
     """
 
@@ -60,7 +59,7 @@ def this_run() -> Owner:
 
 
 def state(text: str | None, own: Owner) -> str:
-    """Whose note C(text) is. One that names no run is of an earlier release, and counts as ended; of one that a newer
+    """Whose note `text` is. One that names no run is of an earlier release, and counts as ended; of one that a newer
     release wrote nobody can tell."""
     if text is None:
         return NOBODY
@@ -124,4 +123,4 @@ def _started(process: int) -> str | None:
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return t.cast("str | None", done.stdout.strip() or None)
+    return done.stdout.strip() or None

@@ -2,26 +2,26 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is wrong with the options of the module fabric, each with its place: rule, index and key.
+"""Errors in the options of the module fabric, each with its place: rule, index and key.
 
-Ansible's own check of a module's arguments names the option at the top alone.
+Ansible's own check of a module's arguments only names the option at the top.
 """
 
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, RULE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import hint
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Spec, Variables
 
 _SHOWN = 60
 _KINDS = {"dict": "a mapping", "list": "a list", "int": "a whole number", "bool": "true or false", "str": "a text"}
 
 
-def faults(args: t.Mapping[str, t.Any]) -> list[str]:
-    """All that is wrong with C(nics), C(node) and C(profiles) of the module."""
+def faults(args: Variables) -> list[str]:
+    """All errors in `nics`, `node` and `profiles` of the module."""
     found = []
     nics = args.get("nics")
     if isinstance(nics, (list, tuple)):
@@ -29,22 +29,22 @@ def faults(args: t.Mapping[str, t.Any]) -> list[str]:
             name = rule.get("name") if isinstance(rule, dict) else None
             found += _mapping(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
     elif nics is not None:
-        found.append(f"nics: {_shown(nics)} is no list of rules")
+        found.append(f"nics: {_shown(nics)} is not a list of rules")
     found += _mapping("node", args.get("node"), NODE)
     profiles = args.get("profiles")
     if isinstance(profiles, dict):
         for name, settings in profiles.items():
             found += _mapping(f"profiles.{name}", settings, NIC)
     elif profiles is not None:
-        found.append(f"profiles: {_shown(profiles)} is no mapping of names to settings")
+        found.append(f"profiles: {_shown(profiles)} is not a mapping of names to settings")
     return found
 
 
-def _mapping(place: str, value: t.Any, spec: t.Mapping[str, t.Any]) -> list[str]:
+def _mapping(place: str, value: object, spec: Spec) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, dict):
-        return [f"{place}: {_shown(value)} is no mapping"]
+        return [f"{place}: {_shown(value)} is not a mapping"]
     found = [
         f"{place}: {name} is not known: {hint(str(name), spec) or 'known are ' + ', '.join(sorted(spec))}"
         for name in value
@@ -57,13 +57,13 @@ def _mapping(place: str, value: t.Any, spec: t.Mapping[str, t.Any]) -> list[str]
     return found
 
 
-def _value(place: str, name: str, value: t.Any, option: t.Mapping[str, t.Any]) -> list[str]:
+def _value(place: str, name: str, value: object, option: Option) -> list[str]:
     inner = option.get("options")
     if inner and option["type"] == "dict":
         return _mapping(place, value, inner)
     if inner:
         if not isinstance(value, (list, tuple)):
-            return [f"{place}: {_shown(value)} is no list of mappings with {', '.join(sorted(inner))}"]
+            return [f"{place}: {_shown(value)} is not a list of mappings with {', '.join(sorted(inner))}"]
         return [text for index, one in enumerate(value) for text in _mapping(f"{place}[{index}]", one, inner)]
     plain = {key: one for key, one in option.items() if key in ("type", "elements", "choices")}
     if ArgumentSpecValidator({name: plain}).validate({name: value}).error_messages:
@@ -71,13 +71,13 @@ def _value(place: str, name: str, value: t.Any, option: t.Mapping[str, t.Any]) -
     return []
 
 
-def _wanted(option: t.Mapping[str, t.Any]) -> str:
+def _wanted(option: Option) -> str:
     if "choices" in option:
         return f"one of {', '.join(map(str, option['choices']))}"
     kind = _KINDS.get(option["type"], option["type"])
     return f"{kind} of {_KINDS[option['elements']].partition(' ')[2]}s" if option.get("elements") else kind
 
 
-def _shown(value: t.Any) -> str:
+def _shown(value: object) -> str:
     text = re.sub(r"\s+", " ", repr(str(value) if isinstance(value, str) else value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which variables of a host may come from its facts: what a node answers must not decide where the controller writes,
-which cluster it speaks to, or on whose behalf.
+"""Which variables of a host may come from its facts. A node's answer must not decide where the controller writes, which
+cluster it uses, or with which credentials.
 
-Any module may answer with `ansible_facts`. With `inject_facts_as_vars`, Ansible's default, these become variables
-that go before the inventory and the defaults of roles (see "Understanding variable precedence" in Ansible's
+Any module may return `ansible_facts`. With `inject_facts_as_vars`, Ansible's default, these become variables that
+override the inventory and the defaults of roles (see "Understanding variable precedence" in Ansible's
 documentation).
 """
 
@@ -17,8 +17,9 @@ import re
 import typing as t
 
 from ansible import constants
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
 
-#: The variables that facts may set, as patterns: what Ansible's own modules return. All others are the site's.
+#: Patterns of the variables that facts may set: facts of Ansible's own modules. All others belong to the site.
 FROM_FACTS = (
     "ansible_*",
     "discovered_interpreter_*",
@@ -29,18 +30,18 @@ FROM_FACTS = (
     "packages",
     "services",
 )
-#: Of these, what the options of the command line set, if anything does.
+#: Of these, the ones that only options of the command line set.
 NOT_FROM_FACTS = ("ansible_limit",)
 
 _ALLOWED = re.compile("|".join(fnmatch.translate(one) for one in FROM_FACTS))
 _SHOWN = 5
 
 
-def set_by_facts(variables: t.Mapping[str, t.Any], host: str) -> list[str]:
-    """The names of a host's facts that are variables of the site, at most five of them, where facts become variables.
+def set_by_facts(variables: Variables, host: str) -> list[str]:
+    """At most five names of a host's facts that replace variables of the site, if facts become variables.
 
-    `variables` are those of a task of any host, as the variable manager made them. Its `ansible_facts` have lost the
-    prefix `ansible_`, so that `ansible_domain` could not be told from `domain`: the names are of the fact cache.
+    `variables` are those of a task of any host. In their `ansible_facts` names have no prefix `ansible_`, so that
+    `ansible_domain` and `domain` would look alike: the names are read from the fact cache.
     """
     if not constants.config.get_config_value("INJECT_FACTS_AS_VARS"):
         return []
@@ -53,28 +54,28 @@ def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
         return list(hostvars._variable_manager._fact_cache.get(host) or ())
     except KeyError:
         return ()
-    except AttributeError:  # another Ansible than those that were tried: too strict rather than too lax
+    except AttributeError:  # an untested version of Ansible: rather too strict
         own = hostvars.raw_get(host) if hostvars is not None else {}
         return [name for name in own.get("ansible_facts") or () if name in own]
 
 
 def refusal(host: str, names: t.Sequence[str]) -> str:
-    """Why nothing is done with the variables of a host, and what to do about it."""
+    """The error message for a host with such facts."""
     return (
-        f"{host} answered with facts that Ansible takes for variables of the site: "
+        f"{host} returned facts that Ansible uses as variables of the site: "
         + ", ".join(repr(name[:80]) for name in names)
-        + ". Nothing is done for this host with them. No module of Ansible's own answers so: if this is not a fact of "
-        "yours, look at the node before you trust it again. With inject_facts_as_vars = false under [defaults] in "
-        "ansible.cfg (or ANSIBLE_INJECT_FACT_VARS=false), facts become no variables. Facts of an earlier run may be in "
-        "a fact cache: --flush-cache."
+        + ". So nothing is done for this host. No module of Ansible itself returns these: if they are not your own "
+        "facts, check the node before you trust it again. With inject_facts_as_vars = false under [defaults] in "
+        "ansible.cfg (or ANSIBLE_INJECT_FACT_VARS=false), facts do not become variables. Facts of an earlier run may "
+        "be in a fact cache; --flush-cache clears it."
     )
 
 
-def site_values(variables: t.Mapping[str, t.Any], hosts: t.Iterable[str], name: str) -> list[t.Any]:
-    """A variable of each host that the site has set it for.
+def site_values(variables: Variables, hosts: t.Iterable[str], name: str) -> list[object]:
+    """A variable's value for each host that has it.
 
-    Hosts with facts in the place of the site's variables are left out; the next task of theirs fails for it. Empty in a
-    check of the syntax, for which Ansible loads no variables of hosts.
+    Hosts whose facts replace variables of the site are left out; their next task fails. Empty in a syntax check, for
+    which Ansible loads no variables of hosts.
     """
     if "hostvars" not in variables:
         return []

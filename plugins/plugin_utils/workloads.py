@@ -7,21 +7,21 @@
 from __future__ import annotations
 
 import difflib
-import typing as t
 from collections.abc import Sequence
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.limits import dns_label
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem
 
 _KINDS = {"template": "ResourceClaimTemplate", "claim": "ResourceClaim"}
 
 
 def check_workload(
-    workload: t.Any, path: str, objects: Sequence[dict[str, t.Any]] | None, templates: Sequence[str]
+    workload: object, path: str, objects: Sequence[Object] | None, templates: Sequence[str]
 ) -> list[Problem]:
     """What is wrong with one entry: names, the template of the workload, and claims that the site does not render.
 
-    C(objects) are the rendered ones, or None where none could be rendered, C(templates) the names of the workload
+    `objects` are the rendered ones, or None where none could be rendered, `templates` the names of the workload
     templates at hand.
     """
     if not isinstance(workload, dict):
@@ -50,9 +50,7 @@ def check_workload(
     return found
 
 
-def _check_claim(
-    claim: t.Any, path: str, namespace: t.Any, objects: Sequence[dict[str, t.Any]] | None
-) -> list[Problem]:
+def _check_claim(claim: object, path: str, namespace: object, objects: Sequence[Object] | None) -> list[Problem]:
     if not isinstance(claim, dict):
         return [Problem(path, "is not a dictionary", "wrong-type")]
     found = []

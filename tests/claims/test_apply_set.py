@@ -205,7 +205,9 @@ def test_a_refusal_is_told_in_a_line():
     status = {"kind": "Status", "message": f"is invalid: spec: {quoted}: field is immutable", "reason": "Invalid"}
     immutable = f"Failed to apply object: {json.dumps({**status, 'details': {'causes': [cause]}})}"
     told = apply_set.answer([TEMPLATE], refusal(immutable))["problems"]
-    assert len(told) == 1 and told[0].startswith("ResourceClaimTemplate ml/pair: spec cannot change in Kubernetes")
+    assert len(told) == 1 and told[0].startswith(
+        "ResourceClaimTemplate ml/pair: spec of an existing object cannot change"
+    )
     assert "give it another name" in told[0] and len(told[0]) < 240
 
     causes = [

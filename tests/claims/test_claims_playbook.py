@@ -160,7 +160,7 @@ def test_mistakes_of_claims_and_workloads_are_told_at_once(folder: Folder) -> No
     output = folder.run(rc=2, **told)
     for words in (
         "dra_claims_templates[0].align: 'pcie' is not one of",
-        "dra_claims_feature_gates.DRAPrioritisedList: is no feature gate",
+        "dra_claims_feature_gates.DRAPrioritisedList: is not a feature gate",
         "dra_claims_workloads[0].template: there is no template 'infrence'; there are database, ",
         "dra_claims_workloads[0].claims[0].name: ",
     ):

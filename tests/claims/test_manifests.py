@@ -71,7 +71,7 @@ def test_every_mistake_is_told_with_its_place(check: t.Callable[..., Object]) ->
     wrong = device_class("nic", "lanewise.dev")
     wrong["spec"]["selectors"][0]["cel"]["expression"] = "device.driver"
     answer = check(claim("a", "No Class"), wrong)
-    assert answer["msg"].startswith("2 mistake(s):")
+    assert answer["msg"].startswith("2 error(s):")
     assert "claims.yaml: ResourceClaim training/a: spec.devices.requests[0].exactly.deviceClassName" in answer["msg"]
     assert "claims.yaml: DeviceClass nic: spec.selectors[0].cel.expression" in answer["msg"]
     told = check(claim("a", "No Class"), fail=False)

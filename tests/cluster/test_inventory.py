@@ -87,7 +87,7 @@ def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -
     down = any("lanewise.dev/link-down:NoSchedule" in finding for finding in hosts[whole]["dra_findings"])
     assert down is not plane.version.startswith("v1.34")  # which keeps no taints by default
     assert hosts[torn]["nics"] == 0
-    assert f"lanewise.dev: pool {torn} has 1 of 2 slices: nobody gets of it" in hosts[torn]["dra_findings"]
+    assert f"lanewise.dev: pool {torn} has 1 of 2 slices: none of it is allocated" in hosts[torn]["dra_findings"]
     broken = {host for host in told["broken"]["hosts"] if host in (whole, torn)}
     assert broken == ({whole, torn} if down else {torn})
     assert whole in told["rail_0"]["hosts"]

@@ -299,7 +299,7 @@ def test_a_node_that_says_it_is_another_one_gets_no_token_of_that(site: Site) ->
     path = Path("/etc/lanewise/token")
     path.write_text("none")
     site.play(rc=2, **hostile(site.folder, ansible_facts=facts))
-    assert "answered with facts that Ansible takes for variables of the site: 'dra_driver_kubeconfig'" in site.output
+    assert "returned facts that Ansible uses as variables of the site: 'dra_driver_kubeconfig'" in site.output
     assert path.read_text() == "none" and "/taken/from/a/fact" not in site.output
     assert site.play() == 2 and site.info()["token"]["node"] == site.node.name
     site.plane.expect("DELETE", "/api/v1/nodes/other-node")
@@ -455,7 +455,7 @@ def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(si
     assert "failed: 1 node" in stands and "did not become healthy with release 1.0.3-" in stands
     assert os.readlink(CURRENT) == good and site.info()["ready"] and not cordoned(site)
     assert site.play(playbook="lanewise.dra.rollout", dra_driver_wheel=wheel) == 0
-    assert "as wanted, nothing to do: 1 node" in site.output
+    assert "no changes needed: 1 node" in site.output
 
 
 def test_a_rollout_in_which_the_api_server_goes_away_and_the_next_one_goes_on(site: Site) -> None:

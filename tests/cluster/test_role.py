@@ -234,7 +234,7 @@ def test_a_template_whose_spec_changes_is_told_in_a_line(controller: Controller)
     changed = copy.deepcopy(SITE)
     changed["dra_claims_templates"][0]["devices"][1]["count"] = 2
     output = controller.role(changed, rc=2)[1]
-    assert "ResourceClaimTemplate training/one: spec cannot change in Kubernetes once the object is made" in output
+    assert "ResourceClaimTemplate training/one: spec of an existing object cannot change" in output
     assert "FirstAvailable" not in output  # the server quotes the whole object
 
 

@@ -19,7 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.machines.builder import build, hand_over
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.publish.inventory import Device, Inventory
 from lanewise_driver.topology.publish import COUNTER, MISSING
@@ -115,6 +115,29 @@ def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
     assert devices[PF]["consumesCounters"][0]["counters"][COUNTER]["value"] == total == "128"
     # settings that would not publish it now do not take it from the pod
     assert PF in inventory(moved, [pf], exclude=[{"type": "pf"}]).refresh().addresses
+
+
+BOARD = ("board", "nearestGPUs", "nearestGPULevel", "nearestGPU", "pcieSwitch", "rail")
+
+
+@pytest.mark.parametrize("machine", ["hgx-h100", "gb300", "dgx-a100"])
+def test_the_board_is_the_same_with_nics_in_pods(machine: str, tmp_path: Path) -> None:
+    """Neither the NICs that pods have nor the others change what they say of the board; nor does a restart."""
+    root = build(machine, tmp_path / "machine")
+    before = {one["name"]: one["attributes"] for one in inventory(root).refresh().devices}
+    assert all("board" in one for one in before.values())
+    node = inventory(root)
+    given = [one for one in map(node.device, sorted(before)) if one and one.interface and not one.vf][::2]
+    assert given
+    for device in given:
+        assert device.address
+        hand_over(root, device.address)
+    for kept in (node, inventory(root, given)):  # the running driver without its records, and one that is started again
+        after = {one["name"]: one["attributes"] for one in kept.refresh().devices}
+        for name, attributes in after.items():
+            assert {key: attributes.get(key) for key in BOARD} == {key: before[name].get(key) for key in BOARD}
+        assert len(after) >= len(before) - len(given)
+    assert after == before
 
 
 def test_without_counters_a_pods_pf_keeps_its_vfs(sriov: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanewise_driver.api.features import Features, cut
+from lanewise_driver.api.features import Features, cut, find
 from lanewise_driver.dra.kube import validate, versions
 from lanewise_driver.publish.slices import Plan, plan, published_by, same, slice_name, slices
 from lanewise_driver.topology.model import as_dict
@@ -122,6 +122,52 @@ def test_what_the_server_drops() -> None:
     assert cut(Features(), ["devices[0].basic.consumesCounters"]) == Features(counters=False)
     assert cut(Features(), ["sharedCounters"]) == Features(counters=False)
     assert cut(Features(), []) == Features()
+
+
+def test_several_roots_are_a_list_where_the_server_keeps_lists(tmp_path: Path) -> None:
+    facts = as_dict(probe(str(build("gb300", tmp_path / "gb300"))))
+    published = publication(facts, policy=Policy())
+    for features in (Features(), Features(lists=True), Features(taints=False, counters=False, lists=True)):
+        found = slices(published, NODE, DRIVER, 1, features)
+        for one in found:
+            gates = {"DRAListTypeAttributes": features.lists}
+            assert validate.validate(one, "1.37", gates) == [] == versions.unsupported(one, "1.37", gates)
+        roots = {}
+        for device in all_devices(found):
+            attributes = device["attributes"]
+            own, direct = attributes["resource.kubernetes.io/pcieRoot"], attributes.get("dataDirectPcieRoot")
+            roots[device["name"]] = own
+            if features.lists and direct:
+                assert len(own["strings"]) == 2 and own["strings"][1] == direct["string"] != own["strings"][0]
+            else:
+                assert set(own) == {"string"}
+        assert any("strings" in own for own in roots.values()) == features.lists
+    before = copy.deepcopy(published.devices)
+    slices(published, NODE, DRIVER, 1, Features(lists=True))
+    assert published.devices == before
+
+
+@pytest.mark.parametrize(
+    ("server", "keeps", "expected"),
+    [
+        ("v1.37.1", True, True),
+        ("v1.36.2", True, False),  # its scheduler ignores the values
+        ("v1.38.0-alpha.1+abc", True, True),
+        ("v1.37.1", False, False),
+        ("", True, False),
+        ("v2", True, False),
+    ],
+)
+def test_lists_are_published_where_the_scheduler_reads_them(server: str, keeps: bool, expected: bool) -> None:
+    """A server without the gate drops the values, and then finds the attribute invalid."""
+
+    def create(body: Object) -> Object | None:
+        several = any(
+            "strings" in one["attributes"]["probe"] for one in body["spec"].get("devices", ()) if "attributes" in one
+        )
+        return body if keeps or not several else None
+
+    assert find(DRIVER, NODE, create, lambda: server) == Features(lists=expected)
 
 
 def test_same_is_up_to_writing() -> None:

@@ -113,7 +113,7 @@ def test_a_canary_that_fails_ends_it_and_the_next_run_goes_on(site: Site) -> Non
     assert site.vfs() == [TWO, NONE]
 
     status, output = site.play()
-    assert status == 0 and "as wanted, nothing to do: 1 node" in output
+    assert status == 0 and "no changes needed: 1 node" in output
     assert f"batch 1: 1 node, the canary'\n    - '    {other}" in output
     assert site.vfs() == [TWO, TWO]
 

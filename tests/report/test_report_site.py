@@ -20,7 +20,8 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_compare import differences, group_peers
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_drawing import draw
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import View, clean, natural, read_facts
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Node, file_name
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Node
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_store import file_name
 
 from .conftest import without_gpu
 
@@ -39,7 +40,7 @@ def rows(report: t.Any, name: str) -> list[dict[str, str]]:
 
 def test_every_page_is_valid_and_loads_nothing(built):
     pages = {name: content.decode() for name, content in built.files().items() if name.endswith(".html")}
-    assert len(pages) == len(built.site._stored()) + 1
+    assert len(pages) == len(built.site.store.hosts()) + 1
     for name, text in pages.items():
         document = parse(text)
         ids = [element.get("id") for element in document.iter() if element.get("id")]
@@ -294,7 +295,7 @@ def test_diff_is_short_and_names_the_change(fleet, machines, report):
 def test_new_templates_or_title_rewrite_pages(fleet, report, tmp_path):
     report.run(fleet)
     report.run(fleet, title="Another")
-    assert report.site.changed and report.site.diff == ["~ pages written anew; the facts are the same"]
+    assert report.site.changed and report.site.diff == ["~ pages written again; the facts are the same"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "base.html.j2").write_text("own page: {% block main %}{% endblock %}")
     report.run(fleet, title="Another", templates=[str(tmp_path / "own")])

@@ -109,9 +109,9 @@ def test_no_value_without_bounds_gets_through(facts, place, bad):
     [
         ({"numa_nodes": [{"id": 0}]}, "topology.numa_nodes[0] lacks "),
         ({"surprise": 1}, "topology has 'surprise', which this release does not know"),
-        ({"functions": []}, "topology.functions is no dictionary"),
-        ({"fingerprint": True}, "topology.fingerprint is no text: True"),
-        ({"packages": "x"}, "topology.packages is no list: x"),
+        ({"functions": []}, "topology.functions is not a dictionary"),
+        ({"fingerprint": True}, "topology.fingerprint is not text: True"),
+        ({"packages": "x"}, "topology.packages is not a list: x"),
         ({"functions": {"0" * 70000: {}}}, "is a text of 70000 characters"),
         ({"affinity": {"devices": [], "levels": [["PIX"] * 5000] * 5000}}, "entries and characters in all"),
     ],

@@ -35,7 +35,10 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ({"node": {"hugepages": "4096"}}, "node.hugepages: '4096' is no list of mappings with count, numa_nodes, size"),
+        (
+            {"node": {"hugepages": "4096"}},
+            "node.hugepages: '4096' is not a list of mappings with count, numa_nodes, size",
+        ),
         ({"node": {"hugepages": [{"size": "2M"}]}}, "node.hugepages[0]: count is missing"),
         (
             {"node": {"hugepages": [{"size": "2M", "count": "many"}]}},
@@ -56,7 +59,7 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
             "nics[0].select.near_gpu: 'PIC' is not one of PIX, PXB, PHB, NODE",
         ),
         ({"nics": [{"select": {}, "num_vf": 4}]}, "nics[0]: num_vf is not known: did you mean num_vfs?"),
-        ({"nics": {"select": {}}}, "nics: {'select': {}} is no list of rules"),
+        ({"nics": {"select": {}}}, "nics: {'select': {}} is not a list of rules"),
         (
             {"profiles": {"our": {"vfs": [{"index": 0, "vlan": []}]}}},
             "profiles.our.vfs[0].vlan: [] is not a whole number",
@@ -84,7 +87,7 @@ def test_what_fits_and_what_is_null_is_no_fault() -> None:
 
 def test_faults_are_told_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     hosts = {"one": {"topology_root": machine("cpu-rdma"), "fabric_node": {"hugepages": "4096"}}}
-    assert "one: node.hugepages: '4096' is no list of mappings" in played(tmp_path, hosts, "rollout", rc=2)
+    assert "one: node.hugepages: '4096' is not a list of mappings" in played(tmp_path, hosts, "rollout", rc=2)
 
 
 def test_a_part_of_a_model_is_no_model(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
@@ -103,11 +106,11 @@ def test_a_rule_that_chooses_nothing_is_told(tmp_path: Path, machine: t.Callable
     ]
     hosts = {"one": {**tree, "fabric_nics": idle, "fabric_persist": False}, "two": tree}
     output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
-    assert "its rule chooses no NIC: rails" in output and "1 node, nothing to do" not in output
+    assert "a rule matches no NIC: rails" in output and "no changes needed: " not in output
     assert "bonds (without type it chooses PFs only, but it matches others: set type: [virtual])" in output
     told, shown = drift(tmp_path, hosts, 0)
     assert told["nodes"]["one"]["idle_rules"][0] == "rails"
-    assert "one: nothing differs, as far as rules choose NICs there" in shown and "0 nodes as wanted" in shown
+    assert "one: no drift, but some rules match no NIC" in shown and "0 nodes without drift" in shown
 
 
 @pytest.mark.parametrize("board", MACHINES)
@@ -115,7 +118,7 @@ def test_a_board_is_planned_for_a_recorded_machine(tmp_path: Path, machine: t.Ca
     assert set(MACHINES) == {*boards()} - {"hgx-roce"}
     hosts = {"one": {"topology_root": machine(MACHINES[board]), "fabric_board": board}}
     output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
-    assert "planned only, as they are recorded: 1 node" in output
+    assert "planned only (recorded machines): 1 node" in output
     assert "not recorded, so not planned: " in output and "memlock (no /etc/systemd)" in output
 
 

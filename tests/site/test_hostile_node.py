@@ -89,7 +89,7 @@ def test_a_fact_chooses_neither_the_cluster_nor_the_node(tmp_path, defaults):
     inventory = {"fabric_kubeconfig": "{{ site_cluster }}", "site_cluster": str(tmp_path / "nowhere")}
     hosts = {"bad": {**inventory, **hostile(tmp_path, ansible_facts=facts)}, "good": inventory}
     output = play(tmp_path, UNCORDON, hosts, 2, **defaults)
-    assert "bad answered with facts that Ansible takes for variables of the site: 'fabric_node_name', 's" in output
+    assert "bad returned facts that Ansible uses as variables of the site: 'fabric_node_name', 's" in output
     assert "/taken/from/a/fact" not in output
     # the other one was gone on with, and failed for the kubeconfig that is not there
     assert f"Could not find or access '{tmp_path}/nowhere'" in output and "good answered" not in output
@@ -99,7 +99,7 @@ def test_where_facts_are_no_variables_they_are_not_looked_at(tmp_path, defaults)
     inventory = {"fabric_kubeconfig": str(tmp_path / "nowhere")}
     hosts = {"bad": {**inventory, **hostile(tmp_path, ansible_facts={"fabric_node_name": "good"})}}
     output = play(tmp_path, UNCORDON, hosts, 2, **defaults, ANSIBLE_INJECT_FACT_VARS="false")
-    assert f"Could not find or access '{tmp_path}/nowhere'" in output and "answered with facts" not in output
+    assert f"Could not find or access '{tmp_path}/nowhere'" in output and "returned facts" not in output
 
 
 COLLECTED = """
@@ -185,7 +185,7 @@ def test_claims_are_not_checked_against_what_an_earlier_run_has_stored_without_b
     }
     output = played(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
     said = " ".join(output.split())
-    assert "one: its facts in" in said and "is no whole number of 64 bits" in said and "of 1 node(s)" in said
+    assert "one: its facts in" in said and "is not a whole number of 64 bits" in said and "of 1 node(s)" in said
 
 
 REPORTED = """

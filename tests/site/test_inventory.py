@@ -100,7 +100,7 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
         assert [one["name"] for one in found[name]["devices"]] == [f"nic-{name}"] and not found[name]["findings"]
     torn = describe(nodes, slices[1:], [])
     assert not torn["two"]["devices"] and torn["two"]["drivers"] == ["fabric.example.com"]
-    assert torn["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: nobody gets of it"]
+    assert torn["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: none of it is allocated"]
     # what an older generation has is not there
     slices.append(piece("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])

@@ -39,7 +39,7 @@ def test_a_site_on_which_all_is_well_says_a_few_lines(tree, tmp_path):
     lines = [line for line in first.splitlines() if line]
     assert len(lines) < 40 and "ok: [" not in first and "skipping: " not in first and "included: " not in first
     assert "TASK [Show the summary]" in first and "\n6 nodes, " in first  # in plain lines
-    assert "Nothing is asked of these nodes: the inventory sets neither fabric_board" in first
+    assert "Nothing to configure on these nodes: the inventory sets neither fabric_board" in first
     assert "nothing applied: dra_claims_kubeconfig is not set" in first
     assert "changed: [node-0]" in first and "5 hosts: nothing changed, nothing failed" in first
     assert "PLAY [Roll out]" not in first

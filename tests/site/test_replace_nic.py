@@ -15,6 +15,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
+from ansible_collections.lanewise.dra.plugins.plugin_utils.card import cards, find, owned, same, there
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import played
 
@@ -138,7 +139,7 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     new_mac, new_guid = mac.replace("a0:88:c2", "a0:88:c3"), guid.replace("a088:c2", "a088:c3")
     assert f"enp89s0f0np0: MAC address {mac} -> {new_mac}" in output
     assert f"mlx5_4: GUID {guid} -> {new_guid}" in output
-    assert "planned only, as they are recorded: 1 node" in output  # what the rules want of it
+    assert "planned only (recorded machines): 1 node" in output  # what the rules want of it
     assert "uncordon gpu-01 yourself" in output
     now = site.serials(site.stored())
     assert now.pop(STORAGE) == now.pop("0000:59:00.1") == "MT2646X00001"
@@ -179,7 +180,7 @@ def test_what_is_no_card_is_refused_with_the_cards_there_are(site):
 
 def test_a_machine_without_slots_says_so(tmp_path):
     site = Site(tmp_path, "epyc-nps4")
-    assert "this machine names no slots of NICs (give replace_nic_address)" in site.before(slot="slot=1", rc=2)
+    assert "this machine reports no slots of NICs (set replace_nic_address)" in site.before(slot="slot=1", rc=2)
 
 
 def test_the_card_that_the_node_is_reached_by_is_refused(site):
@@ -230,7 +231,7 @@ def facts(tree: Path) -> dict[str, t.Any]:
         ({"link": "16.0 x16"}, "its PCIe link is 16.0 GT/s x16, the old one's was 32.0 GT/s x16", ""),
         (
             {"state": "nolink"},
-            "(ibp73s0): the port is down, the old one's was up (put the cable in",
+            "(ibp73s0): the port is down, the old one's was up (plug the cable in",
             "the port is down",
         ),
         ({"net": {"speed": 200000}}, "the port runs at 200G, the old one's ran at 400G", ""),
@@ -240,10 +241,10 @@ def facts(tree: Path) -> dict[str, t.Any]:
 )
 def test_the_new_card_must_be_as_good(site, override, told, allowed):
     def card(tree: Path) -> dict[str, t.Any]:
-        return replacement.find(replacement.cards(facts(tree)), address=RAIL)
+        return find(cards(facts(tree)), address=RAIL)
 
     old, new = card(site.tree), card(site.become({RAIL: {**NEW, **override}}))
-    assert replacement.same(old, new) is False and replacement.same(new, new) is True
+    assert same(old, new) is False and same(new, new) is True
     found = replacement.unlike(old, new)
     assert len(found) == bool(told) and told in " ".join(found)
     # another model may be slower, but not less than it can be in this slot
@@ -271,7 +272,7 @@ def test_nothing_else_may_have_changed(site):
 
     def others(override: dict[str, t.Any]) -> list[str]:
         now = facts(site.become({RAIL: NEW, **override}))
-        return replacement.elsewhere(before, now, old, replacement.find(replacement.cards(now), address=RAIL))
+        return replacement.elsewhere(before, now, old, find(cards(now), address=RAIL))
 
     assert others({}) == []
     down = others({OTHER_RAIL: {"state": "nolink"}})
@@ -293,7 +294,7 @@ def test_a_dead_card_is_known_from_the_report(site):
     old = site.serials(site.stored())[RAIL]
     site.become({}, WITHOUT_RAIL)
     output = site.before(slot=f"address={RAIL}")
-    assert "The node does not show it any more" in output and f"serial {old}" in output
+    assert "The node does not show this card any more" in output and f"serial {old}" in output
     site.play(playbook="probe")  # now the report does not know it either
     kept = site.files()
     assert "no NIC has address" in site.before(slot=f"address={RAIL}", rc=2) and site.files() == kept
@@ -313,7 +314,7 @@ def test_without_the_first_phase_the_report_is_compared_with(site):
 def test_one_replacement_is_ended_before_the_next(site):
     site.before()
     output = site.before(slot=f"address={RAIL}", rc=2)
-    assert "slot 9:" in output and "End that first (replace_nic_phase=after)" in output
+    assert "slot 9:" in output and "Finish that first (replace_nic_phase=after)" in output
     output = site.after("-e", f"replace_nic_address={RAIL}", rc=2)
     assert "the card that is being replaced is another one: slot 9" in output
 
@@ -338,10 +339,10 @@ def cluster(now: dict[str, t.Any], *claims: tuple[str, str]) -> dict[str, t.Any]
 def test_devices_and_claims_of_the_card_are_told(tmp_path):
     now = facts(build("sriov", tmp_path / "machine"))
     found = cluster(now, ("training", "pci-0000-16-00-4"), ("other", "pci-0000-26-00-0"))
-    card = replacement.find(replacement.cards(now), slot="2")
+    card = find(cards(now), slot="2")
     devices = replacement.published(card, "gpu-01", found)
     addresses = [one["address"] for one in devices]
-    assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= replacement.owned(card)
+    assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= owned(card)
     assert len(addresses) == len(set(addresses)) < len(publication(now).devices)
     lines = replacement.cluster_lines(devices, found["claims"])
     assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): claim training/net has it, for pod training-0" in lines
@@ -354,8 +355,8 @@ def test_devices_and_claims_of_the_card_are_told(tmp_path):
 
 def test_what_is_published_of_the_old_card_is_told_from_the_new(site):
     before, after = facts(site.tree), facts(site.become({RAIL: NEW}))
-    old = replacement.find(replacement.cards(before), address=RAIL)
-    new = replacement.there(replacement.cards(after), old)
+    old = find(cards(before), address=RAIL)
+    new = there(cards(after), old)
     (device,) = replacement.published(old, "gpu-01", cluster(before))
     assert device["address"] == RAIL
     assert replacement.counterparts(old, new, [RAIL, "0000:ff:00.0"]) == [RAIL]

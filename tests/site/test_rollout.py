@@ -64,13 +64,13 @@ def test_nodes_with_the_same_plan_stand_together():
         "    gpu-1, gpu-2, gpu-3, gpu-4",
         "        1 change (sriov 1)",
         "        driver: install 1",
-        "planned only, as they are recorded: 1 node",
+        "planned only (recorded machines): 1 node",
         "    tree",
         "        1 change (sriov 1)",
-        "as wanted after a reboot only: 1 node",
+        "no changes needed, but a reboot: 1 node",
         "    old",
         "        waits for a reboot (fabric_reboot_ok allows it): iommu",
-        "as wanted, nothing to do: 1 node",
+        "no changes needed: 1 node",
     ]
 
 
@@ -118,7 +118,7 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
     assert recap == {"good": "0", "two": "1", "other": "1", "gone": "1", "silent": "0"}
     assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) is fit" in output
     # what is planned is told all the same
-    assert "planned only, as they are recorded: 1 node" in output
+    assert "planned only (recorded machines): 1 node" in output
 
 
 def test_a_site_that_asks_for_nothing_is_left_alone(machines, tmp_path):
@@ -282,7 +282,7 @@ CLAIMS = """
 def test_claims_that_are_not_applied_are_not_compared(tmp_path):
     (tmp_path / "claims.yml").write_text(CLAIMS, encoding="utf-8")
     output = play(tmp_path, {"a": {}}, playbook=str(tmp_path / "claims"))
-    assert "as wanted; not compared; claims: not compared /     dra_claims_apply is false" in output
+    assert "no drift; not compared; claims: not compared /     dra_claims_apply is false" in output
 
 
 def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):
@@ -313,11 +313,11 @@ def test_drift_is_told_by_the_exit_status(machines, tmp_path):
         return json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
 
     output = play(tmp_path, {"same": wanted, "silent": tree}, playbook="drift")
-    assert "changed=0" in output and told()["verdict"] == "as wanted" and list(told()["nodes"]) == ["same"]
+    assert "changed=0" in output and told()["verdict"] == "no drift" and list(told()["nodes"]) == ["same"]
 
     output = play(tmp_path, {"same": wanted, "other": drifted}, playbook="drift", rc=1)
-    assert "num_vfs: 0 -> 4" in output and "1 node as wanted" in output
-    assert {name: node["state"] for name, node in told()["nodes"].items()} == {"same": "as wanted", "other": "drifted"}
+    assert "num_vfs: 0 -> 4" in output and "1 node without drift" in output
+    assert {name: node["state"] for name, node in told()["nodes"].items()} == {"same": "no drift", "other": "drifted"}
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
     assert "num_vfs: 0 -&gt; 4" in page and "same" not in page.split("<h2>Nodes</h2>")[1]
 
@@ -337,7 +337,7 @@ def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machi
     play(tmp_path, {"same": wanted, "other": {**tree, "fabric_nics": RAILS}, "third": wanted}, playbook="drift", rc=2)
     told = json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
     states = {name: node["state"] for name, node in told["nodes"].items()}
-    assert states == {"same": "as wanted", "other": "drifted", "third": "as wanted"}
+    assert states == {"same": "no drift", "other": "drifted", "third": "no drift"}
     assert told["claims"]["state"] == "unknown"
 
     driver = {"dra_driver_kubeconfig": str(tmp_path / "nowhere"), "dra_driver_wheel": str(tmp_path / "no.whl")}

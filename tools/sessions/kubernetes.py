@@ -39,8 +39,17 @@ def cluster(session: nox.Session) -> None:
     other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
+    _nvidia(session)
     options = (*PARALLEL, "--ignore-glob=*/test_node*.py")
     pytest(session, venv, *options, on=["tests/cluster"], PYTHONPATH=driver_package(session, venv))
+
+
+def _nvidia(session: nox.Session) -> None:
+    """Build NVIDIA's driver where a C compiler is; without it its tests are skipped."""
+    try:
+        kubernetes.programs(kubernetes.minors()[0], *kubernetes.NVIDIA.values())
+    except Missing as missing:
+        session.log(f"without NVIDIA's DRA driver: {missing}")
 
 
 def node(session: nox.Session) -> None:

@@ -24,8 +24,8 @@ def read(host, path):
     ("folder", "verdict", "nodes"),
     [
         (".", "drifted", {"h100-01": "drifted"}),
-        ("as-wanted", "as wanted", {"sriov-01": "as wanted"}),
-        ("unknown", "unknown", {"h100-01": "as wanted", "h100-05": "unknown"}),
+        ("no-drift", "no drift", {"sriov-01": "no drift"}),
+        ("unknown", "unknown", {"h100-01": "no drift", "h100-05": "unknown"}),
     ],
 )
 def test_drift_is_told_to_programs_and_people(host, folder, verdict, nodes):
@@ -34,7 +34,7 @@ def test_drift_is_told_to_programs_and_people(host, folder, verdict, nodes):
     assert {name: node["state"] for name, node in told["nodes"].items()} == nodes
     page = host.file(f"{FOLDER}/{folder}/drift.html").content_string
     shown = re.findall(r'<h3>(\S+) <span class="pill state">([^<]+)<', page)
-    assert dict(shown) == {name: state for name, state in nodes.items() if state != "as wanted"}
+    assert dict(shown) == {name: state for name, state in nodes.items() if state != "no drift"}
 
 
 def test_the_bundle_tells_of_nodes_without_their_addresses(host):

@@ -16,32 +16,56 @@ import re
 import typing as t
 from dataclasses import dataclass, field, replace
 
-from .selector import LINK_LAYERS, NEAR, Selector, like, type_of, values_of, values_of_interface
+from .publish_device import (
+    DATA_DIRECT_ROOT,
+    DRIVER,
+    LINK_DOWN,
+    PCIE_ROOT,
+    Facts,
+    Node,
+    device_name,
+    interface_device,
+    interface_device_name,
+    nic_device,
+)
+from .selector import Selector, like, values_of, values_of_interface
 
-DRIVER = "lanewise.dev"
+__all__ = [
+    "COUNTER",
+    "DATA_DIRECT_ROOT",
+    "DRIVER",
+    "LINK_DOWN",
+    "MISSING",
+    "PCIE_ROOT",
+    "TOLD_BY_INTERFACE",
+    "UNCLEAN",
+    "USER_SPACE",
+    "VERSION_ANNOTATION",
+    "Facts",
+    "Policy",
+    "Publication",
+    "Selector",
+    "device_name",
+    "interface_device_name",
+    "publication",
+    "without_link",
+]
 
-_STANDARD = "resource.kubernetes.io/"
-#: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and claims match equal names only.
-_NUMA_NODE_DRANET = "dra.net/numaNode"
-_VALUE_BYTES = 64  # a string attribute, resource/v1 DeviceAttributeMaxValueLength
 #: User-space drivers: the function has no network interface that could be moved into a pod.
 USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub")
 
-LINK_DOWN = f"{DRIVER}/link-down"
-#: The taint of a device that a pod has and the node no longer shows: nobody else shall get it.
+#: The taint of a device that a pod has and the node no longer shows: no other pod can get it.
 MISSING = f"{DRIVER}/missing"
 #: The taint of a device that came back from a pod in another state than it left. Its value is the kind of reason.
 UNCLEAN = f"{DRIVER}/unclean"
 COUNTER = "functions"
-#: The annotation of a slice that tells the version of the driver that wrote it.
+#: The annotation of a slice with the version of the driver that wrote it.
 VERSION_ANNOTATION = f"{DRIVER}/version"
-#: Attributes and capacities that a probe cannot tell of a function while its interface is in another namespace.
+#: Attributes and capacities that a probe cannot see of a function while its interface is in another namespace.
 TOLD_BY_INTERFACE = (
     *("alias", "bandwidth", "firmware", "ifName", "linkLayer", "linkSpeedMbps"),
     *("mac", "mtu", "nodeGUID", "rdmaDevice", "up"),
 )
-
-Facts = t.Mapping[str, t.Any]
 
 
 @dataclass
@@ -90,20 +114,7 @@ class Policy:
         return self.keep_ib and nic["link_layer"] == "infiniband" and bool(nic["rdma_devices"])
 
 
-_PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
-
-
-def interface_device_name(interface: str) -> str:
-    """The device of an interface without a PCI function: C(net-eth1), or C(netx-) and the name's bytes in hex."""
-    return f"net-{interface}" if _PLAIN_NAME.fullmatch(interface) else f"netx-{interface.encode().hex()}"
-
-
-def device_name(address: str) -> str:
-    """The device of a PCI function: C(0000:8a:00.0) is C(pci-0000-8a-00-0)."""
-    return "pci-" + address.replace(":", "-").replace(".", "-")
-
-
-def publication(facts: Facts, counters: bool = True, policy: Policy | None = None) -> Publication:  # noqa: C901, PLR0915
+def publication(facts: Facts, counters: bool = True, policy: Policy | None = None) -> Publication:
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
     A function is withheld where the node itself needs it: it carries the default route or lies below an interface that
@@ -112,79 +123,112 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     C(counters) False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. What the probe
     does not know is left out, and so is a string too long for an attribute: cut short it would equal another's.
 
-    Without a C(policy) a function whose interface is in a pod is published all the same, as C(away): the driver
-    that gave it to the pod would say more of it. With one the node is the running one: a RoCE function without its
-    interface, which is then in some other namespace, and one with several interfaces, of which a claim could name none,
-    are withheld too. Devices that pods have keep their attributes, and are never withheld.
+    Without a C(policy) a function whose interface is in a pod is published too, as C(away): the driver that gave it to
+    the pod would publish more of it. With one the node is the running one: a RoCE function without its interface, which
+    is then in another namespace, and one with several interfaces, of which a claim could name none, are withheld too.
+    Devices that pods have keep their attributes, and are never withheld.
     """
-    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
-    rdma = {entry["name"]: entry for entry in facts["rdma_devices"]}
-    lower = {name: entry["name"] for entry in facts["interfaces"] for name in entry["lower"] if _hosts(entry)}
-    nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
-    held = policy.held if policy else {}
-    own: list[Facts] = []  # interfaces that are devices of their own
-    if policy:
-        own = [entry for entry in facts["interfaces"] if _is_virtual(entry, policy)]
-        lower.update({name: entry["name"] for entry in own for name in entry["lower"]})
-    virtual: dict[str, list[Facts]] = {}
-    for nic in nics.values():
-        if nic["physfn"]:
-            virtual.setdefault(nic["physfn"], []).append(nic)
+    return _Publisher(facts, counters, policy).run()
 
-    result = Publication()
-    for address, nic in nics.items():
-        if device_name(address) in held:
-            continue
-        away = not policy and bool(nic.get("elsewhere"))  # facts that an earlier release stored do not have it
+
+class _Publisher:
+    """Makes the publication of a node."""
+
+    def __init__(self, facts: Facts, counters: bool, policy: Policy | None) -> None:
+        self.facts, self.counters, self.policy = facts, counters, policy
+        self.node = Node(facts, policy.aliases if policy else {})
+        self.held = policy.held if policy else {}
+        #: interfaces that are devices of their own
+        self.own = [entry for entry in facts["interfaces"] if policy and _is_virtual(entry, policy)]
+        above = [entry for entry in facts["interfaces"] if _hosts(entry)] + self.own
+        self.lower = {name: entry["name"] for entry in above for name in entry["lower"]}
+        self.virtual: dict[str, list[Facts]] = {}
+        for nic in self.node.nics.values():
+            if nic["physfn"]:
+                self.virtual.setdefault(nic["physfn"], []).append(nic)
+        self.result = Publication()
+
+    def run(self) -> Publication:
+        result = self.result
+        for address, nic in self.node.nics.items():
+            if device_name(address) in self.held:
+                continue
+            reason = self._withheld(nic)
+            if reason:
+                result.withheld[address] = reason
+            elif self._away(nic):
+                result.away.add(device_name(address))
+        shared = self._shared() if self.counters else {}
+        for address, nic in self.node.nics.items():
+            if address not in result.withheld:
+                device = self._device(nic, shared)
+                result.devices.append(device)
+                result.addresses[device["name"]] = address
+        result.counter_sets = [
+            {"name": device_name(pf), "counters": {COUNTER: {"value": str(amount)}}} for pf, amount in shared.items()
+        ]
+        if self.policy:
+            _add_interfaces(result, self.own, self.node, self.policy)
+            _add_held(result, self.held)
+            result.devices.sort(key=lambda device: _place(device["name"]))
+        return result
+
+    def _away(self, nic: Facts) -> bool:
+        """Whether a pod has the interface, for all that the facts say; those of an earlier release may not."""
+        return not self.policy and bool(nic.get("elsewhere"))
+
+    def _withheld(self, nic: Facts) -> str:
+        """Why a function is not published; empty if it is."""
+        policy, interfaces = self.policy, self.node.interfaces
+        vfs = self.virtual.get(nic["address"], [])
         keeps = bool(policy and policy.keeps_interface(nic))
-        # what an interface does that stays where it is keeps nobody from the RDMA device
+        # what an interface does that stays on the node does not keep pods from the RDMA device
         given = {**nic, "interfaces": [], "default_route": False} if keeps else nic
-        reason = "" if away else _needed(given, interfaces, lower)
-        reason = reason or _needed_for_vfs(nic, virtual.get(address, []), interfaces, lower)
+        reason = "" if self._away(nic) else _needed(given, interfaces, self.lower)
+        reason = reason or _needed_for_vfs(nic, vfs, interfaces, self.lower)
         if policy and not reason:
-            reason = _rdma_unfit(nic, facts, policy) if keeps else _unfit(nic, facts, interfaces, policy)
-            reason = reason or _uplink_vf(virtual.get(address, []), policy)
-        if not reason and not counters and virtual.get(address):
-            reason = f"it has {len(virtual[address])} VFs, and without shared counters both could be given away"
-        if not reason and not counters and nic["physfn"] and device_name(nic["physfn"]) in held:
-            reason = f"a pod has its PF {nic['physfn']}"
-        if reason:
-            result.withheld[address] = reason
-        elif away:
-            result.away.add(device_name(address))
-    published = [nic for address, nic in nics.items() if address not in result.withheld]
+            reason = _rdma_unfit(nic, self.facts, policy) if keeps else _unfit(nic, self.facts, policy)
+            reason = reason or _uplink_vf(vfs, policy)
+        if reason or self.counters:
+            return reason
+        if vfs:
+            return f"it has {len(vfs)} VFs, and without shared counters both could be given away"
+        if nic["physfn"] and device_name(nic["physfn"]) in self.held:
+            return f"a pod has its PF {nic['physfn']}"
+        return ""
 
-    shared: dict[str, int] = {}  # PF -> its published VFs
-    if counters:
-        for nic in published:
-            if nic["physfn"] in nics and nic["physfn"] not in result.withheld:
-                shared[nic["physfn"]] = shared.get(nic["physfn"], 0) + 1
-    for nic in published:
-        name = device_name(nic["address"])
-        device = _kept(held[name]) if name in held else _device(nic, facts, interfaces, rdma, policy)
-        if name in result.away:
+    def _shared(self) -> dict[str, int]:
+        """How many VFs of each PF are published, by the PF's address, for PFs that are published too."""
+        found: dict[str, int] = {}
+        nics, withheld = self.node.nics, self.result.withheld
+        for address, nic in nics.items():
+            pf = nic["physfn"]
+            if address not in withheld and pf in nics and pf not in withheld:
+                found[pf] = found.get(pf, 0) + 1
+        return found
+
+    def _device(self, nic: Facts, shared: t.Mapping[str, int]) -> dict[str, t.Any]:
+        address, name = nic["address"], device_name(nic["address"])
+        device = _kept(self.held[name]) if name in self.held else nic_device(nic, self.node)
+        if name in self.result.away:
             device = _without_interface(device)
-        pf = nic["address"] if nic["address"] in shared else nic["physfn"] if nic["physfn"] in shared else None
+        pf = address if address in shared else nic["physfn"] if nic["physfn"] in shared else None
         if pf:
-            amount = shared[pf] if pf == nic["address"] else 1
+            amount = shared[pf] if pf == address else 1
             device["consumesCounters"] = [
                 {"counterSet": device_name(pf), "counters": {COUNTER: {"value": str(amount)}}}
             ]
-        result.devices.append(device)
-        result.addresses[device["name"]] = nic["address"]
-    result.counter_sets = [
-        {"name": device_name(pf), "counters": {COUNTER: {"value": str(amount)}}} for pf, amount in shared.items()
-    ]
-    if policy:
-        _add_interfaces(result, own, facts, policy)
-        for name in sorted(held):
-            if name not in result.addresses and name not in result.interfaces:
-                device = _kept(held[name])
-                if name.startswith("pci-"):  # its function is gone; an interface may just be in the pod
-                    device["taints"] = [{"key": MISSING, "effect": "NoSchedule"}]
-                result.devices.append(device)
-        result.devices.sort(key=lambda device: _place(device["name"]))
-    return result
+        return device
+
+
+def _add_held(result: Publication, held: t.Mapping[str, dict[str, t.Any]]) -> None:
+    """Publish the devices that pods have and the probe does not see."""
+    for name in sorted(held):
+        if name not in result.addresses and name not in result.interfaces:
+            device = _kept(held[name])
+            if name.startswith("pci-"):  # its function is gone; an interface may just be in the pod
+                device["taints"] = [{"key": MISSING, "effect": "NoSchedule"}]
+            result.devices.append(device)
 
 
 def without_link(result: Publication) -> set[str]:
@@ -199,10 +243,10 @@ def _place(name: str) -> tuple[t.Any, ...]:
     return (0,) if name.startswith("pci-") else (1, re.split("[0-9]", name, maxsplit=1)[0], numbers, name)
 
 
-def _add_interfaces(result: Publication, own: list[Facts], facts: Facts, policy: Policy) -> None:
+def _add_interfaces(result: Publication, own: list[Facts], node: Node, policy: Policy) -> None:
     """Publish the interfaces that are devices of their own, or say why not."""
-    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
-    lower = {name: entry["name"] for entry in facts["interfaces"] for name in entry["lower"]}
+    interfaces = node.interfaces
+    lower = {name: entry["name"] for entry in interfaces.values() for name in entry["lower"]}
     for entry in own:
         name = interface_device_name(entry["name"])
         if name in policy.held:
@@ -217,7 +261,7 @@ def _add_interfaces(result: Publication, own: list[Facts], facts: Facts, policy:
         if reason:
             result.withheld[entry["name"]] = reason
             continue
-        result.devices.append(_interface_device(entry, facts, policy))
+        result.devices.append(interface_device(entry, node))
         result.interfaces[name] = entry["name"]
 
 
@@ -252,7 +296,7 @@ def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
     return ""
 
 
-def _unfit(nic: Facts, facts: Facts, interfaces: t.Mapping[str, Facts], policy: Policy) -> str:
+def _unfit(nic: Facts, facts: Facts, policy: Policy) -> str:
     """Why a function of a running node is not given away, besides what its facts say."""
     reason = _excluded(values_of(nic, facts), policy)
     if reason:
@@ -310,139 +354,3 @@ def _needed_for_vfs(nic: Facts, vfs: list[Facts], interfaces: t.Mapping[str, Fac
         if vf["driver"] in USER_SPACE or (vf["driver"] and vf["interfaces"] and _needed(vf, interfaces, lower)):
             return f"its VF {vf['address']} is in use: {_needed(vf, interfaces, lower)}"
     return ""
-
-
-def _device(
-    nic: Facts,
-    facts: Facts,
-    interfaces: t.Mapping[str, Facts],
-    rdma_devices: t.Mapping[str, Facts],
-    policy: Policy | None = None,
-) -> dict[str, t.Any]:
-    function: Facts = facts["functions"][nic["address"]]
-    rdma = [rdma_devices[name] for name in nic["rdma_devices"] if name in rdma_devices]
-    # a function with several ports has several interfaces, and then none is the function's
-    interface = interfaces.get(nic["interfaces"][0], {}) if len(nic["interfaces"]) == 1 else {}
-    one = rdma[0] if len(rdma) == 1 else {}
-    sriov = function.get("sriov") or {}
-    standard = function["kubernetes"]
-    values: dict[str, t.Any] = {_STANDARD + key: standard.get(key) for key in ("pcieRoot", "pciBusID", "numaNode")}
-    values.update(
-        {
-            _NUMA_NODE_DRANET: standard.get("numaNode"),
-            "type": type_of(nic),
-            "alias": _alias(policy, nic["address"], interface.get("name")),
-            "ifName": interface.get("name"),
-            "mac": interface.get("permanent_mac"),
-            "driver": nic["driver"],
-            "vendorID": function["vendor_id"],
-            "deviceID": function["device_id"],
-            "model": nic["model"],
-            "firmware": one.get("firmware"),
-            "linkLayer": nic["link_layer"] if nic["link_layer"] in LINK_LAYERS else None,
-            "rdmaDevice": one.get("name"),
-            "nodeGUID": one.get("node_guid"),
-            "pfPciBusID": nic["physfn"],
-            "pcieSwitch": _switch(function["bridges"]),
-            "nearestGPU": _nearest_gpu(nic, facts["gpus"]),
-            "linkSpeedMbps": nic["speed_mbps"],
-            "mtu": interface.get("mtu"),
-            "rail": nic["rail"],
-            "vfIndex": function["vf_number"] if nic["physfn"] else None,
-            "totalVFs": None if nic["physfn"] else sriov.get("total_vfs"),
-            "rdma": bool(rdma) or "rdma_device" in nic.get("elsewhere", ()),
-            "up": nic["up"],
-        }
-    )
-    device = _with_attributes(device_name(nic["address"]), values)
-    # A VF's share of the port is a setting and not a fact, so VFs have no bandwidth to count on.
-    if _is_rate(nic["speed_mbps"]) and not nic["physfn"]:
-        device["capacity"] = {"bandwidth": {"value": _rate(nic["speed_mbps"])}}
-    if nic["up"] is False:
-        device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
-    return device
-
-
-def _interface_device(entry: Facts, facts: Facts, policy: Policy) -> dict[str, t.Any]:
-    """The device of an interface without a PCI function."""
-    rdma = [device for device in facts["rdma_devices"] if entry["name"] in device["interfaces"]]
-    up = {"up": True, "down": False}.get(entry["operstate"] or "", entry["carrier"])
-    device = _with_attributes(
-        interface_device_name(entry["name"]),
-        {
-            "type": "virtual",
-            "kind": entry["kind"],
-            "alias": _alias(policy, None, entry["name"]),
-            "ifName": entry["name"],
-            "mac": entry["mac"],
-            "linkLayer": entry["link_layer"] if entry["link_layer"] in LINK_LAYERS else None,
-            "rdmaDevice": rdma[0]["name"] if len(rdma) == 1 else None,
-            "linkSpeedMbps": entry["speed_mbps"],
-            "mtu": entry["mtu"],
-            "rdma": bool(rdma),
-            "up": up,
-        },
-    )
-    if _is_rate(entry["speed_mbps"]):
-        device["capacity"] = {"bandwidth": {"value": _rate(entry["speed_mbps"])}}
-    if up is False:
-        device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
-    return device
-
-
-def _alias(policy: Policy | None, address: str | None, interface: str | None) -> str | None:
-    """The site's own name of a device."""
-    aliases = policy.aliases if policy else {}
-    return aliases.get(address or "") or aliases.get(interface or "")
-
-
-def _with_attributes(name: str, values: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    attributes = {key: typed for key, typed in ((key, _attribute(value)) for key, value in values.items()) if typed}
-    return {"name": name, "attributes": attributes}
-
-
-def _attribute(value: t.Any) -> dict[str, t.Any] | None:
-    """A v1 DeviceAttribute; None for what cannot be one."""
-    if isinstance(value, bool):
-        return {"bool": value}
-    if isinstance(value, int):
-        return {"int": value}
-    if isinstance(value, str) and value and len(value.encode()) <= _VALUE_BYTES:
-        return {"string": value}
-    return None
-
-
-def _is_rate(mbps: t.Any) -> bool:
-    return isinstance(mbps, int) and not isinstance(mbps, bool) and mbps > 0
-
-
-def _rate(mbps: int) -> str:
-    """A quantity in bit/s: C(400G)."""
-    return f"{mbps // 1000}G" if mbps % 1000 == 0 else f"{mbps}M"
-
-
-def _switch(bridges: list[str]) -> str | None:
-    """The upstream port of the PCIe switch that a function hangs on; None where it hangs on a root port.
-
-    Below a host bridge a root port, upstream port, downstream port, upstream port ... take turns. All functions below
-    one switch have the upstream port in common; each has a downstream port of its own.
-    """
-    if not bridges:
-        return None
-    domain = bridges[-1].partition(":")[0]
-    own = 0
-    while own < len(bridges) and bridges[-1 - own].partition(":")[0] == domain:
-        own += 1
-    return bridges[-2] if own >= 3 and own % 2 else None
-
-
-def _nearest_gpu(nic: Facts, gpus: t.Sequence[Facts]) -> str | None:
-    """The GPU that this NIC is for: the one nearest, or of several as near the one on its rail."""
-    near = nic["nearest_gpus"]
-    if near["level"] not in NEAR:
-        return None
-    candidates = list(near["devices"])
-    if len(candidates) > 1:
-        rails = {gpu["address"]: gpu["rail"] for gpu in gpus}
-        candidates = [one for one in candidates if nic["rail"] is not None and rails.get(one) == nic["rail"]]
-    return candidates[0] if len(candidates) == 1 else None

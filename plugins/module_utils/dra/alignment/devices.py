@@ -19,12 +19,13 @@ from fractions import Fraction
 from ...topology import cpuset
 from ...topology.affinity import RANK, Proximity
 from ...topology.model import Link, Nic, NumaNode, PciFunction, Topology
+from ...topology.publish_device import stated_numa_node
 from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.versions import convert
 from ..scheduler.search_devices import DeviceId, attribute, consumption
 from ..vendors.drivers import DRIVERS
-from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
+from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, OWN, PCI_BUS_ID, PCIE_ROOT
 from ..vendors.offer import Offer
 
 Facts = ObjectView
@@ -252,11 +253,17 @@ class Machine:
         return same and bool(ours.get("physfn")) == bool(theirs.get("physfn")) and has_rdma(ours) == has_rdma(theirs)
 
     def kernel_value(self, published: Published, name: str) -> t.Any:
-        """The kernel's reading of an attribute; None where it has none, or the facts are not the kernel's."""
+        """The kernel's reading of an attribute; None where it has none, or the facts are not the kernel's.
+
+        Where the site states the NUMA node, lanewise.dev publishes that: it counts instead of the kernel's.
+        """
         key = KERNEL.get(name)
         function = self.functions.get(published.address or "")
         if key is None or function is None or not self.probed:
             return None
+        if key == "numaNode" and published.driver == OWN:
+            parent = self.functions.get(function.physfn or "")
+            return stated_numa_node(vars(function), vars(parent) if parent else {}, function.kubernetes.get(key))
         return function.kubernetes.get(key)
 
     def lacks(self, published: Published) -> bool:

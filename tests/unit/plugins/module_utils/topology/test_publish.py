@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
     COUNTER,
     LINK_DOWN,
@@ -21,6 +25,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish impo
     interface_device_name,
     publication,
 )
+from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
 
@@ -73,8 +78,103 @@ def test_a_gpu_nic() -> None:
     assert read["resource.kubernetes.io/pcieRoot"] == "pci0000:15"
     assert (read["linkSpeedMbps"], read["linkLayer"], read["rail"]) == (400000, "infiniband", 0)
     assert (read["pcieSwitch"], read["nearestGPU"]) == ("0000:16:00.0", "0000:18:00.0")
+    assert (read["nearestGPUs"], read["nearestGPULevel"]) == ("0000:18:00.0", "PIX")
     assert device["capacity"] == {"bandwidth": {"value": "400G"}}
     assert (read["resource.kubernetes.io/numaNode"], read["dra.net/numaNode"]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_board_of_every_machine(name: str) -> None:
+    """All NICs publish one shape, and the GPUs that the map has nearest to them; VFs those of their PF."""
+    facts = probed.facts(name)
+    board = board_map(facts)
+    result = publication(facts)
+    for device in result.devices:
+        read = values(device)
+        nic = read.get("pfPciBusID") or result.addresses[device["name"]]
+        level, nearest = board.nearest_gpus(nic)
+        text = ",".join(nearest)
+        assert read.get("nearestGPUs") == (text if 0 < len(text) <= 64 else None)
+        assert read.get("nearestGPULevel") == (level if nearest else None)
+        assert read.get("board") == (board.shape if board.levels else None)
+        if "nearestGPU" in read:
+            assert read["nearestGPU"] in nearest
+
+
+def test_data_direct_is_published_as_what_it_is() -> None:
+    """The PF keeps its own root; the DMA function's is beside it, and is that of the GPU."""
+    facts = probed.facts("gb300")
+    functions = facts["functions"]
+    found = 0
+    for device in publication(facts).devices:
+        read = values(device)
+        (nic,) = [nic for nic in facts["nics"] if device_name(nic["address"]) == device["name"]]
+        assert read["resource.kubernetes.io/pcieRoot"] == functions[nic["address"]]["root_complex"]
+        assert read.get("dataDirectPciBusID") == nic["data_direct"]
+        if nic["data_direct"]:
+            found += 1
+            assert read["dataDirectPcieRoot"] == functions[nic["data_direct"]]["root_complex"]
+            assert read["dataDirectPcieRoot"] == functions[read["nearestGPUs"]]["root_complex"]
+            assert read["dataDirectPcieRoot"] != read["resource.kubernetes.io/pcieRoot"]
+            assert read["nearestGPULevel"] == "PXB"
+    assert found == 4
+
+
+def test_data_direct_that_cannot_be_read_is_not_guessed(tmp_path: Path) -> None:
+    """Without the VPD nobody knows which NIC a DMA function belongs to."""
+    root = build("gb300", tmp_path / "gb300")
+    facts = as_dict(probe(str(root), with_vpd=False))
+    for device in publication(facts).devices:
+        assert not {"nearestGPUs", "nearestGPULevel", "dataDirectPciBusID", "dataDirectPcieRoot"} & set(values(device))
+
+
+PAIR: Facts = {
+    "name": "pair",
+    "summary": "a GPU and a NIC with two VFs below one switch, a GPU and a NIC elsewhere",
+    "system": {"vendor": "V", "product": "P", "kernel": "6.8.0"},
+    "cpu": {"model": "C", "sockets": 1, "cores": 8, "threads": 1, "memory_gib": 64},
+    "roots": {
+        "0000:10": {
+            "numa": 0,
+            "01.0 spr-root-port": {
+                "00.0 pex-usp": {
+                    "00.0 pex-dsp": {"00.0 h100-sxm": {}},
+                    "01.0 pex-dsp": {"00.0 cx7-eth": {"vfs": 2}},
+                }
+            },
+        },
+        "0000:40": {"numa": 0, "01.0 spr-root-port": {"00.0 h100-sxm": {}}},
+        "0000:50": {"numa": 0, "01.0 spr-root-port": {"00.0 cx7-eth": {}}},
+    },
+}
+
+
+def test_vfs_are_as_near_as_their_pf_and_follow_its_overrides(tmp_path: Path) -> None:
+    root = str(build(PAIR, tmp_path / "pair"))
+    facts = as_dict(probe(root))
+    before = {one["name"]: values(one) for one in publication(facts).devices}
+    near, far = (gpu["address"] for gpu in facts["gpus"])
+    vfs = [nic for nic in facts["nics"] if nic["physfn"]]
+    pf = vfs[0]["physfn"]
+    (other,) = [nic["address"] for nic in facts["nics"] if nic["address"] != pf and not nic["physfn"]]
+    names = [device_name(one) for one in (pf, *(vf["address"] for vf in vfs))]
+    assert len(vfs) == 2
+    for name in names:
+        assert (before[name]["nearestGPUs"], before[name]["nearestGPULevel"]) == (near, "PIX")
+    assert before[device_name(other)]["nearestGPUs"] == f"{near},{far}"
+    assert before[device_name(other)]["nearestGPULevel"] == "NODE"
+
+    stated = [{"address": pf, "numa_node": 7, "rail": 3}]
+    stated += [{"address": one, "switch": "sw0"} for one in (other, far)]
+    after = {one["name"]: values(one) for one in publication(as_dict(probe(root, stated))).devices}
+    for name in names:
+        read = after[name]
+        assert (read["resource.kubernetes.io/numaNode"], read["dra.net/numaNode"], read["rail"]) == (7, 7, 3)
+        assert (read["nearestGPUs"], read["nearestGPULevel"]) == (near, "PIX")
+    read = after[device_name(other)]
+    assert (read["pcieSwitch"], read["nearestGPUs"], read["nearestGPULevel"]) == ("sw0", far, "PIX")
+    assert len({one["board"] for one in after.values()}) == 1
+    assert read["board"] != before[device_name(other)]["board"]
 
 
 def test_what_the_node_needs_is_withheld() -> None:

@@ -1,0 +1,236 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""One device as the driver lanewise.dev publishes it: the attributes and capacities of a NIC or an interface.
+
+Which devices are published at all is decided in `publish`.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass, field
+
+from .boards import Board, board_map
+from .selector import LINK_LAYERS, NEAR, type_of
+
+DRIVER = "lanewise.dev"
+
+_STANDARD = "resource.kubernetes.io/"
+PCIE_ROOT = f"{_STANDARD}pcieRoot"
+#: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and claims match equal names only.
+_NUMA_NODE_DRANET = "dra.net/numaNode"
+#: The root of the function that carries a NIC's GPU traffic, on boards with data-direct functions.
+DATA_DIRECT_ROOT = "dataDirectPcieRoot"
+_VALUE_BYTES = 64  # a string attribute, resource/v1 DeviceAttributeMaxValueLength
+
+LINK_DOWN = f"{DRIVER}/link-down"
+
+Facts = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Node:
+    """The facts of a node, indexed. `aliases` are the site's own names of devices, by PCI address or interface."""
+
+    facts: Facts
+    aliases: t.Mapping[str, str] = field(default_factory=dict)
+    interfaces: t.Mapping[str, Facts] = field(init=False)
+    rdma: t.Mapping[str, Facts] = field(init=False)
+    nics: t.Mapping[str, Facts] = field(init=False)
+    board: Board = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interfaces", {entry["name"]: entry for entry in self.facts["interfaces"]})
+        object.__setattr__(self, "rdma", {entry["name"]: entry for entry in self.facts["rdma_devices"]})
+        object.__setattr__(self, "nics", {nic["address"]: nic for nic in self.facts["nics"]})
+        object.__setattr__(self, "board", board_map(self.facts))
+
+    def function(self, address: str) -> Facts:
+        """The PCI function at an address; empty if the probe has not seen it."""
+        found: Facts = self.facts["functions"].get(address) or {}
+        return found
+
+    def alias(self, address: str | None, interface: str | None) -> str | None:
+        """The site's own name of a device."""
+        return self.aliases.get(address or "") or self.aliases.get(interface or "")
+
+
+_PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+
+
+def interface_device_name(interface: str) -> str:
+    """The device of an interface without a PCI function: C(net-eth1), or C(netx-) and the name's bytes in hex."""
+    return f"net-{interface}" if _PLAIN_NAME.fullmatch(interface) else f"netx-{interface.encode().hex()}"
+
+
+def device_name(address: str) -> str:
+    """The device of a PCI function: C(0000:8a:00.0) is C(pci-0000-8a-00-0)."""
+    return "pci-" + address.replace(":", "-").replace(".", "-")
+
+
+def nic_device(nic: Facts, node: Node) -> dict[str, t.Any]:
+    """The v1 Device of a NIC. What the probe does not know is left out, as is a string too long for an attribute."""
+    # a function with several ports has several interfaces, and then none is the function's
+    interface = node.interfaces.get(nic["interfaces"][0], {}) if len(nic["interfaces"]) == 1 else {}
+    values = {**_place(nic, node), **_identity(nic, interface, node), **_link(nic, interface)}
+    device = _with_attributes(device_name(nic["address"]), values)
+    # A VF's share of the port is a setting and not a fact, so VFs have no bandwidth to count on.
+    return _with_state(device, nic["up"], None if nic["physfn"] else nic["speed_mbps"])
+
+
+def _place(nic: Facts, node: Node) -> dict[str, t.Any]:
+    """Where a NIC is, and what is near it. None of it depends on who uses the NIC, or on any interface.
+
+    A VF is as near to GPUs as its PF.
+    """
+    function = node.function(nic["address"])
+    parent = node.function(nic["physfn"] or "")
+    standard = function["kubernetes"]
+    numa_node = stated_numa_node(function, parent, standard.get("numaNode"))
+    level, nearest = node.board.nearest_gpus(nic["physfn"] or nic["address"])
+    direct = node.function(nic["data_direct"] or "")
+    return {
+        PCIE_ROOT: standard.get("pcieRoot"),
+        f"{_STANDARD}pciBusID": standard.get("pciBusID"),
+        f"{_STANDARD}numaNode": numa_node,
+        _NUMA_NODE_DRANET: numa_node,
+        "pfPciBusID": nic["physfn"],
+        "pcieSwitch": function.get("switch_label") or parent.get("switch_label") or _switch(function["bridges"]),
+        "nearestGPU": _nearest_gpu(nic, node.facts["gpus"]),
+        "nearestGPUs": ",".join(nearest),
+        "nearestGPULevel": level if nearest else None,
+        "board": node.board.shape if node.board.levels else None,
+        "dataDirectPciBusID": nic["data_direct"],
+        DATA_DIRECT_ROOT: (direct.get("kubernetes") or {}).get("pcieRoot"),
+        "rail": nic["rail"],
+        "vfIndex": function["vf_number"] if nic["physfn"] else None,
+    }
+
+
+def _identity(nic: Facts, interface: Facts, node: Node) -> dict[str, t.Any]:
+    """What a NIC is, and the names by which it is known."""
+    function = node.function(nic["address"])
+    rdma = [node.rdma[name] for name in nic["rdma_devices"] if name in node.rdma]
+    one = rdma[0] if len(rdma) == 1 else {}
+    return {
+        "type": type_of(nic),
+        "alias": node.alias(nic["address"], interface.get("name")),
+        "ifName": interface.get("name"),
+        "mac": interface.get("permanent_mac"),
+        "driver": nic["driver"],
+        "vendorID": function["vendor_id"],
+        "deviceID": function["device_id"],
+        "model": nic["model"],
+        "firmware": one.get("firmware"),
+        "rdmaDevice": one.get("name"),
+        "nodeGUID": one.get("node_guid"),
+        "totalVFs": None if nic["physfn"] else (function.get("sriov") or {}).get("total_vfs"),
+        "rdma": bool(rdma) or "rdma_device" in nic.get("elsewhere", ()),
+    }
+
+
+def _link(nic: Facts, interface: Facts) -> dict[str, t.Any]:
+    """The link of a NIC."""
+    return {
+        "linkLayer": nic["link_layer"] if nic["link_layer"] in LINK_LAYERS else None,
+        "linkSpeedMbps": nic["speed_mbps"],
+        "mtu": interface.get("mtu"),
+        "up": nic["up"],
+    }
+
+
+def interface_device(entry: Facts, node: Node) -> dict[str, t.Any]:
+    """The v1 Device of an interface without a PCI function."""
+    rdma = [device for device in node.facts["rdma_devices"] if entry["name"] in device["interfaces"]]
+    up = {"up": True, "down": False}.get(entry["operstate"] or "", entry["carrier"])
+    values = {
+        "type": "virtual",
+        "kind": entry["kind"],
+        "alias": node.alias(None, entry["name"]),
+        "ifName": entry["name"],
+        "mac": entry["mac"],
+        "linkLayer": entry["link_layer"] if entry["link_layer"] in LINK_LAYERS else None,
+        "rdmaDevice": rdma[0]["name"] if len(rdma) == 1 else None,
+        "linkSpeedMbps": entry["speed_mbps"],
+        "mtu": entry["mtu"],
+        "rdma": bool(rdma),
+        "up": up,
+    }
+    return _with_state(_with_attributes(interface_device_name(entry["name"]), values), up, entry["speed_mbps"])
+
+
+def _with_state(device: dict[str, t.Any], up: bool | None, mbps: t.Any) -> dict[str, t.Any]:
+    """A device with the bandwidth of its link, and a taint if the link is down."""
+    if _is_rate(mbps):
+        device["capacity"] = {"bandwidth": {"value": _rate(mbps)}}
+    if up is False:
+        device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
+    return device
+
+
+def stated_numa_node(function: Facts, parent: Facts, kernel: int | None) -> int | None:
+    """The NUMA node of a function: what the site states of it or of its PF, or else what the kernel says.
+
+    C(parent) is the PF of a VF; empty for others. Both are as C(functions) of the topology facts.
+    """
+    for one in (function, parent):
+        if one.get("numa_source") == "override":
+            stated: int | None = one["numa_node"]
+            return stated
+    return kernel
+
+
+def _with_attributes(name: str, values: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    attributes = {key: typed for key, typed in ((key, _attribute(value)) for key, value in values.items()) if typed}
+    return {"name": name, "attributes": attributes}
+
+
+def _attribute(value: t.Any) -> dict[str, t.Any] | None:
+    """A v1 DeviceAttribute; None for what cannot be one."""
+    if isinstance(value, bool):
+        return {"bool": value}
+    if isinstance(value, int):
+        return {"int": value}
+    if isinstance(value, str) and value and len(value.encode()) <= _VALUE_BYTES:
+        return {"string": value}
+    return None
+
+
+def _is_rate(mbps: t.Any) -> bool:
+    return isinstance(mbps, int) and not isinstance(mbps, bool) and mbps > 0
+
+
+def _rate(mbps: int) -> str:
+    """A quantity in bit/s: C(400G)."""
+    return f"{mbps // 1000}G" if mbps % 1000 == 0 else f"{mbps}M"
+
+
+def _switch(bridges: list[str]) -> str | None:
+    """The upstream port of the PCIe switch that a function hangs on; None where it hangs on a root port.
+
+    Below a host bridge a root port, upstream port, downstream port, upstream port ... take turns. All functions below
+    one switch have the upstream port in common; each has a downstream port of its own.
+    """
+    if not bridges:
+        return None
+    domain = bridges[-1].partition(":")[0]
+    own = 0
+    while own < len(bridges) and bridges[-1 - own].partition(":")[0] == domain:
+        own += 1
+    return bridges[-2] if own >= 3 and own % 2 else None
+
+
+def _nearest_gpu(nic: Facts, gpus: t.Sequence[Facts]) -> str | None:
+    """The GPU that this NIC is for: the one nearest, or of several as near the one on its rail."""
+    near = nic["nearest_gpus"]
+    if near["level"] not in NEAR:
+        return None
+    candidates = list(near["devices"])
+    if len(candidates) > 1:
+        rails = {gpu["address"]: gpu["rail"] for gpu in gpus}
+        candidates = [one for one in candidates if nic["rail"] is not None and rails.get(one) == nic["rail"]]
+    return candidates[0] if len(candidates) == 1 else None

@@ -1,0 +1,263 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The cards with NICs of a node, found in its topology facts, and which of them a person means.
+
+A card is what JSON can hold, as it is stored while a NIC is replaced.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..module_utils.topology.pci import slot_of
+from ..module_utils.topology.selector import Facts
+from .report_facts import View, natural, read_facts
+
+
+class Link(t.TypedDict):
+    """A PCIe link: transfers a second in GT/s and lanes, null if unknown."""
+
+    gts: float | None
+    width: int | None
+
+
+class Near(t.TypedDict):
+    """The nearest GPUs and their affinity level."""
+
+    level: str
+    gpus: list[str]
+
+
+class Interface(t.TypedDict):
+    name: str
+    mac: str | None
+
+
+class RdmaDevice(t.TypedDict):
+    name: str
+    guid: str | None
+    firmware: str | None
+
+
+class Function(t.TypedDict):
+    """A PF of a card. `degraded` says in words what its PCIe link lost; `vfs` are PCI addresses."""
+
+    address: str
+    id: str
+    subsystem: str
+    driver: str | None
+    link: Link
+    degraded: str
+    speed_mbps: int | None
+    up: bool | None
+    rail: int | None
+    near: Near
+    default_route: bool
+    interfaces: list[Interface]
+    rdma: list[RdmaDevice]
+    vfs: list[str]
+
+
+class Card(t.TypedDict):
+    """A card: where it is (`slots`, `devices`, which are addresses without the function, `ports`, the bridges above),
+    what it is, its PFs in the order of their addresses, and `dma`, its functions that carry data only."""
+
+    slots: list[str]
+    devices: list[str]
+    ports: list[str]
+    serial: str | None
+    part_number: str | None
+    name: str
+    functions: list[Function]
+    dma: list[str]
+
+
+class Unknown(ValueError):
+    """No card, or more than one, matches the request."""
+
+
+#: What tells that two NICs are functions of one card: a device address, or part number and serial number.
+_Key = t.Union[str, tuple[t.Optional[str], str]]
+
+
+def cards(facts: Facts) -> list[Card]:
+    """All cards with NICs of a node, by address, from its topology facts (see `model.as_dict`)."""
+    view = View(read_facts(facts))
+    groups: list[tuple[set[_Key], list[Facts]]] = []
+    for nic in sorted(facts["nics"], key=lambda one: natural(one["address"])):
+        if nic["physfn"]:
+            continue
+        vpd = facts["functions"][nic["address"]]["vpd"] or {}
+        keys: set[_Key] = {slot_of(nic["address"])}
+        serial = (vpd.get("serial_number") or "").strip()
+        if len(set(serial)) > 1:  # some cards have a row of zeros
+            keys.add((vpd.get("part_number"), serial))
+        members = [nic]
+        for group in [one for one in groups if one[0] & keys]:
+            groups.remove(group)
+            keys |= group[0]
+            members = group[1] + members
+        groups.append((keys, members))
+    return [_card(members, facts, view) for _keys, members in groups]
+
+
+def _card(nics: list[Facts], facts: Facts, view: View) -> Card:
+    functions = [facts["functions"][nic["address"]] for nic in nics]
+    vpds = [function["vpd"] or {} for function in functions]
+
+    def of_vpd(key: str) -> str | None:
+        return next((vpd[key].strip() for vpd in vpds if vpd.get(key)), None)
+
+    return {
+        "slots": sorted({function["slot"] for function in functions if function["slot"]}),
+        "devices": sorted({slot_of(nic["address"]) for nic in nics}),
+        "ports": sorted({function["bridges"][-1] for function in functions if function["bridges"]}),
+        "serial": of_vpd("serial_number"),
+        "part_number": of_vpd("part_number"),
+        "name": nics[0]["model"] or of_vpd("name") or _ids(functions[0]) or "a NIC",
+        "functions": [_function(nic, facts, view) for nic in nics],
+        "dma": sorted({nic["data_direct"] for nic in nics if nic["data_direct"]}),
+    }
+
+
+def _function(nic: Facts, facts: Facts, view: View) -> Function:
+    address = nic["address"]
+    function = facts["functions"][address]
+    link = function["link"] or {}
+    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
+    rdma = {entry["name"]: entry for entry in facts["rdma_devices"]}
+    sriov = function["sriov"] or {}
+    shown = view.by_address.get(address)
+    virtual = facts["system"]["virtual"]  # links of emulated bridges say nothing
+    near = nic["nearest_gpus"]
+    return {
+        "address": address,
+        "id": _ids(function),
+        "subsystem": f"{function['subsystem_vendor_id']}:{function['subsystem_device_id']}",
+        "driver": nic["driver"],
+        "link": {"gts": None, "width": None} if virtual else {"gts": link.get("speed_gts"), "width": link.get("width")},
+        "degraded": shown.degraded if shown else "",
+        "speed_mbps": nic["speed_mbps"],
+        "up": nic["up"],
+        "rail": nic["rail"],
+        "near": {"level": near["level"], "gpus": near["devices"]},
+        "default_route": nic["default_route"],
+        "interfaces": [
+            {"name": name, "mac": interfaces[name]["permanent_mac"] or interfaces[name]["mac"]}
+            for name in nic["interfaces"]
+            if name in interfaces
+        ],
+        "rdma": [
+            {"name": name, "guid": rdma[name]["node_guid"], "firmware": rdma[name]["firmware"]}
+            for name in nic["rdma_devices"]
+            if name in rdma
+        ],
+        "vfs": sriov.get("vfs") or [one["address"] for one in facts["nics"] if one["physfn"] == address],
+    }
+
+
+def _ids(function: Facts) -> str:
+    vendor, device = function["vendor_id"], function["device_id"]
+    return f"{vendor}:{device}" if vendor and device else ""
+
+
+def find(among: t.Sequence[Card], slot: str = "", address: str = "", serial: str = "") -> Card:
+    """The one card with this slot, PCI address (of any function or VF) and serial number, as far as they are given.
+
+    Raises Unknown with a list of the cards.
+    """
+    asked = [f"{word} {value}" for word, value in (("slot", slot), ("address", address), ("serial", serial)) if value]
+    found = [
+        card
+        for card in among
+        if (not slot or slot in card["slots"])
+        and (not address or address.lower() in owned(card))
+        and (not serial or (card["serial"] or "").lower() == serial.strip().lower())
+    ]
+    if len(found) == 1:
+        return found[0]
+    reason = "more than one card has" if found else "no NIC has"
+    if slot and not any(card["slots"] for card in among):
+        reason = "this machine reports no slots of NICs (set replace_nic_address), so none has"
+    listed = "".join(f"\n    {title(card)}" for card in found or among) or " none"
+    raise Unknown(f"{reason} {' and '.join(asked)}; {'these' if found else 'the NICs of this node'} are:{listed}")
+
+
+def owned(card: Card) -> set[str]:
+    """The addresses of all functions of a card, its VFs among them."""
+    return {
+        *card["dma"],
+        *(function["address"] for function in card["functions"]),
+        *(vf for function in card["functions"] for vf in function["vfs"]),
+    }
+
+
+def title(card: Card) -> str:
+    """A card in one line: where it is and what it is."""
+    known = [card["name"]]
+    known += [card["part_number"]] if card["part_number"] else []
+    known += [f"serial {card['serial']}"] if card["serial"] else []
+    addresses = ", ".join(function["address"] for function in card["functions"])
+    where = f"{place(card)}: {addresses}" if card["slots"] else addresses
+    return f"{where}: {', '.join(known)}"
+
+
+def place(card: Card) -> str:
+    """Where a card is, for people."""
+    if card["slots"]:
+        return f"slot {', '.join(card['slots'])}"
+    return ", ".join(function["address"] for function in card["functions"])
+
+
+def there(among: t.Sequence[Card], old: Card) -> Card | None:
+    """The card at the place of `old`: in its slot, at its address, or below its port."""
+    for number in range(len(_places(old))):
+        found = [card for card in among if set(_places(card)[number]) & set(_places(old)[number])]
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _places(card: Card) -> tuple[list[str], list[str], list[str]]:
+    return card["slots"], card["devices"], card["ports"]
+
+
+def same(one: Card, other: Card) -> bool | None:
+    """Whether two are the same card; None if no identifier is known of both."""
+    if one["serial"] and other["serial"]:
+        return bool(one["serial"] == other["serial"])
+    for identities in (guids, macs):
+        ours, theirs = set(identities(one)), set(identities(other))
+        if ours and theirs:
+            return bool(ours & theirs)
+    return None
+
+
+def guids(card: Card) -> list[str]:
+    return [one["guid"] for function in card["functions"] for one in function["rdma"] if one["guid"]]
+
+
+def macs(card: Card) -> list[str]:
+    return [one["mac"] for function in card["functions"] for one in function["interfaces"] if one["mac"]]
+
+
+def completed(card: Card, stored: Card | None) -> Card:
+    """A card, with what only `stored` has, for example of a card whose interface a pod has."""
+    if not stored or same(card, stored) is False:
+        return card
+    known = {function["address"]: function for function in stored["functions"]}
+    return {
+        **card,
+        "serial": card["serial"] or stored["serial"],
+        "part_number": card["part_number"] or stored["part_number"],
+        "functions": [_filled(function, known.get(function["address"])) for function in card["functions"]],
+    }
+
+
+def _filled(function: Function, before: Function | None) -> Function:
+    """A function, with the values of `before` where it has none."""
+    known: t.Mapping[str, object] = before or {}
+    more = {key: known[key] for key, value in function.items() if value in (None, [], "") and known.get(key)}
+    return t.cast(Function, {**function, **more})

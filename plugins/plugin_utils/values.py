@@ -1,0 +1,22 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""The types of what comes from outside the collection: variables of a site, results of modules, content of files.
+
+Any value can be of any type there. What the collection makes itself has types of its own.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..module_utils.fabric_options import Option, Spec  # noqa: F401  # types of arguments, for action plugins
+
+#: Variables of a host, or a module's options after Ansible's check of the argument spec.
+Variables = t.Mapping[str, t.Any]
+#: What a module or an action returns: JSON, with keys that Ansible and the module define.
+Result = dict[str, t.Any]
+#: Content of a JSON file that has been checked only as far as its docstring says.
+Json = dict[str, t.Any]

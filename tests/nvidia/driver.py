@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""NVIDIA's DRA driver as a process beside a control plane, with an administrator's rights."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.nvidia.root import Root
+from ansible_collections.lanewise.dra.tools.cluster import NVIDIA, programs
+
+NAME = "gpu.nvidia.com"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+Object = dict[str, t.Any]
+
+
+class NvidiaDriver:
+    """The driver of a release (`version`, such as 0.5.0) on a node that exists already.
+
+    `kubelet` is where kubelet has its plugins and their registrations, `cdi` where the container runtime reads CDI
+    specifications. `gates` are the driver's feature gates, `shares` its --consumable-shares. `before` is a command that
+    runs the driver. Raises environment.Missing without the program.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        node: str,
+        root: Root,
+        version: str = "0.5.0",
+        *,
+        kubelet: Path = Path("/var/lib/kubelet"),
+        cdi: Path = Path("/var/run/cdi"),
+        gates: t.Mapping[str, bool] | None = None,
+        shares: str = "",
+        before: t.Sequence[str] = (),
+    ) -> None:
+        self.plane, self.node, self.root = plane, node, root
+        name = NVIDIA[version]
+        self._program = programs(plane.minor, name, build=False)[name]
+        below = root.folder / "root"
+        self._arguments = [
+            f"--kubeconfig={plane.kubeconfig}",
+            f"--node-name={node}",
+            "--image-name=none",
+            f"--nvidia-driver-root={below}",
+            f"--container-driver-root={below}",
+            f"--cdi-root={cdi}",
+            f"--kubelet-registrar-directory-path={kubelet / 'plugins_registry'}",
+            f"--kubelet-plugins-directory-path={kubelet / 'plugins'}",
+            f"--nvidia-cdi-hook-path={below / 'usr/bin/nvidia-cdi-hook'}",
+            "--v=6",
+        ]
+        on = ",".join(f"{gate}={str(value).lower()}" for gate, value in (gates or {}).items())
+        self._arguments += [f"--feature-gates={on}"] if on else []
+        self._arguments += [f"--consumable-shares={shares}"] if shares else []
+        self._before = list(before)
+        for folder in (kubelet / "plugins_registry", kubelet / "plugins", cdi):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, without waiting for it."""
+        variables = [f"{name}={value}" for name, value in self.root.variables.items()]
+        self.plane.run("nvidia", ["env", *variables, *self._before, str(self._program), *self._arguments])
+
+    def stop(self) -> None:
+        """kill -9."""
+        self.plane.stop("nvidia")
+
+    def log(self) -> str:
+        return self.plane.log("nvidia").read_text(errors="replace")
+
+    def wait(self, count: int = 1) -> list[Object]:
+        """The driver's slices, once each pool is complete and there are `count` or more. Raises Failed with its log."""
+
+        def published() -> list[Object] | None:
+            self.plane.check()
+            found = self.slices()
+            whole = found and len(found) >= max(count, found[0]["spec"]["pool"]["resourceSliceCount"])
+            return found if whole else None
+
+        try:
+            return t.cast("list[Object]", self.plane.wait_for(published, "slices of gpu.nvidia.com", 60))
+        except Failed as failure:
+            raise Failed(f"{failure}\n{self.log()[-6000:]}") from None
+
+    def slices(self) -> list[Object]:
+        """What it has published for its node."""
+        found = self.plane.expect("GET", SLICES)["items"]
+        return [one for one in found if one["spec"]["driver"] == NAME and one["spec"].get("nodeName") == self.node]

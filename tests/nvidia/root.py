@@ -1,0 +1,179 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The root of an NVIDIA driver installation for an example machine: the library nvml.c with its table, programs that do
+nothing, device nodes.
+
+A machine's own tree names its GPUs: addresses, models, UUIDs and minor numbers. What NVML reports of a model beyond
+that comes from plugins/module_utils/dra/vendors/nvidia_gpus.py. So another machine is one file in
+tests/machines/descriptions.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import stat
+import subprocess
+import typing as t
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.nvidia_gpus import MODELS, Model
+from ansible_collections.lanewise.dra.tools.cluster import MODULES
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+HERE = Path(__file__).parent
+#: NVML's numbers of architectures (nvml.h, NVML_DEVICE_ARCH_*).
+_ARCHITECTURES = {"Ampere": 7, "Ada Lovelace": 8, "Hopper": 9, "Blackwell": 10}
+#: The CUDA version of a driver branch, as NVML has it.
+_CUDA = {"535": 12020, "550": 12040, "570": 12080, "580": 13000}
+_ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
+#: Major numbers: that of /dev/nvidiaN is registered (Documentation/admin-guide/devices.txt), the other one is dynamic.
+MAJOR, CAPABILITIES_MAJOR = 195, 511
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of a machine's tree. `uuid` is NVML's."""
+
+    address: str
+    minor: int
+    uuid: str
+    name: str
+    device_id: str
+    subsystem: str
+
+    @property
+    def model(self) -> Model:
+        return MODELS[self.device_id]
+
+
+def gpus(tree: Path) -> list[Gpu]:
+    """The GPUs that NVIDIA's driver has on a machine, by minor number."""
+    found = []
+    for folder in (tree / "proc/driver/nvidia/gpus").iterdir():
+        lines = (folder / "information").read_text().splitlines()
+        said = {key.strip(): value.strip() for key, _colon, value in (line.partition(":") for line in lines)}
+        own = tree / "sys/bus/pci/devices" / folder.name
+        read = {name: (own / name).read_text().strip()[2:] for name in _IDS}
+        found.append(
+            Gpu(
+                folder.name,
+                int(said["Device Minor"]),
+                said["GPU UUID"],
+                said["Model"],
+                read["device"],
+                read["subsystem_device"] + read["subsystem_vendor"],
+            )
+        )
+    return sorted(found, key=lambda gpu: gpu.minor)
+
+
+_IDS = ("device", "subsystem_device", "subsystem_vendor")
+
+
+def version(tree: Path) -> str:
+    """Of the driver, as the machine's kernel module has it."""
+    return (tree / "sys/module/nvidia/version").read_text().strip()
+
+
+def table(tree: Path, instances: t.Mapping[int, t.Sequence[tuple[int, int]]] | None = None) -> str:
+    """The table of nvml.c for a machine. `instances`: by minor number, the (profile ID, start) of the MIG instances
+    that exist; the GPUs that it names are in MIG mode."""
+    given = instances or {}
+    running = version(tree)
+    lines = [f"driver {running} {_CUDA[running.split('.')[0]]}"]
+    for gpu in gpus(tree):
+        model = gpu.model
+        values = [gpu.minor, gpu.uuid, gpu.address, f"{gpu.device_id}10de", gpu.subsystem, model.memory_mib << 20]
+        values += [model.compute_capability, _ARCHITECTURES[model.architecture], gpu.minor + 1]
+        values += [_ATS if model.coherent else -1, int(bool(model.mig)), int(gpu.minor in given), gpu.name]
+        lines.append("gpu " + " ".join(map(str, values)))
+        for one in model.mig:
+            numbers = [one.index, one.id, one.slices, one.instances, one.multiprocessors, one.copy_engines]
+            numbers += [one.decoders, one.encoders, one.jpeg_engines, one.ofa_engines, one.memory_mib, one.size]
+            lines.append(f"profile {' '.join(map(str, numbers))} {','.join(map(str, one.starts))}")
+        lines += [f"instance {profile} {start}" for profile, start in given.get(gpu.minor, ())]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@functools.lru_cache(None)
+def _header(minor: str) -> Path:
+    """The folder with nvml.h of the Go module that the driver is built with. Raises Missing."""
+    answer = subprocess.run(
+        ["go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml"],
+        cwd=MODULES / "nvidia" / minor,
+        env={**os.environ, "GOWORK": "off", "GOFLAGS": "-mod=readonly"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    folder = Path(answer.stdout.strip() or "/none") / "pkg" / "nvml"
+    if not (folder / "nvml.h").exists():
+        raise Missing(
+            "needs nvml.h of the Go module go-nvml: 'python3 tools/cluster.py nvidia-gpu-0.5' builds the driver and "
+            "fetches it"
+        )
+    return folder
+
+
+def library(target: Path, minor: str = "0.5") -> None:
+    """Compile nvml.c with the header of a driver release, such as 0.5. Raises Missing without a compiler or header."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if not compiler or not shutil.which("go"):
+        raise Missing("needs Go, and gcc or clang")
+    warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations")
+    command = [compiler, "-shared", "-fPIC", "-O1", *warnings, f"-I{_header(minor)}", "-o", str(target)]
+    subprocess.run([*command, str(HERE / "nvml.c")], check=True)
+
+
+class Root:
+    """A driver root below `folder`. `devices`: with device nodes, which needs root."""
+
+    def __init__(self, tree: Path, folder: Path, devices: bool = False) -> None:
+        self.tree, self.folder = tree, folder
+        self.nvml = folder / "nvml"
+        self.nvml.mkdir(parents=True)
+        libraries, programs = folder / "root/usr/lib64", folder / "root/usr/bin"
+        for one in (libraries, programs):
+            one.mkdir(parents=True)
+        running = version(tree)
+        library(libraries / f"libnvidia-ml.so.{running}")
+        (libraries / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{running}")
+        # the version is read from this file's name, and pods get it mounted
+        (libraries / f"libcuda.so.{running}").write_bytes(b"")
+        for name in ("nvidia-smi", "nvidia-cdi-hook"):
+            (programs / name).write_text("#!/bin/sh\nexit 0\n")
+            (programs / name).chmod(0o755)
+        self.set()
+        if devices:
+            self._device_nodes()
+
+    def set(self, instances: t.Mapping[int, t.Sequence[tuple[int, int]]] | None = None) -> None:
+        """Write the table, with these MIG instances; what a driver has made before is gone."""
+        (self.nvml / "table").write_text(table(self.tree, instances))
+        for name in ("state", "calls"):
+            (self.nvml / name).unlink(missing_ok=True)
+
+    def _device_nodes(self) -> None:
+        folder = self.folder / "root/dev"
+        folder.mkdir()
+        control = {"nvidiactl": 255, "nvidia-modeset": 254, "nvidia-uvm": 0, "nvidia-uvm-tools": 1}
+        minors = {f"nvidia{gpu.minor}": gpu.minor for gpu in gpus(self.tree)}
+        for name, minor in {**control, **minors}.items():
+            major = CAPABILITIES_MAJOR - 1 if name.startswith("nvidia-uvm") else MAJOR
+            os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            (folder / name).chmod(0o666)
+
+    def calls(self) -> list[str]:
+        """The calls that changed something, in their order."""
+        path = self.nvml / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the driver's process."""
+        return {"LANEWISE_NVML": str(self.nvml), "NVIDIA_DRA_SYSFS_ROOT": str(self.tree / "sys")}
