@@ -33,7 +33,6 @@ RULES = {
     "revision-without-config": "hwloc reads the revision from config space only and says ff without it",
     "unreadable-is-zero": "hwloc writes 0 where a file is missing; the probe says null",
     "coding-from-text": "hwloc takes the text '5.0 GT/s' for 128b/130b and '64.0 GT/s' for no FLIT",
-    "link-from-config": "hwloc prefers the link status in config space to current_link_*",
     "no-locality": "a function without local CPUs belongs to the whole machine in hwloc; the probe says unknown",
     "locality-from-list": "hwloc reads local_cpus only; the probe also local_cpulist",
     "locality-of-host-bridge": "hwloc places a whole host bridge by the CPUs of its first function",
@@ -231,10 +230,8 @@ class _Comparer:
         from_config = self.link_status(function.address)
         speed, width = self.text_of_link(function.address)
         if _near(ours, speed * _coding(speed) * width / 8):  # what the kernel wrote, by the coding of that generation
-            if from_config is None:
-                rule = "coding-from-text" if _near(theirs.speed, speed * 128 / 130 * width / 8) else None
-            elif _near(theirs.speed, from_config):
-                rule = "link-from-config"
+            if from_config is None and _near(theirs.speed, speed * 128 / 130 * width / 8):
+                rule = "coding-from-text"
         same = _near(ours, theirs.speed)
         self.check(f"{function.address} GB/s", theirs.speed if same else ours, theirs.speed, rule)
 

@@ -171,7 +171,7 @@ def links_that_the_kernel_does_not_know(tree: Tree) -> None:
         tree.put(path, "Unknown")
 
 
-@_variant("link-from-config")
+@_variant()
 def links_that_config_tells_otherwise(tree: Tree) -> None:
     for path in tree.of("sys/devices/pci*/current_link_speed"):
         tree.put(path, "2.5 GT/s PCIe")

@@ -111,6 +111,7 @@ class Proximity:
         self._functions = topology.functions
         self._data_direct = {nic.address: nic.data_direct for nic in topology.nics if nic.data_direct}
         self._distances = {node.id: node.distances for node in topology.numa_nodes}
+        self._indexes: dict[tuple[str, ...], Neighbours] = {}
         self.undecided = self._near_unpaired_data_direct()
 
     def _near_unpaired_data_direct(self) -> set[str]:
@@ -183,11 +184,21 @@ class Proximity:
         return {other: end for other, end in ends.items() if far[other] == min(stated)}
 
     def neighbours(self, addresses: t.Iterable[str]) -> Neighbours:
-        """An index of devices, to ask for the nearest of them."""
-        return Neighbours({address: self._places(address) for address in addresses})
+        """An index of devices, to ask for the nearest of them; the same one for the same devices."""
+        key = tuple(addresses)
+        index = self._indexes.get(key)
+        if index is None:
+            index = self._indexes[key] = Neighbours({address: self._places(address) for address in key})
+        return index
 
     def nearest(self, address: str, among: Neighbours) -> Nearest:
         """The nearest of the indexed devices. C(via) maps a NIC to the DMA function that makes it near."""
+        result = among.found.get(address)
+        if result is None:
+            result = among.found[address] = self._nearest(address, among)
+        return result
+
+    def _nearest(self, address: str, among: Neighbours) -> Nearest:
         if address in self.undecided:
             return Nearest()
         found, ends = among.nearest(self._places(address))
@@ -220,6 +231,7 @@ class Neighbours:
     """Devices by what they share with others, so that the nearest are found without comparing all pairs."""
 
     def __init__(self, places: dict[str, list[PciFunction]]) -> None:
+        self.found: dict[str, Nearest] = {}  # answers that were given
         self._places = places
         self._members: dict[tuple[str, t.Any], list[str]] = {}
         for address, functions in places.items():
@@ -232,6 +244,19 @@ class Neighbours:
 
     def __bool__(self) -> bool:
         return bool(self._places)
+
+    @staticmethod
+    def _meeting(places: list[PciFunction], others: list[PciFunction]) -> tuple[str, str, str]:
+        """The nearest level between two devices, and the two functions that it holds for."""
+        one, other = places[0], others[0]
+        best = (level(one, other), one.address, other.address)
+        if len(places) > 1 or len(others) > 1:
+            for one in places:
+                for other in others:
+                    near = level(one, other)
+                    if RANK[near] < RANK[best[0]]:
+                        best = (near, one.address, other.address)
+        return best
 
     def nearest(self, places: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
         """The nearest level of any indexed device to C(places), and the two functions that meet for each device."""
@@ -246,14 +271,7 @@ class Neighbours:
             best = "UNKNOWN"
             ends: dict[str, tuple[str, str]] = {}
             for address in candidates:
-                near, ours, theirs = min(
-                    (
-                        (level(place, other), place.address, other.address)
-                        for place in places
-                        for other in self._places[address]
-                    ),
-                    key=lambda found: RANK[found[0]],
-                )
+                near, ours, theirs = self._meeting(places, self._places[address])
                 if near == "UNKNOWN" or RANK[near] > RANK[best]:
                     continue
                 if near != best:

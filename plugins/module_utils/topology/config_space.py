@@ -11,6 +11,7 @@ transaction with the device, and an ordinary user is given the first 64 bytes on
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from .model import Acs, Link, Vpd
@@ -21,6 +22,7 @@ _CAP_POINTER = 0x34
 _CAP_ID_PCIE = 0x10
 _EXT_CAP_ID_ACS = 0x000D
 _STATUS_CAP_LIST = 0x10
+_MAX_LANES = 32
 
 #: Link speed codes of LNKCAP and LNKSTA (PCIe Base Specification 6.0, section 7.5.3.6).
 _SPEED_CODES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
@@ -35,6 +37,7 @@ def _word(data: bytes | None, offset: int, size: int) -> int | None:
     return int.from_bytes(data[offset : offset + size], "little")
 
 
+@functools.lru_cache(maxsize=256)
 def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
     """GB/s of one direction: lanes times rate, less 8b/10b (2.5, 5 GT/s), 128b/130b (8 to 32) or FLIT coding (64)."""
     if not speed_gts or not width:
@@ -48,9 +51,9 @@ def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
     return round(speed_gts * coding * width / 8, 3)
 
 
-def find_capability(read: Read, wanted: int) -> int | None:
-    """The offset of a capability in the first 256 bytes, or None."""
-    header = read(0, 64)
+def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int | None:
+    """The offset of a capability in the first 256 bytes, or None. C(header) are the first 64, where they were read."""
+    header = header or read(0, 64)
     status = _word(header, 0x06, 2)
     pointer = _word(header, _CAP_POINTER, 1)
     if status is None or pointer is None or not status & _STATUS_CAP_LIST:
@@ -67,23 +70,40 @@ def find_capability(read: Read, wanted: int) -> int | None:
     return None
 
 
-def read_link(read: Read) -> Link | None:
-    """The link of a function from its PCI Express capability, or None where it has none or it cannot be read."""
-    offset = find_capability(read, _CAP_ID_PCIE)
+def read_link(read: Read, header: bytes | None = None) -> Link | None:
+    """The link of a function from its PCI Express capability, or None where it has none or it cannot be read.
+
+    C(header) are the first 64 bytes, where they were read already.
+    """
+    offset = find_capability(read, _CAP_ID_PCIE, header)
     if offset is None:
         return None
     registers = read(offset, 20)
     capability, status = _word(registers, 0x0C, 4), _word(registers, 0x12, 2)
     if capability is None or status is None:
         return None
-    link = Link(
-        speed_gts=_SPEED_CODES.get(status & 0xF),
-        width=(status >> 4 & 0x3F) or None,
-        max_speed_gts=_SPEED_CODES.get(capability & 0xF),
-        max_width=(capability >> 4 & 0x3F) or None,
+    return _link(capability & 0x3FF, status & 0x3FF)
+
+
+@functools.lru_cache(maxsize=256)
+def _link(capability: int, status: int) -> Link | None:
+    """The link that the lowest ten bits of Link Capabilities and Link Status mean. Many ports share the answer."""
+    speed, width = _SPEED_CODES.get(status & 0xF), _width(status)
+    best, best_width = _SPEED_CODES.get(capability & 0xF), _width(capability)
+    if not (speed or width or best or best_width):
+        return None
+    return Link(
+        speed_gts=speed,
+        width=width,
+        max_speed_gts=best,
+        max_width=best_width,
+        gb_per_s=payload_rate(speed, width),
     )
-    link.gb_per_s = payload_rate(link.speed_gts, link.width)
-    return link
+
+
+def _width(register: int) -> int | None:
+    lanes = register >> 4 & 0x3F
+    return lanes if 0 < lanes <= _MAX_LANES else None
 
 
 def read_acs(read: Read) -> Acs | None:
@@ -92,20 +112,21 @@ def read_acs(read: Read) -> Acs | None:
     seen = set()
     while offset >= 0x100 and offset not in seen:
         seen.add(offset)
-        header = _word(read(offset, 4), 0, 4)
+        registers = read(offset, 8)
+        header = _word(registers, 0, 4)
         if header is None or header in (0, 0xFFFFFFFF):
             return None
         if header & 0xFFFF == _EXT_CAP_ID_ACS:
-            registers = read(offset + 4, 4)
-            capability, control = _word(registers, 0, 2), _word(registers, 2, 2)
+            capability, control = _word(registers, 4, 2), _word(registers, 6, 2)
             if capability is None or control is None:
                 return None
-            return Acs(
-                capable=[name for bit, name in enumerate(ACS_NAMES) if capability >> bit & 1],
-                enabled=[name for bit, name in enumerate(ACS_NAMES) if control >> bit & 1],
-            )
+            return Acs(capable=_acs_names(capability), enabled=_acs_names(control))
         offset = header >> 20 & 0xFFC
     return None
+
+
+def _acs_names(register: int) -> list[str]:
+    return [name for bit, name in enumerate(ACS_NAMES) if register >> bit & 1]
 
 
 def read_vpd(read: Read) -> Vpd | None:

@@ -16,8 +16,9 @@ from .reader import Folder, Reader
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _DMI = "/sys/class/dmi/id"
+_DMI_FILES = ("sys_vendor", "product_name", "board_name", "bios_version")
 _CPU_NAME, _NODE_NAME = re.compile(r"^cpu\d{1,5}$"), re.compile(r"^node\d{1,5}$")
-_MEMORY, _DISTANCE = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB"), re.compile(r"^[0-9]{1,9}$")
+_MEMORY, _DISTANCES = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB"), re.compile(r"^[0-9]{1,9}(\s+[0-9]{1,9})*$")
 _VIRTUAL_PRODUCTS = ("KVM", "Virtual Machine", "VirtualBox", "VMware", "HVM domU", "Google Compute Engine")
 _VIRTUAL_VENDORS = ("QEMU", "Xen", "innotek GmbH", "VMware, Inc.")
 
@@ -38,15 +39,8 @@ def _cpus(reader: Reader, folder: Folder, mask_name: str, list_name: str, size: 
     return None
 
 
-def local_cpus(reader: Reader, folder: Folder, known: dict[str, int | None]) -> int | None:
-    """The CPUs that a PCI function names as its own, or None. C(known) keeps masks, as few differ."""
-    text = folder.text("local_cpus", whole=True)
-    if text is not None:
-        if text not in known:
-            known[text] = cpuset.from_mask(text)
-        bits = known[text]
-        if bits is not None:
-            return bits
+def local_cpus(reader: Reader, folder: Folder) -> int | None:
+    """The CPUs that a PCI function names as its own, or None."""
     return _cpus(reader, folder, "local_cpus", "local_cpulist", 4096)
 
 
@@ -60,7 +54,7 @@ def read_packages(reader: Reader) -> list[Package]:
 
     A CPU names its whole package, so one CPU a package is enough to read.
     """
-    numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if _CPU_NAME.match(name))
+    numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if name[:3] == "cpu" and _CPU_NAME.match(name))
     covered = 0
     members: dict[int, int] = {}
     for number in numbers:
@@ -79,10 +73,11 @@ def read_packages(reader: Reader) -> list[Package]:
 
 def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
     """NUMA nodes, and the CPU set of each node that told it. Distances are SLIT numbers, memory is bytes."""
-    numbers = sorted(int(name[4:]) for name in reader.names(_NODE) if _NODE_NAME.match(name))
+    numbers = sorted(int(name[4:]) for name in reader.entered(_NODE) if _NODE_NAME.match(name))
     online = cpuset.from_list(reader.text(f"{_NODE}/online", 65536, whole=True) or "")
     if online:  # an edited recording may have folders of nodes that it says are not there
         numbers = [number for number in numbers if online >> number & 1]
+    names = [str(number) for number in numbers]
     nodes = []
     sets: dict[int, int] = {}
     for number in numbers:
@@ -92,15 +87,16 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
             if cpus is not None:
                 sets[number] = cpus
                 node.cpus = cpuset.to_list(cpus)
-            memory = _MEMORY.search(folder.text("meminfo", size=16384) or "")
-            distances = (folder.text("distance", size=65536, whole=True) or "").split()
+            memory = _MEMORY.search(folder.text("meminfo") or "")
+            distances = folder.text("distance", size=65536, whole=True)
         if memory:
             node.memory_bytes = int(memory.group(1)) * 1024
         if distances:
-            if len(distances) == len(numbers) and all(map(_DISTANCE.match, distances)):
-                node.distances = {str(other): int(text) for other, text in zip(numbers, distances)}
+            words = distances.split()
+            if len(words) == len(numbers) and _DISTANCES.match(distances):
+                node.distances = dict(zip(names, map(int, words)))
             else:
-                reader.report(f"{folder.path}/distance", f"not one distance a node: {' '.join(distances)[:40]!r}")
+                reader.report(f"{folder.path}/distance", f"not one distance a node: {distances[:40]!r}")
         nodes.append(node)
     return nodes, sets
 
@@ -131,11 +127,13 @@ def numa_node_of(cpus: int | None, sets: dict[int, int]) -> int | None:
 
 def read_system(reader: Reader) -> System:
     """The machine's names and what it says of virtualisation and IOMMU."""
+    with reader.folder(reader.link(_DMI, expected=False) or _DMI) as folder:
+        vendor, product, board, bios_version = [folder.text(name) or None for name in _DMI_FILES]
     system = System(
-        vendor=reader.text(f"{_DMI}/sys_vendor") or None,
-        product=reader.text(f"{_DMI}/product_name") or None,
-        board=reader.text(f"{_DMI}/board_name") or None,
-        bios_version=reader.text(f"{_DMI}/bios_version") or None,
+        vendor=vendor,
+        product=product,
+        board=board,
+        bios_version=bios_version,
         kernel=reader.text("/proc/sys/kernel/osrelease") or None,
         architecture=reader.text("/proc/sys/kernel/arch") or reader.architecture(),
     )

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 _LIST = re.compile(r"^([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?$")
@@ -14,6 +15,7 @@ _MASK = re.compile(r"^(0x)?[0-9a-fA-F]{1,8}(,(0x)?[0-9a-fA-F]{8})*$")
 _LIMIT = 1 << 16  # far above NR_CPUS; a damaged file must not make a giant integer
 
 
+@functools.lru_cache(maxsize=256)
 def from_list(text: str) -> int | None:
     """Parse C(0-3,8) (Documentation/admin-guide/cputopology.rst); an empty text is the empty set; None if malformed."""
     text = text.strip()
@@ -29,6 +31,7 @@ def from_list(text: str) -> int | None:
     return bits
 
 
+@functools.lru_cache(maxsize=256)
 def from_mask(text: str) -> int | None:
     """Parse C(00000000,0000ffff), 32-bit words from the highest to the lowest; None if malformed.
 
@@ -43,6 +46,7 @@ def from_mask(text: str) -> int | None:
     return bits
 
 
+@functools.lru_cache(maxsize=256)
 def to_list(bits: int) -> str:
     """Write a set as the kernel's list text."""
     parts = []

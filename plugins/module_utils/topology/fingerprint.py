@@ -9,9 +9,31 @@ from __future__ import annotations
 
 import hashlib
 
-from .model import PciFunction, Topology
+from .model import NumaNode, PciFunction, Topology
 
+_Tree = dict[str, "_Tree"]  # functions by address, each with those below it
 _SHAPING = ("gpu", "accelerator", "nic", "nvme", "data_direct", "nvlink_management")
+
+
+class _Text(str):
+    """A text that stands in a list as it is, without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _nodes(nodes: list[NumaNode]) -> list[tuple[str | None, _Text]]:
+    """CPUs and sorted distances of each node. The distances are text already: their number is that of nodes squared."""
+    shape = []
+    order: list[str] = []
+    starts: list[str] = []
+    for node in nodes:
+        if order != sorted(node.distances):
+            order = sorted(node.distances)
+            starts = [f"({key!r}, " for key in order]
+        pairs = [f"{start}{node.distances[key]!r})" for start, key in zip(starts, order)]
+        shape.append((node.cpus, _Text(f"[{', '.join(pairs)}]")))
+    return shape
 
 
 def fingerprint(topology: Topology) -> str:
@@ -23,17 +45,15 @@ def fingerprint(topology: Topology) -> str:
     """
     functions = topology.functions
     # by the whole path, so that links that contradict each other make two branches and not a circle
-    children: dict[tuple[str | None, ...], set[str]] = {}
+    roots: dict[str | None, _Tree] = {}
     for function in functions.values():
-        if function.kind not in _SHAPING or function.physfn:
-            continue
-        path: tuple[str | None, ...] = (function.root_complex,)
-        for step in [*function.bridges, function.address]:
-            children.setdefault(path, set()).add(step)
-            path += (step,)
+        if function.kind in _SHAPING and not function.physfn:
+            branch = roots.setdefault(function.root_complex, {})
+            for step in function.bridges:
+                branch = branch.setdefault(step, {})
+            branch.setdefault(function.address, {})
 
-    def describe(path: tuple[str | None, ...]) -> str:
-        address = path[-1] or ""
+    def describe(address: str, branch: _Tree) -> str:
         function = functions.get(address) or PciFunction(address=address)
         link = function.link
         own = [
@@ -46,14 +66,14 @@ def fingerprint(topology: Topology) -> str:
             link.max_speed_gts if link else None,
             link.max_width if link else None,
         ]
-        return f"{own}({below(path)})"
+        return f"{own}({below(branch)})"
 
-    def below(path: tuple[str | None, ...]) -> str:
-        return ",".join(sorted(describe((*path, address)) for address in children.get(path, ())))
+    def below(branch: _Tree) -> str:
+        return ",".join(sorted([describe(address, children) for address, children in branch.items()]))
 
     shape = [
-        [(node.cpus, sorted(node.distances.items())) for node in topology.numa_nodes],
+        _nodes(topology.numa_nodes),
         [package.cpus for package in topology.packages],
-        sorted(below(path) for path in children if len(path) == 1),
+        sorted(map(below, roots.values())),
     ]
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]

@@ -11,6 +11,8 @@ part that is not listed is found by its class all the same; it only has no name.
 
 from __future__ import annotations
 
+import functools
+
 from .model import PciFunction
 
 VENDORS = {
@@ -206,6 +208,7 @@ def _computes(subclass: str, vendor_id: str | None, device_id: str | None, on_ro
     return (vendor_id, device_id) not in _NO_GPUS
 
 
+@functools.lru_cache(maxsize=256)
 def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> str:
     """gpu, accelerator, nic, nvme, bridge, data_direct or other.
 

@@ -57,7 +57,7 @@ class Sheet:
             for name, make in cls._factories:
                 if name not in known:
                     facts[name] = make()
-            if len(facts) != len(cls._names) or len(values) > len(cls._names):
+            if len(facts) != cls._count or len(values) > cls._count:
                 raise TypeError(f"{cls.__name__} has the fields {', '.join(cls._names)}, not {', '.join(facts)}")
 
     def __eq__(self, other: object) -> bool:
@@ -76,6 +76,7 @@ else:
 
         def made(cls):
             cls._names = tuple(cls.__annotations__)
+            cls._count = len(cls._names)
             given = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
             made_anew = {name: one.default_factory for name, one in given.items() if isinstance(one, dataclasses.Field)}
             cls._factories = list(made_anew.items())

@@ -18,12 +18,19 @@ _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_ar
 #: One of these at least is in the folder of an interface; sparse recordings may have no more than one.
 _ATTRIBUTES = frozenset(("ifindex", "address", "addr_assign_type", "type", "flags", "mtu", "operstate", "dev_port"))
 #: What is read of an interface, where its folder has it.
-_FILES = ("type", "address", "addr_assign_type", "mtu", "operstate", "carrier", "speed", "dev_port") + (
-    "phys_port_name",
-    "phys_switch_id",
+_PORT_NAMES = ("phys_port_name", "phys_switch_id")
+_FILES = (
+    "type",
+    "address",
+    "addr_assign_type",
+    "mtu",
+    "operstate",
+    "carrier",
+    "speed",
+    "dev_port",
     "ifalias",
     "uevent",
-)
+) + _PORT_NAMES
 _NUMBERS = ("type", "ifindex", "mtu", "carrier", "speed", "dev_port")
 _IFINDEX = re.compile(r"^IFINDEX=([0-9]{1,10})$", re.MULTILINE)
 _DEVTYPE = re.compile(r"^DEVTYPE=(\w+)$", re.MULTILINE)
@@ -36,73 +43,93 @@ _RTF_UP, _RTF_REJECT = 0x0001, 0x0200
 
 def read_interfaces(reader: Reader, functions: dict[str, PciFunction]) -> list[Interface]:
     """All interfaces of the network namespace that the tree shows, by name."""
-    names = reader.names(_NET)
     routed = default_route_interfaces(reader)
-    interfaces = []
-    for name in names:
-        if name == "bonding_masters":  # the one plain file there
-            continue
-        interface = _interface(reader, name, functions)
-        if interface:
-            interface.default_route = name in routed
-            interfaces.append(interface)
+    interfaces = _InterfaceReader(reader, functions).read()
+    for interface in interfaces:
+        interface.default_route = interface.name in routed
     _add_partition_parents(reader, interfaces)
     _add_permanent_macs(reader, interfaces)
     return interfaces
 
 
-def _interface(reader: Reader, name: str, functions: dict[str, PciFunction]) -> Interface | None:  # noqa: C901, RUF100
-    target = reader.link(f"{_NET}/{name}", expected=False)
-    if is_anothers(reader, f"{_NET}/{name}", target):
-        return None
-    with reader.folder(target or f"{_NET}/{name}") as folder:
-        return _read_interface(reader, name, folder, functions)
+class _InterfaceReader:
+    """Reads the folders of /sys/class/net."""
 
+    def __init__(self, reader: Reader, functions: dict[str, PciFunction]) -> None:
+        self._reader = reader
+        self._functions = functions
+        self._files_of_vfs: dict[tuple[str, str | None], tuple[str, ...]] = {}  # by PF and driver
 
-def _read_interface(reader: Reader, name: str, folder: Folder, functions: dict[str, PciFunction]) -> Interface | None:
-    names = set(folder.names())
-    if names.isdisjoint(_ATTRIBUTES):
-        if name == "lo":
-            return None  # recordings have the link alone; nothing is lost with it
-        reader.report(f"{_NET}/{name}", "not the directory of an interface")
-        if names or not address_in(folder.path):
-            return None  # else the link says at least what the interface hangs on
+    def read(self) -> list[Interface]:
+        found = []
+        for name, target in self._reader.links(_NET).items():
+            # bonding_masters is the one plain file there
+            if name == "bonding_masters" or is_anothers(self._reader, f"{_NET}/{name}", target):
+                continue
+            with self._reader.folder(target or f"{_NET}/{name}") as folder:
+                interface = self._interface(name, folder)
+            if interface:
+                found.append(interface)
+        return found
 
-    texts = {attribute: folder.text(attribute) for attribute in _FILES if attribute in names}
-    index = _IFINDEX.search(texts.get("uevent") or "")
-    if index:
-        texts["ifindex"] = index.group(1)
-    elif "ifindex" in names:
-        texts["ifindex"] = folder.text("ifindex")
-    number = {attribute: folder.number(attribute, texts.get(attribute)) for attribute in _NUMBERS}
+    def _interface(self, name: str, folder: Folder) -> Interface | None:
+        hardware = "/devices/virtual/" not in folder.path
+        address = address_in(folder.path) if hardware else None
+        names, texts = self._contents(folder, self._functions.get(address or ""))
+        if not texts and names.isdisjoint(_ATTRIBUTES):
+            if name == "lo":
+                return None  # recordings have the link alone; nothing is lost with it
+            self._reader.report(f"{_NET}/{name}", "not the directory of an interface")
+            if names or not address_in(folder.path):
+                return None  # else the link says at least what the interface hangs on
 
-    interface = Interface(name=name)
-    hardware = "/devices/virtual/" not in folder.path
-    if hardware:
-        interface.address = address_in(folder.path)
-        if interface.address is None and "device" in names:
+        interface = Interface(name=name, address=address)
+        if hardware and address is None and "device" in names:
             interface.address = address_in(folder.link("device"))
-    if number["type"] is not None:
-        interface.link_layer = _LINK_LAYERS.get(number["type"], "other")
-    interface.ifindex = number["ifindex"]
+        _add_attributes(interface, folder, texts)
+        if hardware and folder.number("addr_assign_type", texts.get("addr_assign_type")) == 0:
+            # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
+            interface.permanent_mac = interface.mac
+        if not names or "master" in names:
+            interface.master = (folder.link("master") or "").rpartition("/")[2] or None
+        interface.lower = sorted([entry[6:] for entry in names if entry[:6] == "lower_"])
+        interface.kind = _kind(interface, folder.path, names, texts.get("uevent") or "", self._functions)
+        return interface
+
+    def _contents(self, folder: Folder, function: PciFunction | None) -> tuple[set[str], dict[str, str | None]]:
+        """All names in the folder of an interface, and the texts of its files of interest.
+
+        The folder of a VF's interface is not listed (the names are empty): nodes have many, and none stands on other
+        interfaces. Whether a VF names its port is up to the driver, so the first VF of a PF answers for the others.
+        """
+        if function and function.physfn and folder.path.endswith(f"/{function.address}/net/{folder.name}"):
+            key = (function.physfn, function.driver)
+            texts = {name: folder.text(name) for name in self._files_of_vfs.get(key, _FILES)}
+            if any(texts.values()):
+                if key not in self._files_of_vfs:
+                    without = [name for name in _PORT_NAMES if texts[name] is None]
+                    self._files_of_vfs[key] = tuple(name for name in _FILES if name not in without)
+                return set(), texts
+        names = set(folder.names())
+        return names, {name: folder.text(name) for name in _FILES if name in names}
+
+
+def _add_attributes(interface: Interface, folder: Folder, texts: dict[str, str | None]) -> None:
+    index = _IFINDEX.search(texts.get("uevent") or "")
+    texts["ifindex"] = index.group(1) if index else folder.text("ifindex")
+    kind, ifindex, mtu, carrier, speed, dev_port = [folder.number(name, texts.get(name)) for name in _NUMBERS]
+    if kind is not None:
+        interface.link_layer = _LINK_LAYERS.get(kind, "other")
+    interface.ifindex = ifindex
     interface.mac = texts.get("address") or None
-    if hardware and folder.number("addr_assign_type", texts.get("addr_assign_type")) == 0:
-        # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
-        interface.permanent_mac = interface.mac
-    interface.mtu = number["mtu"]
+    interface.mtu = mtu
     interface.operstate = texts.get("operstate") or None
-    interface.carrier = None if number["carrier"] is None else bool(number["carrier"])
-    speed = number["speed"]
+    interface.carrier = None if carrier is None else bool(carrier)
     interface.speed_mbps = speed if speed is not None and 0 < speed < 2**31 else None  # -1: SPEED_UNKNOWN
-    interface.dev_port = number["dev_port"]
+    interface.dev_port = dev_port
     interface.phys_port_name = texts.get("phys_port_name") or None
     interface.phys_switch_id = texts.get("phys_switch_id") or None
     interface.alias = texts.get("ifalias") or None
-    if "master" in names:
-        interface.master = (folder.link("master") or "").rpartition("/")[2] or None
-    interface.lower = sorted(entry[6:] for entry in names if entry[:6] == "lower_")
-    interface.kind = _kind(interface, folder.path, names, texts.get("uevent") or "", functions)
-    return interface
 
 
 def _kind(interface: Interface, folder: str, names: set[str], uevent: str, functions: dict[str, PciFunction]) -> str:
@@ -133,7 +160,7 @@ def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
     for interface in interfaces:
         if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):
             continue
-        folder = reader.link(f"{_NET}/{interface.name}", expected=False) or f"{_NET}/{interface.name}"
+        folder = reader.links(_NET)[interface.name] or f"{_NET}/{interface.name}"
         parent = reader.integer(f"{folder}/iflink")
         if parent is not None and interface.ifindex is not None and parent != interface.ifindex:
             interface.kind = "virtual"

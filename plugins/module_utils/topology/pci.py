@@ -14,7 +14,7 @@ import typing as t
 
 from . import config_space, cpu, cpuset, ids
 from .kubernetes import standard_attributes
-from .model import Acs, Link, PciFunction, Sriov
+from .model import Link, PciFunction, Sriov
 from .reader import Folder, Reader
 
 DEVICES = "/sys/bus/pci/devices"
@@ -27,7 +27,7 @@ _HOST_BRIDGE = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _HEX = re.compile(r"^0x[0-9a-f]{1,8}$")
 #: What the PCI core writes into uevent, in this order; the driver core may put the driver and more before it.
 _UEVENT = re.compile(
-    r"^PCI_CLASS=([0-9A-F]{4,6})\nPCI_ID=([0-9A-F]{4}):([0-9A-F]{4})\nPCI_SUBSYS_ID=([0-9A-F]{4}):([0-9A-F]{4})\n"
+    r"^(PCI_CLASS=[0-9A-F]{4,6}\nPCI_ID=[0-9A-F]{4}:[0-9A-F]{4}\nPCI_SUBSYS_ID=[0-9A-F]{4}:[0-9A-F]{4})\n"
     r"PCI_SLOT_NAME=(\S+)$",
     re.MULTILINE,
 )
@@ -40,7 +40,6 @@ USB = re.compile(r"/usb[0-9]+/")
 _GROUP = re.compile(r"^[0-9]{1,9}$")
 _VIRTFN = re.compile(r"^virtfn[0-9]{1,5}$")
 _SRIOV = ("sriov_numvfs", "sriov_offset", "sriov_stride", "sriov_vf_device", "sriov_drivers_autoprobe")
-_T = t.TypeVar("_T")
 _SPEED = re.compile(r"^([0-9]{1,4}(?:\.[0-9])?) GT/s")
 
 
@@ -94,24 +93,23 @@ def network_carriers(reader: Reader) -> set[str]:
     """The functions that interfaces or RDMA devices hang on: NICs, whatever their class says. USB does not count."""
     found = set()
     for folder in ("/sys/class/net", "/sys/class/infiniband"):
-        for name in reader.names(folder):
-            if name == "bonding_masters":  # a file among the interfaces
+        for name, path in reader.links(folder).items():
+            if path is None and name != "bonding_masters":  # a file among the interfaces
+                path = reader.link(f"{folder}/{name}/device", expected=False)
+            elif path and not path.endswith(f"/{name}"):  # another device's
                 continue
-            path = reader.link(f"{folder}/{name}", expected=False)
-            if path and path.rpartition("/")[2] != name:  # another device's
-                continue
-            path = path or reader.link(f"{folder}/{name}/device", expected=False)
-            address = None if USB.search(path or "") else address_in(path)
-            if address:
-                found.add(address)
+            if path and not ("/usb" in path and USB.search(path)):
+                address = address_in(path)
+                if address:
+                    found.add(address)
     return found
 
 
-def _read_bridge(read: config_space.Read) -> tuple[str | None, Acs | None]:
-    """Revision and ACS of a bridge from its configuration space."""
-    header = read(0, 64) or b""
-    known = len(header) == 64 and header[:4] != b"\xff\xff\xff\xff"
-    return f"{header[8]:02x}" if known else None, config_space.read_acs(read)
+def _identifiers(event: str) -> tuple[str, str, str, str, str]:
+    """Class, vendor, device, subsystem vendor and subsystem device of the part of uevent that names them."""
+    code, part, subsystem = (line.partition("=")[2].lower() for line in event.split("\n"))
+    (vendor, device), (subsystem_vendor, subsystem_device) = part.split(":"), subsystem.split(":")
+    return code.zfill(6), vendor, device, subsystem_vendor, subsystem_device
 
 
 def _may_have_vfs(function: PciFunction) -> bool:
@@ -152,18 +150,18 @@ class PciReader:
         self._above: dict[str, tuple[str | None, list[str]]] = {}
         self._slots: dict[str, str] = {}
         self._vf_numbers: dict[str, int] = {}
-        self._configs: dict[str, bytes] = {}  # the first 256 bytes, of functions that lack files
+        self._identities: dict[str, tuple[str, str, str, str, str]] = {}  # by what uevent holds of them
         self._carriers = network_carriers(reader)
         self._speeds: dict[str, float | None] = {}
         self._placed: dict[int | None, PciFunction] = {}  # one of each NUMA node: bridges there have its local CPUs
-        self._masks: dict[str, int | None] = {}
         self._first_vfs: dict[tuple[str | None, ...], PciFunction] = {}
 
     def read(self) -> dict[str, PciFunction]:
         """All functions, by address, in address order."""
         reader = self._reader
+        targets = reader.links(DEVICES)
         names = []
-        for name in reader.names(DEVICES):
+        for name in targets:
             if ADDRESS.match(name):
                 names.append(name)
             else:
@@ -172,10 +170,8 @@ class PciReader:
             slot_address = reader.text(f"/sys/bus/pci/slots/{name}/address")
             if slot_address:
                 self._slots[slot_address] = name
-        functions = {name: self._function(name) for name in sorted(names, key=sort_key)}
+        functions = {name: self._function(name, targets[name]) for name in sorted(names, key=sort_key)}
         self._check_vfs(functions)
-        if not any(function.link for function in functions.values()):
-            self._links_of_old_kernel(functions)
         return functions
 
     def _check_vfs(self, functions: dict[str, PciFunction]) -> None:
@@ -192,79 +188,64 @@ class PciReader:
             if address in functions and functions[address].physfn:
                 functions[address].vf_number = number
 
-    def _function(self, address: str) -> PciFunction:
-        target = self._reader.link(f"{DEVICES}/{address}", expected=False)
+    def _function(self, address: str, target: str | None) -> PciFunction:
         with self._reader.folder(target or f"{DEVICES}/{address}") as folder:
             return self._read_function(address, target, folder)
 
-    def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:  # noqa: C901
+    def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:
         # Files are opened without looking first whether they are there: a listing costs more than the few that miss.
-        reader = self._reader
         function = PciFunction(address=address)
-        if is_anothers(reader, f"{DEVICES}/{address}", target):
+        if is_anothers(self._reader, f"{DEVICES}/{address}", target):
             # Kubernetes follows the link all the same
             number = folder.integer("numa_node", whole=True)
             function.kubernetes = standard_attributes(address, target, number)
             return function
         if target:
             parent = folder.path.rpartition("/")[0]
-            above = self._above.get(parent)
-            if above is None:
-                above = self._above[parent] = locate(parent)
+            above = self._above.get(parent) or self._locate(parent)
             function.root_complex, function.bridges = above[0], above[1][:]
-        if not self._identify(function, folder) and not folder.names():
-            reader.report(f"{DEVICES}/{address}", "an empty or missing device directory")
+        self._identify(function, folder)
+        if self._is_left_out(function):
+            return function
+        first = self._first_vf(function)
+        self._add_revision(function, folder, first)
+        if not (function.class_code or function.vendor_id) and not folder.names():
+            self._reader.report(f"{DEVICES}/{address}", "an empty or missing device directory")
             function.root_complex, function.bridges = None, []  # the path of what is not there
             function.kubernetes = standard_attributes(address, target, None)
-            return function
-        if self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN:
-            return function
-        if function.root_complex is None:
-            reader.report(f"{DEVICES}/{address}", f"does not lead below a PCI host bridge: {target or 'not a link'}")
-        function.name = ids.device_name(function.vendor_id, function.device_id)
-        if self._slots:  # a card with a switch of its own answers at the slot with the switch
-            chain = (slot_of(step) for step in (address, *reversed(function.bridges)))
-            function.slot = next((self._slots[place] for place in chain if place in self._slots), None)
-        kernel_numa = folder.integer("numa_node", whole=True)
-        first = self._first_vf(function)
-        self._locality(function, folder, kernel_numa, first)
-        function.kubernetes = standard_attributes(address, target, kernel_numa)
-        if first is not None:
-            function.link = first.link and Link(**first.link.__dict__)
-        else:
-            function.link = self._link(folder) or self._link_from_config(address)
-        if self._has_iommu_groups:
-            self._iommu_group(function, folder)
-        if function.physfn is None and _may_have_vfs(function):
-            function.sriov = self._sriov(folder)
-        if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
-            # before Linux 5.15 a card without VPD answers with EIO
-            with folder.opened("vpd", no_value=errno.EIO) as file:
-                function.vpd = config_space.read_vpd(file.read)
-            if function.vpd and function.vpd.nvlink_management:
-                function.kind = "nvlink_management"
+        elif not self._is_left_out(function):
+            self._describe(function, target, folder, first)
         return function
 
-    def _from_config(self, folder: Folder, parse: t.Callable[[config_space.Read], _T]) -> _T:
-        with folder.opened("config") as file:
+    def _locate(self, parent: str) -> tuple[str | None, list[str]]:
+        """L(locate), which for most bridges follows from what it says of the bridge above."""
+        path, _slash, name = parent.rpartition("/")
+        root, bridges = self._above.get(path, (None, []))
+        known = root is not None and len(bridges) < MAX_DEPTH and ADDRESS.match(name)
+        above = (root, [*bridges, name]) if known else locate(parent)
+        self._above[parent] = above
+        return above
 
-            def read(offset: int, size: int) -> bytes | None:
-                data = file.read(offset, size)
-                if offset >= 64 and data is not None:
-                    self.config_space = bool(data) or bool(self.config_space)
-                return data
+    def _is_left_out(self, function: PciFunction) -> bool:
+        """Whether nothing but what identifies a function is of interest."""
+        return self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN
 
-            return parse(read)
-
-    def _identify(self, function: PciFunction, folder: Folder) -> bool:
-        """Fill in identifiers and driver; whether any identifier was found."""
+    def _identify(self, function: PciFunction, folder: Folder) -> None:
+        """Fill in identifiers, driver and kind."""
         text = folder.text("uevent") or ""
         event = _UEVENT.search(text)
-        if event and event.group(6) == function.address:
-            code, vendor, device, subsystem_vendor, subsystem_device = (part.lower() for part in event.groups()[:5])
-            function.class_code = code.zfill(6)
-            function.vendor_id, function.device_id = vendor, device
-            function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
+        if event and event.group(2) == function.address:
+            block = event.group(1)
+            known = self._identities.get(block)
+            if known is None:
+                known = self._identities[block] = _identifiers(block)
+            (
+                function.class_code,
+                function.vendor_id,
+                function.device_id,
+                function.subsystem_vendor_id,
+                function.subsystem_device_id,
+            ) = known
             driver = _DRIVER.search(text) if "DRIVER=" in text else None
             function.driver = driver.group(1) if driver else None
         else:  # a recorded tree may have the single files only
@@ -275,18 +256,71 @@ class PciReader:
             function.subsystem_device_id = self._hexadecimal(folder, "subsystem_device", 4)
             function.driver = (folder.link("driver") or "").rpartition("/")[2] or None
         self._set_kind(function, folder)
-        first = self._first_vf(function)
-        if self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN:
-            return True
-        if function.kind == "bridge":  # its configuration space is opened anyway, and begins with what identifies it
-            function.revision, function.acs = self._from_config(folder, _read_bridge)
-        elif first:
+
+    def _add_revision(self, function: PciFunction, folder: Folder, first: PciFunction | None) -> None:
+        """Fill in the revision, and from configuration space what else identifies a function and has no file."""
+        if first:
             function.revision = first.revision
+        elif function.physfn is None:
+            self._read_config(function, folder)
         function.revision = function.revision or self._hexadecimal(folder, "revision", 2)
         if not (function.revision and function.vendor_id and function.class_code):
             self._identify_from_header(function, folder)
             self._set_kind(function, folder)
-        return bool(function.class_code or function.vendor_id)
+
+    def _read_config(self, function: PciFunction, folder: Folder) -> None:
+        """Fill in revision, link and the ACS of bridges from configuration space: one file in place of five.
+
+        Ordinary users are shown the first 64 bytes only, so they find the link in its files (L(_link)).
+        """
+        with folder.opened("config") as file:
+            header = file.read(0, 64) or b""
+            if len(header) == 64 and header[:4] != b"\xff\xff\xff\xff":
+                function.revision = f"{header[8]:02x}"
+                function.link = config_space.read_link(file.read, header)
+            if function.kind == "bridge":
+                function.acs = config_space.read_acs(self._beyond_header(file.read))
+
+    def _beyond_header(self, read: config_space.Read) -> config_space.Read:
+        """C(read), but noting whether configuration space beyond its first 64 bytes could be read."""
+
+        def noted(offset: int, size: int) -> bytes | None:
+            data = read(offset, size)
+            if offset >= 64 and data is not None:
+                self.config_space = bool(data) or bool(self.config_space)
+            return data
+
+        return noted
+
+    def _describe(self, function: PciFunction, target: str | None, folder: Folder, first: PciFunction | None) -> None:
+        """Fill in all that is known of a function but what identifies it."""
+        if function.root_complex is None:
+            self._reader.report(
+                f"{DEVICES}/{function.address}", f"does not lead below a PCI host bridge: {target or 'not a link'}"
+            )
+        function.name = ids.device_name(function.vendor_id, function.device_id)
+        if self._slots:  # a card with a switch of its own answers at the slot with the switch
+            for step in (function.address, *reversed(function.bridges)):
+                function.slot = self._slots.get(slot_of(step))
+                if function.slot:
+                    break
+        kernel_numa = folder.integer("numa_node", whole=True)
+        self._locality(function, folder, kernel_numa, first)
+        function.kubernetes = standard_attributes(function.address, target, kernel_numa)
+        if first is not None:
+            function.link = first.link
+        elif function.link is None:
+            function.link = self._link(folder)
+        if self._has_iommu_groups:
+            self._iommu_group(function, folder)
+        if function.physfn is None and _may_have_vfs(function):
+            function.sriov = self._sriov(folder)
+        if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
+            # before Linux 5.15 a card without VPD answers with EIO
+            with folder.opened("vpd", no_value=errno.EIO) as file:
+                function.vpd = config_space.read_vpd(file.read)
+            if function.vpd and function.vpd.nvlink_management:
+                function.kind = "nvlink_management"
 
     def _set_kind(self, function: PciFunction, folder: Folder) -> None:
         """Tell the kind and, where it can be a VF, the PF."""
@@ -320,8 +354,7 @@ class PciReader:
 
     def _identify_from_header(self, function: PciFunction, folder: Folder) -> None:
         """Fill in from configuration space what has no file: kernels before 4.10 have none for the revision."""
-        header = folder.data("config", 256) or b""
-        self._configs[function.address] = header
+        header = folder.data("config", 64) or b""
         if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not answer reads as ones
             return
 
@@ -350,7 +383,7 @@ class PciReader:
         if stated and alike is not None and alike.numa_source == "kernel" and alike.numa_node == kernel_numa:
             function.local_cpus = alike.local_cpus
         elif not stated or function.kind != "other":
-            bits = cpu.local_cpus(self._reader, folder, self._masks)
+            bits = cpu.local_cpus(self._reader, folder)
             if bits is not None:
                 known = self._cpu_sets.get(bits)
                 if known is None:
@@ -381,11 +414,6 @@ class PciReader:
             self._speed(best),
             self._width(folder, "max_link_width", best_width),
         )
-        if link.width and not link.speed_gts or link.max_width and not link.max_speed_gts:
-            # a kernel older than the link's generation (8 GT/s before 4.17) has no word for its speed
-            registers = self._from_config(folder, config_space.read_link) or Link()
-            link.speed_gts = link.speed_gts or registers.speed_gts
-            link.max_speed_gts = link.max_speed_gts or registers.max_speed_gts
         link.gb_per_s = config_space.payload_rate(link.speed_gts, link.width)
         return link if link.speed_gts or link.width or link.max_speed_gts or link.max_width else None
 
@@ -400,21 +428,6 @@ class PciReader:
     def _width(self, folder: Folder, name: str, text: str | None) -> int | None:
         value = folder.number(name, text)
         return value if value and 0 < value <= 32 else None  # 0 and 255: the kernel does not know
-
-    def _link_from_config(self, address: str) -> Link | None:
-        """The link as config space has it, where that was read for want of other files."""
-        config = self._configs.get(address, b"")
-        if len(config) <= 64:
-            return None
-        self.config_space = True
-        return config_space.read_link(lambda offset, size: config[offset : offset + size])
-
-    def _links_of_old_kernel(self, functions: dict[str, PciFunction]) -> None:
-        """Kernels before 4.13 have no link files: take the PCI Express capability."""
-        for address in functions.keys() - self._configs.keys():
-            target = self._reader.link(f"{DEVICES}/{address}", expected=False)
-            with self._reader.folder(target or f"{DEVICES}/{address}") as folder:
-                functions[address].link = self._from_config(folder, config_space.read_link)
 
     def _iommu_group(self, function: PciFunction, folder: Folder) -> None:
         group = (folder.link("iommu_group") or "").rpartition("/")[2]

@@ -39,7 +39,7 @@ def probe(
         from . import overrides  # not needed for most nodes, so not read for one
 
         overrides.check_overrides(stated)
-    reader = Reader(root, links_stay=True)
+    reader = Reader(root)
     topology = Topology(source=Source(path=reader.root))
     topology.system = cpu.read_system(reader)
     topology.packages = cpu.read_packages(reader)

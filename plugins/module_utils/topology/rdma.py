@@ -11,7 +11,7 @@ import re
 
 from .model import Gid, Interface, RdmaDevice, RdmaPort
 from .pci import address_in, is_anothers
-from .reader import Reader
+from .reader import Folder, Reader
 
 _CLASS = "/sys/class/infiniband"
 _LINK_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
@@ -25,41 +25,39 @@ _EMPTY_GID = re.compile(r"^(fe80(:0000){3}|0000(:0000){3})(:0000){4}$")
 
 def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bool = True) -> list[RdmaDevice]:
     """All RDMA devices of the RDMA namespace that the tree shows, by name. Rates are Gbit/s."""
-    names = reader.names(_CLASS)
-    char_devices = _char_devices(reader, names) if names else {}
-    hardware: dict[
-        str, list[Interface]
-    ] = {}  # by what they hang on, which may be an SF below the folder of its function
+    links = reader.links(_CLASS)
+    char_devices = _char_devices(reader, links) if links else {}
+    # by what they hang on, which may be an SF below the folder of its function
+    hardware: dict[str, list[Interface]] = {}
     for one in interfaces:
         if one.address and one.kind in ("physical", "vf", "sf"):
-            link = reader.link(f"/sys/class/net/{one.name}", expected=False)
+            link = reader.links("/sys/class/net").get(one.name)
             owner = link.rpartition("/net/")[0] if link else reader.link(f"/sys/class/net/{one.name}/device")
             hardware.setdefault(owner or "", []).append(one)
     devices = []
-    for name in names:
-        device = _device(reader, name, hardware, with_gids)
+    for name, target in links.items():
+        device = _device(reader, name, target, hardware, with_gids)
         if device:
             device.char_devices = char_devices.get(name, [])
             devices.append(device)
     return devices
 
 
-def _char_devices(reader: Reader, names: list[str]) -> dict[str, list[str]]:
+def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, list[str]]:
     """The character devices of each RDMA device: verbs, and MAD and SM access of each port.
 
     They hang where the RDMA device hangs, beside it: C(ibdev) is read only where several hang there, or none is known.
     """
     beside: dict[str, list[str]] = {}
-    for name in names:
-        owner, found, _name = (reader.link(f"{_CLASS}/{name}", expected=False) or "").rpartition("/infiniband/")
+    for name, target in links.items():
+        owner, found, _name = (target or "").rpartition("/infiniband/")
         if found:
             beside.setdefault(owner, []).append(name)
     devices: dict[str, list[str]] = {}
     for kind in ("infiniband_verbs", "infiniband_mad"):
-        for name in reader.names(f"/sys/class/{kind}"):
+        for name, folder in reader.links(f"/sys/class/{kind}").items():
             if not _CHAR_DEVICE.match(name):
                 continue
-            folder = reader.link(f"/sys/class/{kind}/{name}", expected=False)
             siblings = beside.get((folder or "").rpartition(f"/{kind}/")[0], [])
             device = siblings[0] if len(siblings) == 1 else None
             device = device or reader.text(f"{folder or f'/sys/class/{kind}/{name}'}/ibdev")
@@ -68,35 +66,22 @@ def _char_devices(reader: Reader, names: list[str]) -> dict[str, list[str]]:
     return devices
 
 
-def _device(reader: Reader, name: str, hardware: dict[str, list[Interface]], with_gids: bool) -> RdmaDevice | None:
-    target = reader.link(f"{_CLASS}/{name}", expected=False)
+def _device(
+    reader: Reader, name: str, target: str | None, hardware: dict[str, list[Interface]], with_gids: bool
+) -> RdmaDevice | None:
     if is_anothers(reader, f"{_CLASS}/{name}", target):
         return None
-    folder = target or f"{_CLASS}/{name}"
+    path = target or f"{_CLASS}/{name}"
     # what the device hangs on: a PCI function, or an SF, which is an auxiliary device below its PF's directory
-    owner = target.rpartition("/infiniband/")[0] if target else reader.link(f"{folder}/device", expected=False)
-    address = address_in(owner)
-    with reader.folder(folder) as opened:
-        texts = [opened.text(name) for name in _DEVICE_FILES]
-    if not any(texts) and not reader.names(folder):
-        reader.report(f"{_CLASS}/{name}", "an empty or missing device directory")
-    node_type, node_guid, image_guid, firmware, board = texts
-    device = RdmaDevice(
-        name=name,
-        address=address,
-        node_type=_after_colon(node_type),
-        node_guid=node_guid or None,
-        sys_image_guid=image_guid or None,
-        firmware=firmware or None,
-        board_id=board or None,
-    )
-    siblings = hardware.get(owner, []) if address and owner else []
-    parent = None if address else reader.text(f"{folder}/parent")
-    ports = [name for name in reader.names(f"{folder}/ports") if _PORT.match(name)]
-    for port_name in ports:
-        device.ports.append(
-            _port(reader, f"{folder}/ports/{port_name}", int(port_name), siblings, len(ports) == 1, with_gids)
-        )
+    owner = target.rpartition("/infiniband/")[0] if target else reader.link(f"{path}/device", expected=False)
+    device = RdmaDevice(name=name, address=address_in(owner))
+    siblings = hardware.get(owner, []) if device.address and owner else []
+    with reader.folder(path) as folder:
+        _add_attributes(reader, device, folder)
+        parent = None if device.address else folder.text("parent")
+        with folder.folder("ports") as ports:
+            names = [name for name in ports.names() if _PORT.match(name)]
+            device.ports = [_port(ports, name, siblings, len(names) == 1, with_gids) for name in names]
     device.ports.sort(key=lambda port: port.port)
     # the parent of a soft RDMA device is the interface under it
     if parent and len(device.ports) == 1 and not device.ports[0].interfaces:
@@ -105,44 +90,49 @@ def _device(reader: Reader, name: str, hardware: dict[str, list[Interface]], wit
     return device
 
 
-def _port(
-    reader: Reader, path: str, number: int, siblings: list[Interface], only_port: bool, with_gids: bool
-) -> RdmaPort:
-    with reader.folder(path) as folder:
-        layer, state, phys_state, lid, sm_lid, speed = map(folder.text, _PORT_FILES)
-    port = RdmaPort(
+def _add_attributes(reader: Reader, device: RdmaDevice, folder: Folder) -> None:
+    texts = [folder.text(name) or None for name in _DEVICE_FILES]
+    if not any(texts) and not folder.names():
+        reader.report(f"{_CLASS}/{device.name}", "an empty or missing device directory")
+    node_type, device.node_guid, device.sys_image_guid, device.firmware, device.board_id = texts
+    device.node_type = _after_colon(node_type)
+
+
+def _port(ports: Folder, name: str, siblings: list[Interface], only_port: bool, with_gids: bool) -> RdmaPort:
+    number = int(name)
+    with ports.folder(name) as folder:
+        layer, state, phys_state, lid, sm_lid, speed = [folder.text(name) for name in _PORT_FILES]
+        gids = _gids(folder) if with_gids else []
+    rate = _RATE.match(speed or "")
+    # several ports on one PCI function are told apart by dev_port, which counts from 0
+    sole = only_port and len(siblings) == 1
+    interfaces = [i.name for i in siblings if sole or i.dev_port == number - 1]
+    if gids:
+        interfaces += sorted({gid.interface for gid in gids if gid.interface}.difference(interfaces))
+    return RdmaPort(
         port=number,
         link_layer=_LINK_LAYERS.get(layer or "", layer or None),
         state=_after_colon(state),
         phys_state=_after_colon(phys_state),
+        rate_gbps=float(rate.group(1)) if rate else None,
         lid=lid or None,
         sm_lid=sm_lid or None,
+        interfaces=interfaces,
+        gids=gids,
     )
-    rate = _RATE.match(speed or "")
-    port.rate_gbps = float(rate.group(1)) if rate else None
-    # several ports on one PCI function are told apart by dev_port, which counts from 0
-    sole = only_port and len(siblings) == 1
-    port.interfaces = [i.name for i in siblings if sole or i.dev_port == number - 1]
-    if with_gids:
-        port.gids = _gids(reader, path)
-        port.interfaces += sorted({gid.interface for gid in port.gids if gid.interface} - set(port.interfaces))
-    return port
 
 
-def _gids(reader: Reader, folder: str) -> list[Gid]:
-    gids = []
-    for name in sorted((entry for entry in reader.names(f"{folder}/gids") if _INDEX.match(entry)), key=int):
-        text = reader.text(f"{folder}/gids/{name}")
-        if text and not _EMPTY_GID.match(text):
-            gids.append(
-                Gid(
-                    index=int(name),
-                    gid=text,
-                    type=reader.text(f"{folder}/gid_attrs/types/{name}") or None,
-                    interface=reader.text(f"{folder}/gid_attrs/ndevs/{name}") or None,
-                )
-            )
-    return gids
+def _gids(port: Folder) -> list[Gid]:
+    with port.folder("gids") as folder:
+        texts = {name: folder.text(name) for name in sorted(filter(_INDEX.match, folder.names()), key=int)}
+    found = {name: text for name, text in texts.items() if text and not _EMPTY_GID.match(text)}
+    if not found:
+        return []
+    with port.folder("gid_attrs") as above, above.folder("types") as types, above.folder("ndevs") as ndevs:
+        return [
+            Gid(index=int(name), gid=text, type=types.text(name) or None, interface=ndevs.text(name) or None)
+            for name, text in found.items()
+        ]
 
 
 def _after_colon(text: str | None) -> str | None:

@@ -22,6 +22,9 @@ _NO_VALUE = frozenset(
 
 _MAX_REPORTED = 100
 _PAGE = 4096
+_UP = "../" * (_PAGE // 3)
+#: A first read of a file that gives no more than this was the whole: the kernel fills most of a page if it can.
+_WHOLE = 1024
 #: As the kernel prints numbers: no zeros in front, no negative zero, at most 64 bits.
 _INTEGER = re.compile(r"^(?:0|-?[1-9]\d{0,19})$", re.ASCII)
 
@@ -32,6 +35,16 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
+def _with_rest(data: bytes, handle: int, size: int, offset: int = 0) -> bytes:
+    """C(data), the first read from C(offset), and the rest up to C(size): the kernel gives about a page each time."""
+    while _WHOLE < len(data) < size:
+        chunk = os.pread(handle, size - len(data), offset + len(data))
+        if not chunk:
+            break
+        data += chunk
+    return data
+
+
 class Reader:
     """Reads a node's /sys and /proc below C(root), so that a recorded tree is a node.
 
@@ -40,13 +53,12 @@ class Reader:
     C(path: reason).
     """
 
-    def __init__(self, root: str = "/", links_stay: bool = False) -> None:
-        """C(links_stay) says that this reader looks once and is not kept, so that each link is read once."""
+    def __init__(self, root: str = "/") -> None:
         self.root = posixpath.normpath(root)
         self._prefix = "" if self.root == "/" else self.root
-        self._real_root = os.path.realpath(self.root)
+        self._real_root: str | None = None
         self._inside: dict[str, bool] = {"": True}
-        self._links: dict[str, str] | None = {} if links_stay else None
+        self._links: dict[str, dict[str, str | None]] = {}
         self._numbers: dict[str, int] = {}
         self.unreadable: list[str] = []
         self.unreadable_count = 0
@@ -79,12 +91,17 @@ class Reader:
             parent = folder.rpartition("/")[0]
             inside = self._is_inside(parent)
             if inside and self._is_link(folder):
-                real = os.path.realpath(self._prefix + folder)
-                inside = real == self._real_root or real.startswith(self._real_root + "/")
+                inside = self._leads_inside(folder)
                 if not inside:
                     self.report(folder, "leads out of the root")
             self._inside[folder] = inside
         return inside
+
+    def _leads_inside(self, folder: str) -> bool:
+        if self._real_root is None:
+            self._real_root = os.path.realpath(self.root)
+        real = os.path.realpath(self._prefix + folder)
+        return real == self._real_root or real.startswith(self._real_root + "/")
 
     def _is_link(self, folder: str) -> bool:
         try:
@@ -111,13 +128,8 @@ class Reader:
     def _read(self, handle: int, path: str, size: int, offset: int = 0) -> bytes | None:
         """Read of the file that C(handle) stands for, and close it. C(path) is its name in reports."""
         try:
-            data = os.pread(handle, size, offset)
-            while size > _PAGE and data and len(data) < size:  # the kernel gives a page or so at a time
-                chunk = os.pread(handle, size - len(data), offset + len(data))
-                if not chunk:
-                    break
-                data += chunk
-            return data
+            data = os.pread(handle, min(size, _PAGE), offset)
+            return _with_rest(data, handle, size, offset) if size > _PAGE else data
         except OSError as error:
             self._report_error(path, error)
             return None
@@ -195,6 +207,18 @@ class Reader:
             return False
         return True
 
+    def links(self, path: str) -> dict[str, str | None]:
+        """The sorted names in a directory of links such as /sys/class/net, each with where it points (see L(link)).
+
+        A directory is read once: further calls return what the first one found.
+        """
+        found = self._links.get(path)
+        if found is None:
+            names = self.names(path)
+            with self.folder(path) as folder:
+                found = self._links[path] = {name: folder.link(name, expected=False) for name in names}
+        return found
+
     def link(self, path: str, expected: bool = True) -> str | None:
         """Where a symbolic link points, as an absolute path of the node, or None where it is no link.
 
@@ -204,14 +228,6 @@ class Reader:
         The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
         step is the whole resolution.
         """
-        target = self._links.get(path) if self._links else None
-        if target is None:
-            target = self._read_link(path, expected)
-            if target is not None and self._links is not None:
-                self._links[path] = target
-        return target
-
-    def _read_link(self, path: str, expected: bool) -> str | None:
         folder = path.rpartition("/")[0]
         if "\0" in path or not self._is_inside(folder):
             return None
@@ -230,15 +246,13 @@ class Reader:
 
     def _resolved(self, path: str, target: str) -> str | None:
         """Where the link at C(path) leads whose text is C(target)."""
-        folder = path.rpartition("/")[0]
         if not target.isascii() and not self._is_text(path, target):
             return None
-        while target[:3] == "../":
-            target = target[3:]
-            folder = folder.rpartition("/")[0]
-        if target[:1] == "/" or target[-1:] == "/" or "./" in target or "//" in target:
-            return posixpath.normpath(posixpath.join(folder, target))
-        return f"{folder}/{target}"
+        end = target.rfind("../") + 3  # 2 where there is none
+        up, rest = target[:end], target[end:]
+        if up != _UP[:end] or rest[:1] == "/" or rest[-1:] == "/" or "./" in rest or "//" in rest:
+            return posixpath.normpath(posixpath.join(path.rpartition("/")[0], target))
+        return f"{path.rsplit('/', end // 3 + 1)[0]}/{rest}"
 
     def entered(self, path: str) -> list[str]:
         """The sorted names in a directory whose entries will be entered one by one.
@@ -301,22 +315,35 @@ class Folder:
     by its path, so that what is missing or forbidden is reported alike.
     """
 
-    __slots__ = ("_handle", "_reader", "path")
+    __slots__ = ("_above", "_handle", "_reader", "path")
 
-    def __init__(self, reader: Reader, path: str) -> None:
+    def __init__(self, reader: Reader, path: str, above: int | None = None) -> None:
+        """C(above) is an open file of the folder that holds this one."""
         self.path = path
         self._reader = reader
+        self._above = above
         self._handle: int | None = None
 
     def __enter__(self) -> Folder:
         reader, path = self._reader, self.path
-        if "\0" not in path and reader._is_inside(path.rpartition("/")[0]):
-            try:
+        try:
+            if self._above is not None:
+                self._handle = os.open(self.name, _FOLDER_FLAGS, dir_fd=self._above)
+            elif "\0" not in path and reader._is_inside(path.rpartition("/")[0]):
                 self._handle = os.open(reader._prefix + path, _FOLDER_FLAGS)
-            except OSError:  # also for a link, which may lead anywhere
-                return self
+        except OSError:  # also for a link, which may lead anywhere
+            return self
+        if self._handle is not None:
             reader._inside[path] = True
         return self
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    def folder(self, name: str) -> Folder:
+        """A folder in this one, as a context manager."""
+        return Folder(self._reader, f"{self.path}/{name}", self._handle)
 
     def __exit__(self, *exception: object) -> None:
         if self._handle is not None:
@@ -341,7 +368,7 @@ class Folder:
 
     def text(self, name: str, whole: bool = False, size: int = _PAGE) -> str | None:
         """The stripped text of a file, or None."""
-        if self._handle is None or size > _PAGE:
+        if self._handle is None:
             return self._reader.text(f"{self.path}/{name}", size, whole)
         # most of a probe's time goes by here, so what could be calls of methods is written out
         try:
@@ -352,7 +379,9 @@ class Folder:
             self._reader._report_error(f"{self.path}/{name}", error)
             return None
         try:
-            raw = os.pread(handle, size, 0)
+            raw = os.pread(handle, _PAGE, 0)
+            if size > _PAGE:
+                raw = _with_rest(raw, handle, size)
         except OSError as error:
             self._reader._report_error(f"{self.path}/{name}", error)
             return None
@@ -388,7 +417,7 @@ class Folder:
         """Where a symbolic link points, as an absolute path of the node, or None."""
         reader, path = self._reader, f"{self.path}/{name}"
         if self._handle is None:
-            return reader._read_link(path, expected)
+            return reader.link(path, expected)
         try:
             target = os.readlink(name, dir_fd=self._handle)
         except FileNotFoundError:

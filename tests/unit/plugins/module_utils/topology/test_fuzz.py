@@ -12,7 +12,7 @@ import time
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.reader import Reader
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.reader import Folder, Reader
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.damage import Damage, entries_below
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     DATA_DIRECT,
@@ -121,16 +121,21 @@ def test_damage_is_undone(machine, intact):
 def read_by_a_probe(machine, monkeypatch, method):
     """What the probe of the whole machine asked of the reader and got."""
     found = set()
-    original = getattr(Reader, method)
 
-    def noting(self, path, *args, **kwargs):
-        value = original(self, path, *args, **kwargs)
-        if value:
-            found.add(path)
-        return value
+    def noting(original, path_of):
+        def noted(self, *args, **kwargs):
+            value = original(self, *args, **kwargs)
+            if value:
+                found.add(path_of(self, *args))
+            return value
+
+        return noted
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, method, noting)
+        patch.setattr(Reader, method, noting(getattr(Reader, method), lambda reader, path, *_rest: path))
+        patch.setattr(
+            Folder, method, noting(getattr(Folder, method), lambda folder, *rest: "/".join((folder.path, *rest[:1])))
+        )
         machine.probe()
     assert found
     return sorted(found)

@@ -278,27 +278,52 @@ def test_link_of_old_kernels_spelling(tree):
     assert tree.probe().functions["0000:18:00.0"].link == Link(speed_gts=8.0, max_speed_gts=16.0)
 
 
+def with_link(speed, width, best, widest):
+    """Configuration space of a function with the PCI Express capability: codes of speeds, and lanes."""
+    config = bytearray(256)
+    config[0x06], config[0x34] = 0x10, 0x40
+    struct.pack_into("<BBHIHHIHH", config, 0x40, 0x10, 0, 2, 0, 0, 0, widest << 4 | best, 0, width << 4 | speed)
+    return bytes(config)
+
+
 def link_files(*values):
     names = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
     return {name: value for name, value in zip(names, values) if value is not None}
 
 
+#: Kernels older than the link's generation, of a device that does not answer, and of today.
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("Unknown speed", "8", "Unknown speed", "16"),
+        ("8 GT/s", "8", "Unknown speed", "16"),
+        ("Unknown", "0", "Unknown", "255"),
+        ("8.0 GT/s PCIe", "8", "8.0 GT/s PCIe", "8"),
+        (None, None, None, None),
+    ],
+)
+def test_link_is_what_config_space_says(tree, files):
+    data = {**GPU, **link_files(*files), "revision": "0xa1", "config": with_link(speed=4, width=8, best=5, widest=16)}
+    tree.pci(PATH, data)
+    assert tree.probe().functions["0000:18:00.0"].link == Link(16.0, 8, 32.0, 16, gb_per_s=15.754)
+
+
+@pytest.mark.parametrize(("speed", "width"), [(0, 0), (0, 63), (15, 0)])
+def test_link_that_config_space_does_not_know(tree, speed, width):
+    tree.pci(PATH, {**GPU, "config": with_link(speed=speed, width=width, best=speed, widest=width)})
+    assert tree.probe().functions["0000:18:00.0"].link is None
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (("Unknown speed", "8", "Unknown speed", "16"), Link(16.0, 8, 32.0, 16, gb_per_s=15.754)),
-        (("8 GT/s", "8", "Unknown speed", "16"), Link(8.0, 8, 32.0, 16, gb_per_s=7.877)),
-        (("Unknown", "4", None, None), Link(16.0, 4, 32.0, gb_per_s=7.877)),
-        (("Unknown", "0", "Unknown", "255"), None),  # a VF, a port with nothing behind it
-        (("8.0 GT/s PCIe", "8", "8.0 GT/s PCIe", "8"), Link(8.0, 8, 8.0, 8, gb_per_s=7.877)),
+        (("8 GT/s", "8", "Unknown speed", "16"), Link(8.0, 8, None, 16, gb_per_s=7.877)),
+        (("Unknown", "4", None, None), Link(width=4)),
+        (("Unknown", "0", "Unknown", "255"), None),
     ],
 )
-def test_speed_that_the_kernel_has_no_word_for_is_in_config_space(tree, files, expected):
-    config = bytearray(256)
-    config[0x06], config[0x34] = 0x10, 0x40
-    struct.pack_into("<BBHIHHIHH", config, 0x40, 0x10, 0, 2, 0, 0, 0, 16 << 4 | 5, 0, 8 << 4 | 4)
-    tree.pci(PATH, {**GPU, **link_files(*files), "revision": "0xa1", "config": bytes(config)})
-    tree.pci("pci0000:17/0000:17:02.0", {**BRIDGE, **FAST})  # one link at least that the kernel tells
+def test_link_files_are_for_users_who_see_64_bytes_of_config_space(tree, files, expected):
+    tree.pci(PATH, {**GPU, **link_files(*files), "config": with_link(speed=4, width=8, best=5, widest=16)[:64]})
     assert tree.probe().functions["0000:18:00.0"].link == expected
 
 
