@@ -52,6 +52,17 @@ class Pod:
     uid: str
 
 
+class _NetworkName(t.TypedDict):
+    interfaceName: str
+    ips: list[str]
+
+
+class NetworkData(_NetworkName, total=False):
+    """The NetworkDeviceData of the API: an interface as it is in the pod. `ips` have prefix lengths."""
+
+    hardwareAddress: str
+
+
 @dataclass(frozen=True)
 class PreparedDevice:
     """One allocated device that is ready for its pod's containers.

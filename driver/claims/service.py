@@ -32,9 +32,11 @@ from ..base.objects import Object
 from ..base.pace import Pace
 from ..base.paths import Paths
 from ..base.settings import Settings
+from ..dhcp.lease import Lease
 from ..dra.config.interface_config import DRIVER
 from ..dra.kube.problems import Problem
 from ..interface import interfaces, take_back
+from ..interface.host_state import HostState
 from ..kernel import netns, rdma
 from ..publish.inventory import Device
 from ..topology import publish
@@ -619,7 +621,7 @@ class Service:
             for device in record.held:
                 if device.config.get("dhcp") and device.host is not None:
                     with trace.step("ask for leases", device.device):
-                        self._note(device, interfaces.take_leases(device.host, device.config, pin))
+                        self._note(device, interfaces.take_leases(t.cast("HostState", device.host), device.config, pin))
             asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
             with trace.step("wait until addresses can be used"):
                 notes = interfaces.settle(pin, asked)
@@ -653,7 +655,7 @@ class Service:
             known = Device.from_json(device.known)
             if device.interface:
                 with trace.step("read the interface's state", device.device):
-                    device.host = interfaces.snapshot(known.identity)
+                    device.host = t.cast("Object", interfaces.snapshot(known.identity))
             if known.rdma_devices:
                 nodes = [dataclasses.asdict(node) for node in self.files.live_nodes(device)]
                 moves = list(known.rdma_devices) if exclusive else []
@@ -674,14 +676,14 @@ class Service:
             rdma.move(link, pin)
         if device.interface and device.host is not None:
             identity = Device.from_json(device.known).identity
-            self._note(device, interfaces.attach(identity, device.host, device.config, pin))
+            self._note(device, interfaces.attach(identity, t.cast("HostState", device.host), device.config, pin))
         for link in moves:
             if link not in first:
                 rdma.move(link, pin)
 
     @staticmethod
     def _note(device: DeviceRecord, attached: interfaces.Attached) -> None:
-        device.network, device.leases = attached.network, attached.leases
+        device.network, device.leases = t.cast("Object", attached.network), t.cast("list[Object]", attached.leases)
         for note in attached.notes:
             log.info("%s", note, extra={"device": device.device})
 
@@ -691,7 +693,7 @@ class Service:
         for device in record.held:
             for lease in device.leases:
                 key = _lease_key(record, device, lease)
-                self._leases().start(key, self.paths.pin(record.uid), lease, device.config)
+                self._leases().start(key, self.paths.pin(record.uid), t.cast("Lease", lease), device.config)
 
     def _drop_leases(self, record: Record) -> None:
         for device in record.held:
@@ -706,7 +708,7 @@ class Service:
                 self._renewer = lease_renewer.LeaseRenewer(self._lease_changed)
             return self._renewer
 
-    def _lease_changed(self, key: str, lease: Object) -> None:
+    def _lease_changed(self, key: str, lease: Lease) -> None:
         """Write down a renewed lease, and the address where it is another one. In a thread of the renewer, which tries
         again after Busy."""
         uid, name, family = key.split(" ")
@@ -783,7 +785,7 @@ class Service:
             identity = Device.from_json(device.known).identity
             inside = pin if netns.alive(pin) else None
             policy = self.inventory.settings.reset
-            outcome = take_back.take_back(identity, device.host, inside, device.config, policy)
+            outcome = take_back.take_back(identity, t.cast("HostState", device.host), inside, device.config, policy)
             for lost in outcome.notes:
                 log.warning("%s", lost, extra={"device": device.device})
             kept = self.unclean.settle(device.device, device.known, device.host, outcome)
@@ -799,12 +801,12 @@ def _lease_key(record: Record, device: DeviceRecord, lease: Object) -> str:
     return f"{record.uid} {device.device} {lease['family']}"
 
 
-def _renew(device: DeviceRecord, family: str, lease: Object) -> None:
+def _renew(device: DeviceRecord, family: str, lease: Lease) -> None:
     """Put a lease in the place of the one of its family, and its address in the place of that one's. A lost lease has
     no address."""
     had = {old["address"] for old in device.leases if old["family"] == family}
     has = [] if lease.get("lost") else [lease["address"]]
-    device.leases = [*(old for old in device.leases if old["family"] != family), lease]
+    device.leases = [*(old for old in device.leases if old["family"] != family), t.cast("Object", lease)]
     if device.network:
         ips = device.network["ips"]
         if set(has) <= set(ips) and not (had - set(has)) & set(ips):

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import time
+import typing as t
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from ..base.errors import DriverError, KernelError
 from ..base.objects import Object
 from ..dra.kube.bounded_json import loads
 from ..interface import take_back
+from ..interface.host_state import HostState
 from ..publish.inventory import Device
 from ..topology.stored import Forms
 
@@ -130,7 +132,9 @@ class Unclean:
             identity = Device.from_json(entry.known).identity
         except ValueError as error:
             raise KernelError(f"look at {entry.device}", 0, f"its note cannot be used: {error}") from error
-        outcome = take_back.take_back(identity, entry.host, None, {}, patience=0)  # it is tried again
+        outcome = take_back.take_back(
+            identity, t.cast("HostState", entry.host), None, {}, patience=0
+        )  # it is tried again
         if self.settle(entry.device, entry.known, entry.host, outcome):
             return False
         log.info("%s is as it was again, and is given to pods again", entry.device)

@@ -4,12 +4,6 @@
 
 """Leases for interfaces of pods: DHCPv4 (RFC 2131, 2132, 3442) and addresses of DHCPv6 (RFC 8415).
 
-A lease is JSON: `family` (ipv4 or ipv6), `interface`, `address` with its prefix, `boottime` (when it was obtained, in
-seconds of CLOCK_BOOTTIME), and `lifetime`, `renew`, `rebind` in seconds after that; for ipv4 `server`, `routes` as
-in an InterfaceConfig, and `mtu` if it has one; for ipv6 `serverDuid` and `preferred`, how long its address is used for
-new connections. `obtained`, in seconds since 1970, is for humans and for leases of older releases: the wall clock may
-be set while a lease lasts.
-
 Routes are those of option 121, without a default route: the pod's own network has that. For IPv6, routes and prefixes
 are up to router advertisements. Sockets are made in the pod's namespace; no thread lives there.
 """
@@ -30,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import DriverError, KernelError
+from ..base.objects import Object, ObjectView
 from ..kernel import addresses, links, netlink, routes
 from ..kernel import netns as namespaces
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
-
-Lease = dict[str, t.Any]
+from .lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -112,15 +106,11 @@ def age(lease: Lease) -> float:
     return time.time() - float(lease["obtained"])
 
 
-def _obtained() -> Lease:
-    return {"obtained": int(time.time()), "boottime": round(addresses.boottime(), 3)}
-
-
-def apply(connection: Netlink, index: int, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
+def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> None:
     """Configure a lease; may be called again with a renewed lease."""
     name = lease["interface"]
     with step(f"add the leased address {lease['address']} to {name}"):
-        entry: dict[str, t.Any] = {"address": lease["address"]}
+        entry: addresses.AddressState = {"address": lease["address"]}
         if lease["lifetime"] != FOREVER:
             now = addresses.boottime() - age(lease)
             entry["validBoottime"] = now + lease["lifetime"]
@@ -133,7 +123,7 @@ def apply(connection: Netlink, index: int, lease: Lease, config: t.Mapping[str, 
                 if lease["mtu"] != link.mtu:
                     links.change(connection, index, netlink.u32(links.IFLA_MTU, lease["mtu"]))
     table = config.get("vrf", {}).get("table", routes.TABLE_MAIN)
-    wanted = [{**routes.configured(route), "table": table} for route in lease.get("routes", ())]
+    wanted: list[routes.Route] = [{**routes.configured(route), "table": table} for route in lease.get("routes", ())]
     for route, error in routes.add_all(connection, index, wanted):
         with step(f"add the leased route to {route['destination']} on {name}"):
             raise error
@@ -258,15 +248,10 @@ class _Client4:
         mask = options.get(_MASK, b"")
         prefix = bin(int.from_bytes(mask if len(mask) == 4 else b"\xff" * 4, "big")).count("1")
         lifetime = _seconds(options.get(_LEASE_TIME), FOREVER)
-        lease: Lease = {
-            "family": "ipv4",
-            "interface": self._name,
-            "address": f"{socket.inet_ntoa(reply.address)}/{prefix}",
-            "server": socket.inet_ntoa(options[_SERVER]),
-            **_obtained(),
-            **_times(lifetime, _seconds(options.get(_RENEW_TIME), 0), _seconds(options.get(_REBIND_TIME), 0), 7 / 8),
-            "routes": list(_classless(options.get(_CLASSLESS, b""))),
-        }
+        times = lifetime, _seconds(options.get(_RENEW_TIME), 0), _seconds(options.get(_REBIND_TIME), 0)
+        lease = _lease("ipv4", self._name, f"{socket.inet_ntoa(reply.address)}/{prefix}", *times)
+        lease["server"] = socket.inet_ntoa(options[_SERVER])
+        lease["routes"] = list(_classless(options.get(_CLASSLESS, b"")))
         if len(options.get(_MTU, b"")) == 2:
             lease["mtu"] = struct.unpack("!H", options[_MTU])[0]
         return lease
@@ -304,7 +289,7 @@ def _reply4(data: bytes, number: int, mac: bytes) -> _Reply4 | None:
     return _Reply4(kind[0], fields[8], options)
 
 
-def _classless(value: bytes) -> t.Iterator[dict[str, t.Any]]:
+def _classless(value: bytes) -> t.Iterator[Object]:
     place = 0
     while place < len(value):
         prefix = value[place]
@@ -320,12 +305,22 @@ def _classless(value: bytes) -> t.Iterator[dict[str, t.Any]]:
         yield {"destination": destination, **({"scope": "link"} if gateway == _ANY else {"gateway": gateway})}
 
 
-def _times(lifetime: int, renew_time: int, rebind_time: int, share: float) -> dict[str, int]:
-    """The times of a lease: the server's if they are in order, otherwise the usual fractions of its lifetime. It is
-    never renewed at once, whatever the server says."""
+def _lease(family: str, name: str, address: str, lifetime: int, renew_time: int, rebind_time: int) -> Lease:
+    """A lease that was obtained now. Its times are the server's if they are in order, otherwise the usual fractions of
+    its lifetime. It is never renewed at once, whatever the server says."""
     if not 0 < renew_time < rebind_time < lifetime:
+        share = 7 / 8 if family == "ipv4" else 4 / 5
         renew_time, rebind_time = lifetime // 2, int(lifetime * share)
-    return {"lifetime": lifetime, "renew": max(renew_time, _SHORTEST), "rebind": max(rebind_time, _SHORTEST)}
+    return {
+        "family": family,
+        "interface": name,
+        "address": address,
+        "obtained": int(time.time()),
+        "boottime": round(addresses.boottime(), 3),
+        "lifetime": lifetime,
+        "renew": max(renew_time, _SHORTEST),
+        "rebind": max(rebind_time, _SHORTEST),
+    }
 
 
 def _seconds(value: bytes | None, default: int) -> int:
@@ -474,15 +469,11 @@ class _Client6:
         preferred, valid = _IA_TIMES.unpack_from(value, 16)
         if not valid:
             raise Refusal(f"request a lease on {self._name}", 0, "the server revoked it")
-        return {
-            "family": "ipv6",
-            "interface": self._name,
-            "address": f"{socket.inet_ntop(socket.AF_INET6, value[:16])}/128",
-            "serverDuid": options[_O_SERVER].hex(),
-            "preferred": min(preferred, valid),
-            **_obtained(),
-            **_times(valid, renew_time, rebind_time, 4 / 5),
-        }
+        address = f"{socket.inet_ntop(socket.AF_INET6, value[:16])}/128"
+        lease = _lease("ipv6", self._name, address, valid, renew_time, rebind_time)
+        lease["serverDuid"] = options[_O_SERVER].hex()
+        lease["preferred"] = min(preferred, valid)
+        return lease
 
 
 def _option(kind: int, value: bytes) -> bytes:

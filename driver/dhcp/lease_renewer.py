@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import Busy, DriverError
+from ..base.objects import ObjectView
 from ..kernel import addresses, links
 from ..kernel import netns as namespaces
 from ..kernel.netlink import Netlink
 from . import client as dhcp
-from .client import FOREVER, Lease, Refusal
+from .client import FOREVER, Refusal
+from .lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _WORKERS = 8
 class _Kept:
     netns: Path
     lease: Lease
-    config: t.Mapping[str, t.Any]
+    config: ObjectView
     next: float  # CLOCK_BOOTTIME
     pending_status: bool = False
     failures: int = 0
@@ -61,7 +63,7 @@ class LeaseRenewer:
         self._thread: threading.Thread | None = None
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="dhcp")
 
-    def start(self, key: str, netns: Path, lease: Lease, config: t.Mapping[str, t.Any]) -> None:
+    def start(self, key: str, netns: Path, lease: Lease, config: ObjectView) -> None:
         """Start renewing a lease; one from before a restart of the driver is renewed when it is due."""
         with self._lock:
             self._kept[key] = _Kept(netns, lease, config, _due(lease))
@@ -168,7 +170,7 @@ class LeaseRenewer:
             kept.failures += 1
         else:
             age = dhcp.age(lease)
-            ahead = min((lease[mark] - age for mark in ("rebind", "lifetime") if lease[mark] > age), default=0.0)
+            ahead = min((end - age for end in (lease["rebind"], lease["lifetime"]) if end > age), default=0.0)
             kept.next = now + max(ahead / 2, min(_AGAIN, max(ahead, 1.0)))
         wait = kept.next - now
         log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, why)

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-import typing as t
-
+from ..base.objects import ObjectView
 from ..dra.kube.problems import Problem
 from ..dra.kube.reader import child as below
 from ..kernel import dad, links, sysctls, vf
@@ -15,12 +14,12 @@ from ..kernel import ethtool as driver_settings
 from ..kernel.ethtool import Ethtool
 from ..kernel.netlink import Netlink
 
-Config = t.Mapping[str, t.Any]
-
 _LEAST_MTU = 68
 
 
-def problems(connection: Netlink, link: links.Link, address: str | None, config: Config, path: str) -> list[Problem]:
+def problems(
+    connection: Netlink, link: links.Link, address: str | None, config: ObjectView, path: str
+) -> list[Problem]:
     """The problems, each with the field's path below `path`. Rules: `unsupported`, `bad-value`. `link` is on the node,
     `address` is its PCI address."""
     found: list[Problem] = []
@@ -34,7 +33,7 @@ def problems(connection: Netlink, link: links.Link, address: str | None, config:
     return found
 
 
-def _check_link(link: links.Link, config: Config, path: str, problems: list[Problem]) -> None:
+def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[Problem]) -> None:
     least, most = link.number(links.IFLA_MIN_MTU), link.number(links.IFLA_MAX_MTU)
     if "child" in config:
         # a child of either type is limited to its parent's current MTU
@@ -57,7 +56,7 @@ def _check_link(link: links.Link, config: Config, path: str, problems: list[Prob
         problems.append(Problem(below(below(path, "child"), "type"), message, "unsupported"))
 
 
-def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]) -> None:
+def _check_ethtool(name: str, config: ObjectView, path: str, problems: list[Problem]) -> None:
     with Ethtool() as tool:
         wanted = config.get("features", {})
         lacking = driver_settings.resolve(wanted, tool.features(name), tool.fixed_features(name))[1] if wanted else []
@@ -78,7 +77,7 @@ def _check_ethtool(name: str, config: Config, path: str, problems: list[Problem]
             problems.append(Problem(at, f"this interface takes up to {most[ring]}", "bad-value"))
 
 
-def _check_ipv6(config: Config, path: str, problems: list[Problem]) -> None:
+def _check_ipv6(config: ObjectView, path: str, problems: list[Problem]) -> None:
     if sysctls.have_ipv6():
         if config.get("dad") == dad.OPTIMISTIC and not dad.supported():
             message = "the node's kernel has no optimistic duplicate address detection; use wait, which works on any"
@@ -92,7 +91,7 @@ def _check_ipv6(config: Config, path: str, problems: list[Problem]) -> None:
             problems.append(Problem(below(path, name), "the node's kernel has no IPv6", "unsupported"))
 
 
-def _check_sysctls(link: links.Link, config: Config, path: str, problems: list[Problem]) -> None:
+def _check_sysctls(link: links.Link, config: ObjectView, path: str, problems: list[Problem]) -> None:
     small = config.get("mtu", link.mtu) < 1280
     for key in config.get("sysctls", {}):
         if not (small and ".ipv6." in key) and sysctls.get(link.name, key) is None and sysctls.get("lo", key) is None:
@@ -100,17 +99,17 @@ def _check_sysctls(link: links.Link, config: Config, path: str, problems: list[P
             problems.append(Problem(at, "this kernel does not have it", "unsupported"))
 
 
-def _check_vf(connection: Netlink, address: str | None, config: Config, path: str, problems: list[Problem]) -> None:
+def _check_vf(connection: Netlink, address: str | None, config: ObjectView, path: str, problems: list[Problem]) -> None:
     one = vf.function(address) if address else None
     if one is None:
         problems.append(Problem(path, "this interface is not a virtual function", "unsupported"))
         return
     try:
-        told = vf.read(connection, one)
+        reported = vf.read(connection, one)
     except OSError as error:
         problems.append(Problem(path, str(error.args[1]), "unsupported"))
         return
     for name in config:
-        if name not in told:
+        if name not in reported:
             message = "the physical function's driver does not support this setting"
             problems.append(Problem(below(path, name), message, "unsupported"))

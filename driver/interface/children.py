@@ -11,19 +11,19 @@ import os
 import typing as t
 from pathlib import Path
 
+from ..base.objects import ObjectView
 from ..kernel import links, netlink, stacked
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
+from .host_state import HostState
 from .identity import Identity, find
-
-Object = dict[str, t.Any]
-Config = t.Mapping[str, t.Any]
+from .wanted import name_of
 
 _MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 _IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
 
 
-def make(identity: Identity, config: Config, netns: Path, name: str, attributes: t.Iterable[bytes]) -> int:
+def make(identity: Identity, config: ObjectView, netns: Path, name: str, attributes: t.Iterable[bytes]) -> int:
     """Create a macvlan or ipvlan with these attributes in the pod's namespace. The parent stays on the node and is set
     up. Returns the child's index."""
     child = config["child"]
@@ -64,7 +64,7 @@ def make(identity: Identity, config: Config, netns: Path, name: str, attributes:
     return found.index
 
 
-def get(netns: Path, config: Config, name: str, parent: links.Link | None = None) -> links.Link | None:
+def get(netns: Path, config: ObjectView, name: str, parent: links.Link | None = None) -> links.Link | None:
     """The child in a pod, of this parent or of any; None if there is none."""
     with Netlink(netns) as connection:
         link = links.get(connection, name=name)
@@ -73,10 +73,10 @@ def get(netns: Path, config: Config, name: str, parent: links.Link | None = None
     return link if parent is None or link.number(links.IFLA_LINK) == parent.index else None
 
 
-def remove(identity: Identity, host: Object, netns: Path | None, config: Config) -> None:
+def remove(identity: Identity, host: HostState, netns: Path | None, config: ObjectView) -> None:
     """Remove the child and all other upper interfaces that the pod created on its parent. Those in other namespaces
     stay: they may belong to the node, other claims or other programs."""
-    name = str(config.get("name") or host["name"])
+    name = name_of(config, host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
             parent = find(outside, identity, None)
@@ -90,6 +90,8 @@ def remove(identity: Identity, host: Object, netns: Path | None, config: Config)
                         stacked.end_inside(inside, parent, from_node=True)
         if parent is not None and parent.up and not host["up"]:
             with step(f"set {parent.name} down, as it was before"):
-                says, _uppers = stacked.lasting(outside, parent)  # the pod's may be about to go with its namespace
+                says, _uppers = stacked.lasting(
+                    outside, parent
+                )  # those of the pod may be about to end with its namespace
                 if not says:
                     links.set_up(outside, parent.index, False)

@@ -2,53 +2,107 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The host state of an interface: reading it on the node, and restoring it.
+"""The host state of an interface: reading it on the node, and comparing two. `restore.py` restores it.
 
-It is JSON: name, kind, altnames, alias, mtu, mac, permanentMac, up, flags, txQueueLength, group, sizes of gso and gro,
-master (a name), xdp, programs (the kernel's numbers of BPF programs: programs.py), addresses, neighbors (addresses.py),
-routes, rules (routes.py), sysctls (sysctls.py), ethtool (ethtool.py), driver (ethtool_netlink.py), qdiscs (qdiscs.py),
-all other attributes and files of the link (link_dump.py) and, for a virtual function, vf, for a physical one vfs
-(vf.py). It includes what the kernel learns again by itself, such as routes of router advertisements, but that is not
-restored. BPF programs stay attached when an interface moves, so those that a pod left behind are removed. Classes and
-filters of qdiscs and nexthop objects are not included; a route with a nexthop object is restored with its next hops.
+It includes what the kernel learns again by itself, such as routes of router advertisements, but that is not restored.
+Classes and filters of qdiscs and nexthop objects are not included; a route with a nexthop object is restored with its
+next hops.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import time
 import typing as t
 
-from ..kernel import addresses, link_dump, links, netlink, programs, qdiscs, routes, sysctls, vf
-from ..kernel.ethtool import Ethtool
+from ..base.objects import Object, ObjectView
+from ..kernel import addresses, link_dump, links, netlink, programs, qdiscs, routes, stacked, sysctls, vf
+from ..kernel.ethtool import Ethtool, EthtoolState
 from ..kernel.ethtool_netlink import EthtoolNetlink
-from ..kernel.links import step
+from ..kernel.ethtool_netlink import Settings as DriverSettings
 from ..kernel.netlink import Netlink
-
-Object = dict[str, t.Any]
 
 #: The prefix of the altname of an interface without a PCI address while it is in a pod.
 TAG = "lanewise-"
-#: A key that is not restored: what identifies the interface while it is in a pod (identity.mark).
-MARK = "mark"
-#: Another one: its upper interfaces before a pod had it, if any (stacked.known).
-UPPERS = "uppers"
-#: Disabled while addresses are restored: DAD has passed before, and no other addresses should appear.
-_ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
-_GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
-_GEN_NONE = "1"
-#: Seconds to wait until the kernel has created the routes of IPv6 addresses, and seconds between two checks.
-_RTN_LOCAL = 2
-_IPV6_TIME, _IPV6_STEP = 3.0, 0.002
-_MACLESS = ("", "00:00:00:00:00:00")
+#: Keys that are not restored.
+MARK: t.Final = "mark"
+UPPERS: t.Final = "uppers"
 
 
-def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
-    """The host state of a link of the node's namespace; `address` is its PCI address."""
+class _Mark(t.TypedDict):
+    kind: str
+    peer: int
+    foreign: bool
+
+
+class Mark(_Mark, total=False):
+    """What identifies a virtual interface while it is in a pod (identity.mark)."""
+
+    space: int
+
+
+class Sizes(t.TypedDict, total=False):
+    """Sizes that this kernel supports, in bytes."""
+
+    gsoMaxSize: int
+    groMaxSize: int
+    gsoIPv4MaxSize: int
+    groIPv4MaxSize: int
+
+
+class _HostState(t.TypedDict):
+    name: str
+    kind: str
+    altnames: list[str]
+    alias: str
+    mtu: int
+    mac: str
+    permanentMac: str
+    up: bool
+    flags: int
+    txQueueLength: int
+    group: int
+    gsoMaxSegs: int
+    master: str  # a name
+    xdp: dict[str, int]
+    addresses: list[addresses.AddressState]
+    routes: list[routes.Route]
+    rules: list[routes.Rule]
+    neighbors: list[addresses.Neighbor]
+    sysctls: dict[str, str]
+    qdiscs: list[qdiscs.Qdisc]
+    ethtool: EthtoolState
+
+
+class HostState(_HostState, Sizes, total=False):
+    """The state of an interface on the node, as JSON. Records of old releases do not have all keys.
+
+    `programs` are the kernel's numbers of BPF programs, `driver` the settings of ethtool's netlink family, `attributes`
+    and `files` all other settings of the link (link_dump.py). A virtual function has `vf`, a physical one `vfs`.
+    """
+
+    programs: dict[str, list[int]]
+    driver: DriverSettings
+    attributes: dict[str, str]
+    files: dict[str, str]
+    vf: vf.VfSettings
+    vfs: dict[str, vf.VfSettings]
+    mark: Mark
+    uppers: list[stacked.Mark]  # its upper interfaces before a pod had it, if any
+
+
+def read(connection: Netlink, link: links.Link, address: str | None) -> HostState:
+    """The host state of a link of the node's namespace; `address` is its PCI address. Raises OSError."""
     name = link.name
     master = links.get(connection, index=link.number(links.IFLA_MASTER)) if links.IFLA_MASTER in link.raw else None
-    state: Object = {
+    held = [entry for entry, _flags in addresses.listed(connection, link.index)]
+    own = {entry["address"].split("/")[0] for entry in held}
+    through = sorted(routes.listed(connection, link.index, own), key=_key)
+    with Ethtool() as tool:
+        ethtool = tool.read(name)
+    with EthtoolNetlink() as generic:
+        driver = generic.read(name)
+    state: HostState = {
         "name": name,
         "kind": link.kind,
         "altnames": [other for other in link.altnames if not other.startswith(TAG)],
@@ -63,24 +117,26 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
         "gsoMaxSegs": link.number(links.IFLA_GSO_MAX_SEGS),
         "master": master.name if master else "",
         "xdp": link.xdp,
+        "addresses": held,
+        "routes": through,
+        "rules": _rules(connection, name, own, through),
+        "neighbors": addresses.neighbors(connection, link.index),
+        "sysctls": sysctls.read(name),
+        "qdiscs": qdiscs.listed(connection, link.index),
+        "ethtool": ethtool,
+        "driver": driver,
+        "attributes": link_dump.attributes(link),
+        "files": link_dump.files(name),
+        "programs": programs.listed(link.index, link.kind),
     }
-    for size, kind in links.SIZES.items():
-        if kind in link.raw:
-            state[size] = link.number(kind)
-    state["addresses"] = [address_ for address_, _unused in addresses.listed(connection, link.index)]
-    own = {entry["address"].split("/")[0] for entry in state["addresses"]}
-    state["routes"] = sorted(routes.listed(connection, link.index, own), key=_key)
-    state["rules"] = _rules(connection, name, own, state["routes"])
-    state["neighbors"] = addresses.neighbors(connection, link.index)
-    state["sysctls"] = sysctls.read(name)
-    state["qdiscs"] = qdiscs.listed(connection, link.index)
-    with Ethtool() as tool:
-        state["ethtool"] = tool.read(name)
-    with EthtoolNetlink() as tool:
-        state["driver"] = tool.read(name)
-    state["attributes"] = link_dump.attributes(link)
-    state["files"] = link_dump.files(name)
-    state["programs"] = programs.listed(link.index, link.kind)
+    sizes = {size: link.number(kind) for size, kind in links.SIZES.items() if kind in link.raw}
+    state = {**state, **t.cast("Sizes", sizes)}
+    _read_functions(connection, link, address, state)
+    return state
+
+
+def _read_functions(connection: Netlink, link: links.Link, address: str | None, state: HostState) -> None:
+    """Add the settings of a virtual function, or of all those of a physical one."""
     one = vf.function(address) if address else None
     if one:
         try:
@@ -91,14 +147,13 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> Object:
                 raise
     elif address and (count := vf.count(address)):
         state["vfs"] = vf.read_all(connection, link.index, count)
-    return state
 
 
-def _key(item: t.Any) -> str:
+def _key(item: object) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Object]) -> list[Object]:
+def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[routes.Route]) -> list[routes.Rule]:
     """The rules of an interface: those that name it, its addresses, or a table that has only its routes."""
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
     tables = {(route["family"], route["table"]) for route in found if route["table"] not in system}
@@ -111,313 +166,69 @@ def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Obje
     ]
 
 
-def restore(connection: Netlink, link: links.Link, state: Object, address: str | None) -> list[str]:
-    """Restore a link of the node's namespace. Returns what could not be restored. KernelError only if its name, MTU or
-    MAC address cannot be set, or if it cannot be set up."""
-    state = _restored(state)
-    if _restored(read(connection, link, address)) == state:
-        return []
-    notes: list[str] = []
-    index = link.index
-    if link.up:
-        with step(f"set {link.name} down"):
-            links.set_up(connection, index, False)
-    _restore_vf(connection, state, address, notes)  # first: a VF may accept only the address that its PF set
-    name = _restore_link(connection, link, state, notes)
-    _restore_ethtool(name, state["ethtool"], notes)
-    if state.get("vfs"):
-        _try(notes, "vfs", vf.write_all, connection, index, state["vfs"])
-    if "driver" in state:
-        with EthtoolNetlink() as tool:
-            tool.write(name, state["driver"])
-    wanted = dict(state["sysctls"])
-    held = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
-    _try(notes, "sysctls", sysctls.write, name, {key: "0" if key == _ACCEPT_DAD else _GEN_NONE for key in held})
-    _restore_sysctls(name, wanted, notes)
-    _restore_addresses(connection, index, state, notes)
-    with step(f"set {name} {'up' if state['up'] else 'down'}"):
-        links.change(
-            connection,
-            index,
-            flags=state["flags"] | (links.IFF_UP if state["up"] else 0),
-            mask=links.KEPT_FLAGS | links.IFF_UP,
-        )
-    _restore_addresses(connection, index, state, notes)  # IPv6 addresses are lost when the interface goes down
-    _wait_for_ipv6(connection, index, state)
-    _try(notes, "sysctls", sysctls.write, name, held)
-    _trim_addresses(connection, index, state)
-    _restore_qdiscs(connection, index, state, notes)
-    if "files" in state:
-        link_dump.write_files(name, state["files"])
-    for neighbor in addresses.neighbors(connection, index):
-        if neighbor not in state["neighbors"]:
-            _try(notes, "neighbors", addresses.remove_neighbor, connection, index, neighbor)
-    for neighbor in state["neighbors"]:
-        _try(notes, f"neighbor {neighbor['destination']}", addresses.add_neighbor, connection, index, neighbor)
-    _restore_routes(connection, index, state, notes)
-    return notes
-
-
-def differences(wanted: Object, found: Object, carrier: bool = True) -> list[str]:
+def differences(wanted: HostState, found: HostState, carrier: bool = True) -> list[str]:
     """What differs from a host state, one sentence each (:func:`unlike`)."""
     return [text for _unused, text in unlike(wanted, found, carrier)]
 
 
-def unlike(wanted: Object, found: Object, carrier: bool = True) -> list[tuple[str, str]]:
+def unlike(wanted: HostState, found: HostState, carrier: bool = True) -> list[tuple[str, str]]:
     """What differs from a host state: the key and a sentence each; without what the kernel learns again by itself, or
     creates once there is `carrier`."""
     said: list[tuple[str, str]] = []
-
-    def later(item: t.Any) -> bool:
-        if not isinstance(item, dict):
-            return False
-        return _learnt(item) or (not carrier and "table" in item and _made_for_address(item))
-
-    for key, value in _restored(wanted).items():
+    for key, value in restored(wanted).items():
         now = found.get(key)
         if value == now:
             continue
         if key == "permanentMac" and "vf" in wanted:
             continue  # drivers of VFs report the address that the PF had set at their last reset
         if isinstance(value, list) and isinstance(now, list):
-            lacking = [item for item in value if item not in now and not later(item)]
-            extra = [item for item in now if item not in value and not later(item) and not _follows(item)]
-            said += [(key, f"{key}: {_key(item)} is missing") for item in lacking]
-            said += [(key, f"{key}: {_key(item)} is additional") for item in extra]
+            said += [(key, text) for text in _in_list(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
             # records of older drivers have fewer ethtool settings
             both = value if key == "ethtool" else {*value, *now}
-            unlike_ = [one for one in sorted(both) if value.get(one) != now.get(one)]
-            said += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in unlike_]
+            differing = [one for one in sorted(both) if value.get(one) != now.get(one)]
+            said += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in differing]
         else:
             said.append((key, f"{key} is {now}, was {value}"))
     return said
 
 
-def _follows(item: t.Any) -> bool:
+def _in_list(key: str, wanted: list[Object], now: list[Object], carrier: bool) -> t.Iterator[str]:
+    """The differences between two lists of addresses, routes and the like."""
+    for item in wanted:
+        if item not in now and not _later(item, carrier):
+            yield f"{key}: {_key(item)} is missing"
+    for item in now:
+        if item not in wanted and not _later(item, carrier) and not _follows(item):
+            yield f"{key}: {_key(item)} is additional"
+
+
+def _later(item: ObjectView | str, carrier: bool) -> bool:
+    """Whether the kernel learns this again by itself, or creates it once there is carrier."""
+    if isinstance(item, str):  # an altname
+        return False
+    return learnt(item) or (not carrier and "table" in item and made_for_address(item))
+
+
+def _follows(item: ObjectView | str) -> bool:
     """Whether it is a route that follows from an address: it may have appeared after the state was read."""
-    return isinstance(item, dict) and "table" in item and "protocol" in item and _made_for_address(item)
+    return not isinstance(item, str) and "table" in item and "protocol" in item and made_for_address(item)
 
 
-def _restored(state: Object) -> Object:
+def restored(state: HostState) -> Object:
+    """The part of a host state that is restored and compared."""
     # rules stay on the node when an interface leaves: a missing one was deleted there, and is not restored
     return {key: value for key, value in state.items() if key not in (MARK, UPPERS, "rules")}
 
 
-def _learnt(item: Object) -> bool:
+def learnt(item: ObjectView) -> bool:
     """Whether a route or address expires or comes from a router."""
-    return "expires" in item or "validUntil" in item or item.get("protocol") in (routes.RTPROT_RA,) and "table" in item
+    return "expires" in item or "validUntil" in item or (item.get("protocol") == routes.RTPROT_RA and "table" in item)
 
 
-def _try(notes: list[str], says: str, function: t.Callable[..., t.Any], *args: t.Any) -> None:
-    try:
-        function(*args)
-    except OSError as error:
-        notes.append(f"{says}: {error.args[1] if len(error.args) > 1 else error}")
-
-
-def _restore_link(connection: Netlink, link: links.Link, state: Object, notes: list[str]) -> str:  # noqa: C901
-    """Restore name, altnames and attributes. Returns the link's name now."""
-    index = link.index
-    others = [name for name in link.altnames if not name.startswith(TAG)]
-    if others != state["altnames"]:
-        _try(notes, "altnames", links.altnames, connection, index, others, False)
-    name = link.name
-    if name != state["name"]:
-        try:
-            links.change(connection, index, netlink.text(links.IFLA_IFNAME, state["name"]))
-            name = str(state["name"])
-        except OSError as error:
-            if error.errno != errno.EEXIST:
-                with step(f"rename {name} to {state['name']}"):
-                    raise
-            notes.append(f"the name {state['name']} is taken by another interface; this one is {name}")
-    for other in state["altnames"]:
-        _try(notes, f"altname {other}", links.altnames, connection, index, [other], True)
-    if state["mac"] != link.mac and state["mac"] not in _MACLESS and len(links.mac_bytes(state["mac"])) == 6:
-        with step(f"set the MAC address of {name} to {state['mac']}"):
-            if "vf" in state:
-                vf.set_mac(connection, link, state["mac"])
-            else:
-                links.change(connection, index, netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(state["mac"])))
-    if state["mtu"] != link.mtu:
-        with step(f"set the MTU of {name} to {state['mtu']}"):
-            links.change(connection, index, netlink.u32(links.IFLA_MTU, state["mtu"]))
-    numbers = {"txQueueLength": links.IFLA_TXQLEN, "group": links.IFLA_GROUP, "gsoMaxSegs": links.IFLA_GSO_MAX_SEGS}
-    for key, kind in {**numbers, **links.SIZES}.items():
-        if key in state and state[key] != link.number(kind):
-            _try(notes, key, links.change, connection, index, netlink.u32(kind, state[key]))
-    if state["alias"] != netlink.string(link.raw.get(links.IFLA_IFALIAS, b"")):
-        alias = netlink.attribute(links.IFLA_IFALIAS, state["alias"].encode())
-        _try(notes, "alias", links.change, connection, index, alias)
-    if any(state["xdp"].get(place) != program for place, program in link.xdp.items()):
-        _try(notes, "links of XDP programs", programs.end_xdp_links, index)
-        link = links.get(connection, index=index) or link
-    _try(notes, "BPF programs", programs.remove, index, link.kind, state.get("programs"))
-    for place, program in link.xdp.items():
-        if state["xdp"].get(place) != program:
-            _try(notes, f"XDP program ({place})", links.remove_xdp, connection, index, place)
-    master = links.get(connection, name=state["master"]) if state["master"] else None
-    if state["master"] and master is None:
-        notes.append(f"its master {state['master']} no longer exists")
-    elif (master.index if master else 0) != link.number(links.IFLA_MASTER):
-        value = netlink.u32(links.IFLA_MASTER, master.index if master else 0)
-        _try(notes, f"master {state['master']}", links.change, connection, index, value)
-    if "attributes" in state:
-        _try(notes, "attributes", link_dump.send_back, connection, index, state["attributes"])
-    return name
-
-
-def _restore_vf(connection: Netlink, state: Object, address: str | None, notes: list[str]) -> None:
-    one = vf.function(address) if address else None
-    if one and "vf" in state:
-        _try(notes, "vf", vf.write, connection, one, state["vf"])
-
-
-def _restore_ethtool(name: str, state: Object, notes: list[str]) -> None:
-    with Ethtool() as tool:
-        now = tool.read(name)
-        writers: dict[str, t.Callable[[str, t.Any], None]] = {
-            "channels": tool.set_channels,
-            "rings": tool.set_rings,
-            "privateFlags": tool.set_private_flags,
-            "features": tool.set_features,
-        }
-        for key, write in writers.items():
-            changed = {one: value for one, value in state[key].items() if now[key].get(one) != value}
-            if changed:
-                _try(notes, f"ethtool {key}", write, name, changed)
-        if "flowRules" in state:  # not in records of older drivers
-            _try(notes, "ethtool flowRules", tool.set_flow_rules, name, state["flowRules"])
-            _try(notes, "ethtool spreading", tool.set_spreading, name, state["spreading"])
-
-
-def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
-    """Writes those that differ; once more, as one may change another."""
-    said: list[str] = []
-    for _turn in range(2):
-        now = sysctls.read(name)
-        differing = {key: value for key, value in wanted.items() if now.get(key) != value}
-        said = []
-        if not differing:
-            break
-        for key, value in differing.items():
-            _try(said, f"sysctl {key}", sysctls.write, name, {key: value})
-    notes += said
-
-
-def _restore_qdiscs(connection: Netlink, index: int, state: Object, notes: list[str]) -> None:
-    now = qdiscs.listed(connection, index)
-    if now == state["qdiscs"]:
-        return
-    for qdisc in reversed(now):
-        _try(notes, f"qdisc {qdisc['kind']}", qdiscs.remove, connection, index, qdisc)
-    for qdisc in state["qdiscs"]:
-        _try(notes, f"qdisc {qdisc['kind']}", qdiscs.add, connection, index, qdisc)
-
-
-def _restore_addresses(connection: Netlink, index: int, state: Object, notes: list[str]) -> None:
-    """Restore the addresses in their order, which decides which one is primary. Unchanged ones are not touched."""
-    wanted = list(state["addresses"])
-    for kind in (4, 6):
-        mine = [address for address in wanted if _version(address["address"]) == kind]
-        now = [entry for entry, _unused in addresses.listed(connection, index) if _version(entry["address"]) == kind]
-        if now == mine:
-            continue
-        # the last ones first: removing a primary address removes its secondaries
-        for entry in reversed(now):
-            _try(notes, f"address {entry['address']}", addresses.remove, connection, index, entry)
-        for entry in addresses.ordered(mine):
-            try:
-                addresses.add(connection, index, entry)
-            except OSError as error:
-                said = f"address {entry['address']}: {error.args[1]}"
-                if said not in notes:
-                    notes.append(said)
-
-
-def _wait_for_ipv6(connection: Netlink, index: int, state: Object) -> None:
-    """Wait for DAD and the routes of IPv6 addresses, which the kernel creates some time after the addresses, and only
-    with carrier, which it detects up to a second later."""
-    there = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
-    made = [route for route in state["routes"] if _made_for_address(route)]
-    # an address that could not be restored has no route
-    wanted = [one for one in made if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in there]
-    end = time.monotonic() + _IPV6_TIME
-    while time.monotonic() < end:
-        link = links.get(connection, index=index)
-        if link is None or not link.up:
-            return
-        if not any(flags & addresses.TENTATIVE for _unused, flags in addresses.listed(connection, index)):
-            now = routes.listed(connection, index) if link.carrier else wanted
-            if all(route in now for route in wanted):
-                return
-        time.sleep(_IPV6_STEP)
-
-
-def _made_for_address(route: Object) -> bool:
+def made_for_address(route: ObjectView) -> bool:
     """Whether it is a local route that only the kernel creates, for an address.
 
     The kernel creates it once, when DAD has passed. So it is not a difference from a state that was read before, and it
     must not be removed: the address would stay without it, unusable."""
     return (route["protocol"], route["table"], route["family"]) == (routes.RTPROT_KERNEL, routes.TABLE_LOCAL, 6)
-
-
-def _trim_addresses(connection: Netlink, index: int, state: Object) -> None:
-    """Remove addresses that the kernel created while the state was restored."""
-    wanted = {entry["address"] for entry in state["addresses"]}
-    for entry, _unused in addresses.listed(connection, index):
-        if entry["address"] not in wanted:
-            addresses.remove(connection, index, entry)
-
-
-def _restore_routes(connection: Netlink, index: int, state: Object, notes: list[str]) -> None:
-    own = {entry["address"].split("/")[0] for entry in state["addresses"]}
-    wanted = [route for route in state["routes"] if not _learnt(route) and not _made_for_address(route)]
-    now = routes.listed(connection, index, own)
-    for route in now:
-        if route not in state["routes"] and not _learnt(route) and not _made_for_address(route) and _alone(route):
-            _try(notes, f"route {route['destination']}", routes.remove, connection, index, route)
-    lacking = [route for route in wanted if route not in now]
-    for route in lacking:
-        _remove_remainders(connection, route)
-    for route, error in routes.add_all(connection, index, lacking):
-        remaining = _without_missing(connection, route)
-        if remaining:
-            failed = routes.add_all(connection, index, [remaining])
-            if not failed:
-                notes.append(f"route {route['destination']}: restored without next hops whose interfaces are missing")
-                continue
-        notes.append(f"route {route['destination']} in table {route['table']}: {error.args[1]}")
-
-
-def _remove_remainders(connection: Netlink, route: Object) -> None:
-    """Remove the part of a multipath route that was restored while some of its interfaces were missing, so that the
-    whole route replaces it. For IPv6 the kernel does that itself."""
-    if route["family"] == 6:
-        return
-    wanted = {(hop["device"], hop.get("gateway")) for hop in route.get("hops", ())}
-    for name in {device for device, _unused in wanted if device}:
-        link = links.get(connection, name=name)
-        for other in routes.listed(connection, link.index) if link else ():
-            hops = {
-                (hop["device"] or name, hop.get("gateway")) for hop in other.get("hops", [other]) if "device" in hop
-            }
-            same = all(other.get(key) == route.get(key) for key in ("destination", "table", "metric", "tos", "type"))
-            if same and link and hops < wanted:
-                routes.remove(connection, link.index, other)
-
-
-def _alone(route: Object) -> bool:
-    """Whether a route is this interface's own: one that also uses others, or only its address, must not be removed."""
-    return not route.get("device", "") and "hops" not in route and "device" in route
-
-
-def _without_missing(connection: Netlink, route: Object) -> Object | None:
-    """A multipath route without the next hops of missing interfaces; None if it is unchanged or empty then."""
-    hops = [hop for hop in route.get("hops", ()) if not hop["device"] or links.get(connection, name=hop["device"])]
-    return {**route, "hops": hops} if hops and len(hops) < len(route["hops"]) else None
-
-
-def _version(address: str) -> int:
-    return 6 if ":" in address else 4

@@ -22,8 +22,7 @@ from ..kernel import links, netlink, stacked
 from ..kernel.ethtool import Ethtool
 from ..kernel.netlink import Netlink
 from . import host_state
-
-Object = dict[str, t.Any]
+from .host_state import Mark
 
 PCI = "/sys/bus/pci/devices"
 
@@ -44,10 +43,10 @@ def tag(identity: Identity) -> str:
     return f"{host_state.TAG}{identity.name}"
 
 
-def mark(link: links.Link) -> Object:
+def mark(link: links.Link) -> Mark:
     """What identifies a virtual link in a pod, as JSON for the host state. `space` is the node's ID of the namespace of
     its other end, if that is not the node's."""
-    known: Object = {
+    known: Mark = {
         "kind": link.kind,
         "peer": link.number(links.IFLA_LINK),
         "foreign": links.IFLA_LINK_NETNSID in link.raw,
@@ -65,7 +64,7 @@ class OtherEnd(t.NamedTuple):
     space: int | None
 
 
-def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
+def other_end(connection: Netlink, known: Mark) -> OtherEnd | None:
     """Reads from the other end of an interface where it is; None if there is no other end (any more). Both ends of a
     pair are created and deleted together, and no pod can change what the other end reports. `connection` is on the
     node."""
@@ -78,7 +77,7 @@ def other_end(connection: Netlink, known: Object) -> OtherEnd | None:
 
 
 def find_elsewhere(
-    connection: Netlink, there: Netlink, descriptor: int, identity: Identity, known: Object | None
+    connection: Netlink, there: Netlink, descriptor: int, identity: Identity, known: Mark | None
 ) -> links.Link | None:
     """The interface in a namespace that is neither the node's nor its pod's. `there` is a connection to that namespace
     and `descriptor` an open file of it; `connection` is on the node. Raises OSError."""
@@ -86,12 +85,12 @@ def find_elsewhere(
         return find(there, identity, descriptor)
     if known is None:
         return links.get(there, altname=tag(identity))
-    told = other_end(connection, known)
-    if told is not None:
-        where = stacked.namespace_number(connection, descriptor, told.space if told.number is not None else None)
-        if where is None or where != (told.space if told.number is None else told.number):
+    other = other_end(connection, known)
+    if other is not None:
+        where = stacked.namespace_number(connection, descriptor, other.space if other.number is not None else None)
+        if where is None or where != (other.space if other.number is None else other.number):
             return None
-        return links.get(there, index=told.ifindex)
+        return links.get(there, index=other.ifindex)
     if known["kind"] in stacked.PAIRS:
         return None  # it was deleted with its other end
     found = links.get(there, altname=tag(identity))
@@ -99,7 +98,7 @@ def find_elsewhere(
 
 
 def find(
-    connection: Netlink, identity: Identity, netns: Path | int | None, known: Object | None = None, tagged: bool = False
+    connection: Netlink, identity: Identity, netns: Path | int | None, known: Mark | None = None, tagged: bool = False
 ) -> links.Link | None:
     """The interface in one namespace, `netns` or the node's. `known` is the result of `mark` on the node.
 
@@ -137,7 +136,7 @@ def hold(connection: Netlink, identity: Identity, link: links.Link) -> None:
     links.altnames(connection, link.index, [name], add=True)
 
 
-def _virtual(connection: Netlink, identity: Identity, known: Object | None) -> links.Link | None:
+def _virtual(connection: Netlink, identity: Identity, known: Mark | None) -> links.Link | None:
     """A virtual interface in a pod."""
     tagged = links.get(connection, altname=tag(identity))
     if known is None:  # a record of an older driver
@@ -158,7 +157,7 @@ def _virtual(connection: Netlink, identity: Identity, known: Object | None) -> l
     return _only(same)
 
 
-def at_home(connection: Netlink, identity: Identity, known: Object) -> bool:
+def at_home(connection: Netlink, identity: Identity, known: Mark) -> bool:
     """Whether a virtual interface is on the node, with or without the driver's tag."""
     if links.get(connection, altname=tag(identity)) is not None:
         return True
@@ -166,7 +165,7 @@ def at_home(connection: Netlink, identity: Identity, known: Object) -> bool:
     if named is None:
         return False
     now = mark(named)
-    return all(now[key] == known[key] for key in ("kind", "peer", "foreign"))
+    return (now["kind"], now["peer"], now["foreign"]) == (known["kind"], known["peer"], known["foreign"])
 
 
 def _only(found: list[links.Link]) -> links.Link | None:

@@ -21,17 +21,18 @@ import threading
 import typing as t
 
 from ..base.errors import DriverError, KernelError
+from ..base.objects import ObjectView
 from ..dra.kube.problems import Problem
 from ..dra.kube.reader import child as below
 from ..kernel import addresses, links, netlink, routes, sysctls, vrf
 from ..kernel import netns as namespaces
+from ..kernel.addresses import AddressState
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
+from .wanted import Wanted
 
 log = logging.getLogger(__name__)
 
-Object = dict[str, t.Any]
-Config = t.Mapping[str, t.Any]
 
 #: An interface name that an InterfaceConfig cannot have.
 _PEER = "~peer"
@@ -42,18 +43,7 @@ _taken: dict[bytes, None] = {}
 _one = threading.Lock()
 
 
-@dataclasses.dataclass
-class Wanted:
-    """The network configuration of a pod's interface, in the forms of addresses.py and routes.py."""
-
-    addresses: list[Object]
-    routes: list[Object]
-    rules: list[Object]
-    neighbors: list[Object]
-    sysctls: dict[str, str | int]
-
-
-def problems(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list[Problem]:
+def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> list[Problem]:
     """What the kernel refuses of `config`, each with the field's path; `wanted` follows from it. Rules: `bad-value`.
     Empty if it cannot be tried here: then attach reports the problems."""
     said = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
@@ -73,7 +63,7 @@ def problems(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> 
         return found
 
 
-def _try(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list[Problem]:
+def _try(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> list[Problem]:
     found: list[Problem] = []
 
     def attempt(at: str, function: t.Callable[..., object], *args: object) -> None:
@@ -95,7 +85,7 @@ def _try(name: str, wanted: Wanted, config: Config, mtu: int, path: str) -> list
                 attempt(below(path, "vrf"), vrf.enslave, connection, index, config["vrf"])
             for place, entry in enumerate(wanted.addresses):
                 # without DAD, so that it can be a route's source at once
-                unproven = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
+                unproven: AddressState = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
                 attempt(f"{below(path, 'addresses')}[{place}]", addresses.add, connection, index, unproven)
             links.set_up(connection, index, True)
             _try_routes(connection, index, wanted, path, found)

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Taking an interface back from a pod that may have done anything with it that rights on its own network allow.
+"""Taking an interface back from a pod, which may have done to it anything that its privileges on its network allow.
 
-The interface is found wherever it is, what was made of it is ended, it gets back what it was, and then all that the
-kernel tells of it is compared with what that was. What is not as it was for the next tenant is a reason to keep it from
-everybody; what is not as it was for the node alone is a note.
+The interface is found in whichever namespace it is. Its upper interfaces are removed, its host state is restored, and
+then everything that the kernel reports of it is compared with the host state. A difference that the next tenant could
+notice is a reason to withhold the interface from everybody. A difference that only concerns the node is a note.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.errors import KernelError
+from ..base.objects import ObjectView
 from ..kernel import links, netlink, node_namespaces, stacked
 from ..kernel import netns as namespaces
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
 from . import children, host_state, identity, reset
+from .host_state import HostState, Mark
 from .identity import PCI, Identity
+from .restore import restore
 
-Object = dict[str, t.Any]
-Config = t.Mapping[str, t.Any]
-
-#: How often an interface is restored that others rename meanwhile.
+#: Maximum attempts to restore an interface that is renamed in the meantime.
 _RESTORES = 5
-#: How long the interface of a function that was reset is waited for, and how often it is looked for, in seconds.
+#: Maximum seconds to wait for the interface of a function after its reset, and seconds between two checks.
 _RESET_TIME, _RESET_STEP = 30.0, 0.02
-#: What of a host state is the node's own configuration: where that is not as it was, no pod sees it. Queueing is, as
-#: the kernel takes all of it off when an interface leaves its namespace.
+#: The keys of a host state that are the node's own configuration: no pod sees a difference in them. Qdiscs are among
+#: them because the kernel removes them all when an interface leaves its namespace.
 _NODES_OWN = frozenset(
     ("name", "altnames", "alias", "addresses", "routes", "rules", "neighbors", "master", "up", "permanentMac", "qdiscs")
 )
@@ -55,8 +55,8 @@ STACKED, CHANGED, VF = "stacked", "changed", "vf-settings"
 
 @dataclass
 class Outcome:
-    """C(reasons) keep the interface from everybody. C(notes) say what of the node's own configuration could not be
-    restored, one sentence each."""
+    """`reasons` are why the interface must be withheld. `notes` say which parts of the node's own configuration could
+    not be restored, one sentence each."""
 
     reasons: list[Reason] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -64,19 +64,20 @@ class Outcome:
 
 def take_back(
     identity_: Identity,
-    host: Object,
+    host: HostState,
     netns: Path | None,
-    config: Config,
+    config: ObjectView,
     policy: str = reset.NEVER,
     patience: float = node_namespaces.ENDING,
 ) -> Outcome:
-    """Converges to the host state wherever the interface is; from any state that attach or detach left when killed.
+    """Bring the interface back to the node and restore its host state, wherever it is now. May be called again, also
+    after attach or detach were killed at any step.
 
-    C(netns) may be None or no longer alive. The kernel has then put hardware back on the node, under the name it had in
-    the pod or C(devN), and destroyed virtual interfaces, which is told. One that the pod moved on is looked for in all
-    namespaces of the node. C(policy) says when a PCI function is reset (reset.POLICIES). C(patience) is for how many
-    seconds something in a namespace that nothing shows is waited for, as the kernel may be about to end that namespace.
-    KernelError only where the interface did not come back to the node.
+    `netns` may be None, or a namespace that has ended. In that case the kernel has moved hardware back to the node,
+    under the name it had in the pod or as `devN`, and has destroyed virtual interfaces, which is a note. An interface
+    that the pod moved elsewhere is looked for in all namespaces of the node. `policy` says when a PCI function is reset
+    (reset.POLICIES). `patience` is how many seconds to wait for something in a namespace that cannot be listed, because
+    the kernel may be about to destroy that namespace. KernelError only if the interface is not back on the node.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
@@ -92,31 +93,39 @@ def take_back(
     with Netlink() as connection:
         with step(f"look for {identity_.name} on the node"):
             link = _look(connection, identity_, host, patience)
-        fresh = False
-        if (link is None or policy == reset.ALWAYS) and policy != reset.NEVER:
-            if not reset.impossible(identity_.address):
-                link, fresh = _anew(connection, identity_), True
+        wants_reset = policy == reset.ALWAYS or (link is None and policy != reset.NEVER)
+        fresh = wants_reset and not reset.impossible(identity_.address)
+        if fresh:
+            link = _after_reset(connection, identity_)
         if link is None:
             return Outcome(notes=_gone(connection, identity_, known))
-        outcome = _make_as_it_was(connection, link, identity_, host, patience)
-        if policy == reset.ALWAYS and not fresh and identity_.address is not None:
-            outcome.notes.append(f"{host['name']} is not reset: {reset.impossible(identity_.address)}")
-        if outcome.reasons and policy == reset.WHEN_CHANGED and not fresh:
-            why = reset.impossible(identity_.address)
-            if why:
-                outcome.reasons[-1] = outcome.reasons[-1]._replace(
-                    text=f"{outcome.reasons[-1].text}; it is not reset, as {why}"
-                )
-            else:
-                outcome = _make_as_it_was(connection, _anew(connection, identity_), identity_, host, patience)
+        outcome = _restore_and_compare(connection, link, identity_, host, patience)
+        if not fresh:
+            outcome = _reset_if_needed(connection, outcome, identity_, host, policy, patience)
         if identity_.address is None:
-            with step(f"take the mark off {host['name']}"):
+            with step(f"remove the mark of {host['name']}"):
                 links.altnames(connection, link.index, [identity.tag(identity_)], add=False)
         return outcome
 
 
-def _look(connection: Netlink, identity_: Identity, host: Object, patience: float) -> links.Link | None:
-    """The interface on the node, where it is brought from whichever namespace it is in. None where none shows it."""
+def _reset_if_needed(
+    connection: Netlink, outcome: Outcome, identity_: Identity, host: HostState, policy: str, patience: float
+) -> Outcome:
+    """The outcome after a reset, if the policy asks for one; otherwise the outcome, with why there is none."""
+    if policy == reset.ALWAYS and identity_.address is not None:
+        outcome.notes.append(f"{host['name']} is not reset: {reset.impossible(identity_.address)}")
+    if not outcome.reasons or policy != reset.WHEN_CHANGED:
+        return outcome
+    why = reset.impossible(identity_.address)
+    if why:
+        last = outcome.reasons[-1]
+        outcome.reasons[-1] = last._replace(text=f"{last.text}; it is not reset, as {why}")
+        return outcome
+    return _restore_and_compare(connection, _after_reset(connection, identity_), identity_, host, patience)
+
+
+def _look(connection: Netlink, identity_: Identity, host: HostState, patience: float) -> links.Link | None:
+    """The interface on the node; from another namespace it is brought back first. None if no namespace shows it."""
     known = host.get(host_state.MARK)
     for _turn in node_namespaces.looks(patience):
         link = identity.find(connection, identity_, None, tagged=True)
@@ -124,23 +133,23 @@ def _look(connection: Netlink, identity_: Identity, host: Object, patience: floa
             link = identity.find(connection, identity_, None, tagged=True)
         if link is None and known is not None and identity_.address is None:
             if identity.at_home(connection, identity_, known):
-                link = identity.find(connection, identity_, None)  # as a call before this one left it
-        if link is not None or not _somewhere(connection, identity_, known):
+                link = identity.find(connection, identity_, None)  # an earlier call has restored it
+        if link is not None or not _exists(connection, identity_, known):
             return link
     return None
 
 
-def _somewhere(connection: Netlink, identity_: Identity, known: Object | None) -> bool:
-    """Whether the node has an interface that no namespace shows: the function is there, or the other end is."""
+def _exists(connection: Netlink, identity_: Identity, known: Mark | None) -> bool:
+    """Whether the interface exists although no namespace shows it: its function or its other end exists."""
     if identity_.address is not None:
         return os.path.exists(f"{PCI}/{identity_.address}")
     return known is not None and identity.other_end(connection, known) is not None
 
 
-def _make_as_it_was(
-    connection: Netlink, link: links.Link, identity_: Identity, host: Object, patience: float
+def _restore_and_compare(
+    connection: Netlink, link: links.Link, identity_: Identity, host: HostState, patience: float
 ) -> Outcome:
-    """Ends what is made of an interface of the node, restores it, and compares."""
+    """Remove the upper interfaces of an interface on the node, restore it, and compare."""
     outcome = Outcome(reasons=_end_stacked(connection, link, host, patience))
     with step(f"restore {host['name']} on the node"):
         notes, unlike = _restore(connection, link, host, identity_.address)
@@ -154,11 +163,11 @@ def _make_as_it_was(
     return outcome
 
 
-def _anew(connection: Netlink, identity_: Identity) -> links.Link:
-    """Resets a function; its new interface. Raises KernelError."""
+def _after_reset(connection: Netlink, identity_: Identity) -> links.Link:
+    """Reset a function; its new interface. Raises KernelError."""
     assert identity_.address is not None
     reset.function(identity_.address)
-    says = f"wait for the interface of {identity_.address} after it was reset"
+    says = f"wait for the interface of {identity_.address} after its reset"
     end = time.monotonic() + _RESET_TIME
     while True:
         with step(says):
@@ -170,16 +179,16 @@ def _anew(connection: Netlink, identity_: Identity) -> links.Link:
         time.sleep(_RESET_STEP)
 
 
-def _leave(connection: Netlink, link: links.Link, identity_: Identity, host: Object) -> None:
-    """Has an interface leave a namespace for the node's, without what was made of it there."""
+def _leave(connection: Netlink, link: links.Link, identity_: Identity, host: HostState) -> None:
+    """Move an interface from its namespace to the node's, without the upper interfaces that it has there."""
     if identity_.address is None:
         identity.hold(connection, identity_, link)
     stacked.end_inside(connection, link)
     _move_back(connection, link, host)
 
 
-def _fetch(connection: Netlink, identity_: Identity, host: Object) -> bool:
-    """Brings the interface back from whichever namespace it is in; whether there was one."""
+def _fetch(connection: Netlink, identity_: Identity, host: HostState) -> bool:
+    """Bring the interface back from whichever namespace it is in. Returns whether it was found."""
     for space in node_namespaces.all_but_own():
         with contextlib.suppress(KernelError), Netlink(space.descriptor) as there:
             known = host.get(host_state.MARK)
@@ -190,17 +199,17 @@ def _fetch(connection: Netlink, identity_: Identity, host: Object) -> bool:
     return False
 
 
-def _gone(connection: Netlink, identity_: Identity, known: Object | None) -> list[str]:
-    """What to say of an interface that no namespace shows. KernelError where it is somewhere all the same."""
+def _gone(connection: Netlink, identity_: Identity, known: Mark | None) -> list[str]:
+    """The notes about an interface that no namespace shows. KernelError if it exists all the same."""
     says = f"take {identity_.name} back from the pod"
     with step(f"look for {identity_.name} on the node"):
-        there = _somewhere(connection, identity_, known)
+        exists = _exists(connection, identity_, known)
     if identity_.address is not None:
-        if not there:
+        if not exists:
             return [f"{identity_.name} is gone: the node has no PCI function {identity_.address} any more"]
-        raise KernelError(says, errno.ENODEV, "it is in no network namespace that a process or a mount shows")
-    if there:
-        hidden = "its other end is still there, so it is in a network namespace that no process and no mount shows"
+        raise KernelError(says, errno.ENODEV, "it is in no network namespace that a process or a mount refers to")
+    if exists:
+        hidden = "its other end still exists, so it is in a network namespace that no process or mount refers to"
         raise KernelError(says, errno.ENODEV, hidden)
     with step(f"look for {identity_.name} on the node"):
         if links.get(connection, name=identity_.name) is None:
@@ -208,22 +217,22 @@ def _gone(connection: Netlink, identity_: Identity, known: Object | None) -> lis
     return []
 
 
-def _end_stacked(connection: Netlink, link: links.Link, host: Object, patience: float) -> list[Reason]:
-    """Ends what is made of an interface of the node, but for what was before the pod had it; why others must not have
-    the interface."""
+def _end_stacked(connection: Netlink, link: links.Link, host: HostState, patience: float) -> list[Reason]:
+    """Remove the upper interfaces of an interface on the node, except those that it had before the pod. Returns why
+    others must not have the interface."""
     name = host["name"]
-    with step(f"look for what is made of {name}"):
+    with step(f"look for upper interfaces of {name}"):
         if not stacked.evidence(connection, link) and not stacked.vlans(connection, link):
             return []
         stacked.end(connection, link, host.get(host_state.UPPERS, ()))
         says = stacked.strangers(connection, link, patience) or stacked.hidden_vlans(connection, link, patience)
-    return (
-        [Reason(STACKED, f"{name}: {says}: whoever has that can read and send what the next pod does")] if says else []
-    )
+    if not says:
+        return []
+    return [Reason(STACKED, f"{name}: {says}, so its owner could read and send the traffic of the next pod")]
 
 
-def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:
-    """Out of another namespace, under the name it had on the node, or another where that is taken."""
+def _move_back(connection: Netlink, link: links.Link, host: HostState) -> None:
+    """Move an interface to the node, under its name there, or another if that is taken."""
     others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
     links.altnames(connection, link.index, others, add=False)
     descriptor = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
@@ -234,26 +243,26 @@ def _move_back(connection: Netlink, link: links.Link, host: Object) -> None:
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise
-            # The kernel moves first, under the old name where that is free, and renames then: it may be back by now.
+            # The kernel first moves it under its old name, if that is free, and then renames it: it may be back by now.
             if links.get(connection, index=link.index) is None:
                 return
-            # it puts a number for %d
+            # the kernel replaces %d by a number
             links.change(connection, link.index, where_to, netlink.text(links.IFLA_IFNAME, "dev%d"))
     finally:
         os.close(descriptor)
 
 
 def _restore(
-    connection: Netlink, link: links.Link, host: Object, address: str | None
+    connection: Netlink, link: links.Link, host: HostState, address: str | None
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Restores the host state, once more where somebody renamed the interface meanwhile: udev does so when it comes,
-    and sysctls and ethtool go by names. Returns what could not be done for the node, and what is not as it was
+    """Restore the host state; again if the interface was renamed in the meantime, because sysctls and ethtool use
+    names, and udev may rename a new interface. Returns what could not be restored on the node, and what differs
     (host_state.unlike)."""
     for left in reversed(range(_RESTORES)):
         try:
-            notes = host_state.restore(connection, link, host, address)
+            notes = restore(connection, link, host, address)
             now = links.get(connection, index=link.index) or link
-            told = {note.split(":")[0] for note in notes}
+            noted = {note.split(":")[0] for note in notes}
             unlike = host_state.unlike(host, host_state.read(connection, now, address), now.carrier)
         except (OSError, KernelError) as error:
             renamed = links.get(connection, index=link.index)
@@ -263,6 +272,6 @@ def _restore(
             continue
         taken = now.name == link.name and links.get(connection, name=host["name"]) is not None
         if not left or now.name == host["name"] or taken:
-            return notes, [one for one in unlike if one[0] not in _NODES_OWN or one[1].split(":")[0] not in told]
+            return notes, [one for one in unlike if one[0] not in _NODES_OWN or one[1].split(":")[0] not in noted]
         link = now
     raise AssertionError("the last turn returns or raises")

@@ -4,11 +4,7 @@
 
 """IP addresses and permanent neighbors of an interface. Numbers are those of linux/if_addr.h and linux/neighbour.h.
 
-An address is `{"address": "10.0.0.2/24", "scope": 0, "flags": 0}`, with `peer`, `broadcast`, `label`, `metric` and
-`protocol` if they differ from the defaults. If it expires, `validBoottime` and `preferredBoottime` give the times in
-seconds of CLOCK_BOOTTIME, because the wall clock may be set in between; `validUntil` and `preferredUntil`, in seconds
-since 1970, are for older releases.
-A neighbor is `{"destination": "10.0.0.1", "mac": "02:..", "flags": 0}`.
+Addresses and neighbors are part of the host state, which is stored as JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +18,48 @@ import typing as t
 from . import links, netlink
 from .netlink import Netlink
 
-Object = dict[str, t.Any]
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+
+
+class Lifetimes(t.TypedDict, total=False):
+    """When an address expires; none of them if it does not.
+
+    Times are in seconds of CLOCK_BOOTTIME, because the wall clock may be set in between. Those in seconds since 1970
+    are for older releases.
+    """
+
+    validBoottime: float
+    preferredBoottime: float
+    validUntil: int
+    preferredUntil: int
+
+
+class _AddressState(t.TypedDict):
+    address: str
+
+
+class AddressState(_AddressState, Lifetimes, total=False):
+    """An address with its prefix (`10.0.0.2/24`), and what differs from the defaults."""
+
+    scope: int
+    flags: int
+    peer: str
+    broadcast: str
+    label: str
+    metric: int
+    protocol: int
+
+
+class _Neighbor(t.TypedDict):
+    destination: str
+
+
+class Neighbor(_Neighbor, total=False):
+    """A permanent or proxied neighbor, such as `{"destination": "10.0.0.1", "mac": "02:..", "flags": 0}`."""
+
+    mac: str
+    flags: int
+
 
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
@@ -54,7 +90,7 @@ def ip_bytes(value: str) -> bytes:
     return ipaddress.ip_address(value).packed
 
 
-def listed(connection: Netlink, index: int) -> list[tuple[Object, int]]:
+def listed(connection: Netlink, index: int) -> list[tuple[AddressState, int]]:
     """The addresses of an interface in the kernel's order, each with the kernel's flags; without IPv6 temporary
     addresses, which the kernel creates itself."""
     name = ""
@@ -68,7 +104,7 @@ def listed(connection: Netlink, index: int) -> list[tuple[Object, int]]:
         if kind == socket.AF_INET6 and flags & SECONDARY:
             continue
         local = raw.get(_LOCAL) or raw[_ADDRESS]
-        address: Object = {"address": f"{ip_text(local)}/{prefix}", "scope": scope, "flags": flags & _KEPT}
+        address: AddressState = {"address": f"{ip_text(local)}/{prefix}", "scope": scope, "flags": flags & _KEPT}
         if _ADDRESS in raw and raw[_ADDRESS] != local:
             address["peer"] = ip_text(raw[_ADDRESS])
         if _BROADCAST in raw:
@@ -82,21 +118,26 @@ def listed(connection: Netlink, index: int) -> list[tuple[Object, int]]:
             address["metric"] = netlink.number(raw[_METRIC])
         if _PROTOCOL in raw and netlink.number(raw[_PROTOCOL]):
             address["protocol"] = netlink.number(raw[_PROTOCOL])
-        address.update(_lifetimes(raw.get(_CACHEINFO, b"")))
+        address = {**address, **_lifetimes(raw.get(_CACHEINFO, b""))}
         found.append((address, flags))
     return found
 
 
-def _lifetimes(value: bytes) -> Object:
+def _lifetimes(value: bytes) -> Lifetimes:
     if len(value) < _CACHE.size:
         return {}
     preferred, valid, _unused, _unused = _CACHE.unpack_from(value)
-    ends: Object = {}
-    for what, left in (("valid", valid), ("preferred", preferred)):
-        if left != _FOREVER:
-            ends[f"{what}Until"] = int(time.time()) + left if left else 0
-            ends[f"{what}Boottime"] = int(boottime()) + left if left else 0
+    ends: Lifetimes = {}
+    if valid != _FOREVER:
+        ends["validUntil"], ends["validBoottime"] = _ends(valid)
+    if preferred != _FOREVER:
+        ends["preferredUntil"], ends["preferredBoottime"] = _ends(preferred)
     return ends
+
+
+def _ends(left: int) -> tuple[int, int]:
+    """When a lifetime ends, in seconds since 1970 and of CLOCK_BOOTTIME; 0 if it has ended."""
+    return (int(time.time()) + left, int(boottime()) + left) if left else (0, 0)
 
 
 def boottime() -> float:
@@ -104,12 +145,12 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: bool = False) -> bool:
+def add(connection: Netlink, index: int, address: AddressState, renew: bool = False) -> bool:
     """Adds one address. An existing one is not an error (`renew` updates its lifetimes). An expired one is not added;
     returns False then."""
     interface = ipaddress.ip_interface(address["address"])
     kind = family(address["address"])
-    valid = _left(address, "valid")
+    valid = _left(address.get("validBoottime"), address.get("validUntil"))
     if not valid:
         return False
     flags = address.get("flags", 0)
@@ -125,22 +166,23 @@ def add(connection: Netlink, index: int, address: t.Mapping[str, t.Any], renew: 
         body += netlink.u32(_METRIC, address["metric"])
     if "protocol" in address:
         body += netlink.u8(_PROTOCOL, address["protocol"])
-    preferred = min(_left(address, "preferred"), valid)
+    preferred = min(_left(address.get("preferredBoottime"), address.get("preferredUntil")), valid)
     if (preferred, valid) != (_FOREVER, _FOREVER):
         body += netlink.attribute(_CACHEINFO, _CACHE.pack(preferred, valid, 0, 0))
     connection.ensure(RTM_NEWADDR, body, netlink.REPLACE if renew else netlink.EXCLUSIVE)
     return True
 
 
-def _left(address: t.Mapping[str, t.Any], what: str) -> int:
-    """The remaining seconds of an address's `valid` or `preferred` lifetime."""
-    for key, now in ((f"{what}Boottime", boottime), (f"{what}Until", time.time)):
-        if address.get(key) is not None:
-            return max(0, int(address[key] - now()))
+def _left(by_boottime: float | None, until: float | None) -> int:
+    """The remaining seconds of a lifetime, by whichever end is known."""
+    if by_boottime is not None:
+        return max(0, int(by_boottime - boottime()))
+    if until is not None:
+        return max(0, int(until - time.time()))
     return _FOREVER
 
 
-def remove(connection: Netlink, index: int, address: t.Mapping[str, t.Any]) -> None:
+def remove(connection: Netlink, index: int, address: AddressState) -> None:
     """Removes one address; a missing one is not an error."""
     interface = ipaddress.ip_interface(address["address"])
     body = _IFADDR.pack(family(address["address"]), interface.network.prefixlen, 0, 0, index)
@@ -149,7 +191,7 @@ def remove(connection: Netlink, index: int, address: t.Mapping[str, t.Any]) -> N
     connection.drop(RTM_DELADDR, body)
 
 
-def ordered(addresses: t.Sequence[Object]) -> list[Object]:
+def ordered(addresses: t.Sequence[AddressState]) -> list[AddressState]:
     """The addresses in the order of adding that makes the kernel list them as given: it puts a new IPv6 address before
     the others of its scope, and a new IPv4 address after them."""
     four = [address for address in addresses if family(address["address"]) == socket.AF_INET]
@@ -157,7 +199,7 @@ def ordered(addresses: t.Sequence[Object]) -> list[Object]:
     return four + six[::-1]
 
 
-def neighbors(connection: Netlink, index: int) -> list[Object]:
+def neighbors(connection: Netlink, index: int) -> list[Neighbor]:
     """The permanent and proxied neighbors of an interface, without those that the kernel resolved itself."""
     found = []
     for flags in (0, _NTF_PROXY):
@@ -170,14 +212,14 @@ def neighbors(connection: Netlink, index: int) -> list[Object]:
             wanted = got & _NTF_PROXY if flags else state & _NUD_PERMANENT
             if owner != index or kind not in (socket.AF_INET, socket.AF_INET6) or not wanted or _DST not in raw:
                 continue
-            neighbor: Object = {"destination": ip_text(raw[_DST]), "flags": got & (_NTF_PROXY | _NTF_ROUTER)}
+            neighbor: Neighbor = {"destination": ip_text(raw[_DST]), "flags": got & (_NTF_PROXY | _NTF_ROUTER)}
             if not flags:
                 neighbor["mac"] = raw.get(_LLADDR, b"").hex(":")
             found.append(neighbor)
     return sorted(found, key=lambda item: (item["flags"], item["destination"]))
 
 
-def add_neighbor(connection: Netlink, index: int, neighbor: t.Mapping[str, t.Any]) -> None:
+def add_neighbor(connection: Netlink, index: int, neighbor: Neighbor) -> None:
     flags = neighbor.get("flags", 0)
     body = _ND.pack(family(neighbor["destination"]), index, 0 if flags & _NTF_PROXY else _NUD_PERMANENT, flags, 0)
     body += netlink.attribute(_DST, ip_bytes(neighbor["destination"]))
@@ -186,6 +228,6 @@ def add_neighbor(connection: Netlink, index: int, neighbor: t.Mapping[str, t.Any
     connection.request(RTM_NEWNEIGH, body, netlink.CREATE | netlink.REPLACE)
 
 
-def remove_neighbor(connection: Netlink, index: int, neighbor: t.Mapping[str, t.Any]) -> None:
+def remove_neighbor(connection: Netlink, index: int, neighbor: Neighbor) -> None:
     body = _ND.pack(family(neighbor["destination"]), index, 0, neighbor.get("flags", 0) & _NTF_PROXY, 0)
     connection.drop(RTM_DELNEIGH, body + netlink.attribute(_DST, ip_bytes(neighbor["destination"])))

@@ -14,8 +14,7 @@ Attach always waits for addresses leased by DHCPv6: a client declines a duplicat
 
 from __future__ import annotations
 
-import typing as t
-
+from ..base.objects import ObjectView
 from . import addresses, netlink, sysctls
 
 OPTIMISTIC, WAIT, NONE = "optimistic", "wait", "none"
@@ -31,7 +30,7 @@ def supported() -> bool:
     return sysctls.get("lo", _ALLOW) is not None
 
 
-def mode(config: t.Mapping[str, t.Any]) -> str:
+def mode(config: ObjectView) -> str:
     """The mode of an InterfaceConfig. It is `wait` if the kernel does not support optimistic DAD or the configuration
     disables it, because programs that start with an unusable address fail."""
     asked = str(config.get("dad", OPTIMISTIC))
@@ -44,7 +43,7 @@ def settings(kind: str) -> dict[str, int]:
     return {_ALLOW: 1, _USE: 1} if kind == OPTIMISTIC else {}
 
 
-def flags(kind: str, address: t.Mapping[str, t.Any]) -> int:
+def flags(kind: str, address: addresses.AddressState) -> int:
     """The flags for adding an IPv6 address; an address marked for no DAD keeps that flag."""
     own = int(address.get("flags", 0))
     return own if own & addresses.NODAD else own | _FLAGS[kind]

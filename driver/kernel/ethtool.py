@@ -54,6 +54,18 @@ _SHORT = ("rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan", "ntu
 ALIASES.update(dict(zip(_SHORT, list(ALIASES.values()))))
 
 
+class EthtoolState(t.TypedDict, total=False):
+    """The settings of an interface in a host state. `flowRules` are in hexadecimal by location, `spreading` is the
+    reply to the request in hexadecimal; the host states of old releases have neither."""
+
+    features: dict[str, bool]
+    privateFlags: dict[str, bool]
+    rings: dict[str, int]
+    channels: dict[str, int]
+    flowRules: dict[str, str]
+    spreading: str
+
+
 class Ethtool:
     """The driver settings of interfaces in one network namespace, as a context manager. Errors are OSError."""
 
@@ -216,7 +228,7 @@ class Ethtool:
             reply = bytes.fromhex(wanted)
             self._call(name, struct.pack("=I", _SRSSH) + reply[4:])
 
-    def read(self, name: str) -> dict[str, t.Any]:
+    def read(self, name: str) -> EthtoolState:
         """All settings, as part of the host state."""
         return {
             "features": self.features(name),

@@ -4,7 +4,6 @@
 
 """Configured queueing disciplines of an interface. Numbers are those of linux/rtnetlink.h and linux/pkt_sched.h.
 
-A qdisc is `{"kind": "mqprio", "handle": 0x80010000, "parent": 0xffffffff, "raw": {..}}`, attributes in hexadecimal.
 Classes and filters are not included: a qdisc is restored without them, or not at all if it reports its options in
 another form than it accepts (htb).
 """
@@ -18,8 +17,6 @@ import typing as t
 from . import netlink
 from .netlink import Netlink
 
-Object = dict[str, t.Any]
-
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 _KIND, _OPTIONS = 1, 2
 #: TCA_OPTIONS, TCA_STAB, TCA_INGRESS_BLOCK, TCA_EGRESS_BLOCK; the rest are statistics
@@ -27,9 +24,18 @@ _KEPT = (2, 8, 13, 14)
 _TC = struct.Struct("=BxxxiIII")
 
 
-def listed(connection: Netlink, index: int) -> list[Object]:
+class Qdisc(t.TypedDict):
+    """A qdisc of a host state; `raw` has its attributes in hexadecimal by number."""
+
+    kind: str
+    handle: int
+    parent: int
+    raw: dict[str, str]
+
+
+def listed(connection: Netlink, index: int) -> list[Qdisc]:
     """The qdiscs of an interface, parents first; without the kernel's default ones, which have no handle."""
-    found = []
+    found: list[Qdisc] = []
     for _unused, body in connection.dump(RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _unused, owner, handle, parent, _unused = _TC.unpack_from(body)
         if owner != index or not handle:
@@ -46,7 +52,7 @@ def listed(connection: Netlink, index: int) -> list[Object]:
     return found
 
 
-def add(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
+def add(connection: Netlink, index: int, qdisc: Qdisc) -> None:
     """Adds a qdisc, replacing an existing one."""
     body = _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0)
     body += netlink.text(_KIND, qdisc["kind"])
@@ -55,6 +61,6 @@ def add(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
     connection.request(RTM_NEWQDISC, body, netlink.CREATE | netlink.REPLACE)
 
 
-def remove(connection: Netlink, index: int, qdisc: t.Mapping[str, t.Any]) -> None:
+def remove(connection: Netlink, index: int, qdisc: Qdisc) -> None:
     """Removes a qdisc; a missing one is not an error."""
     connection.drop(RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import KernelError
+from ..base.objects import ObjectView
 from ..topology.pci import address_in
 from . import netlink, node_namespaces
 from . import netns as namespaces
@@ -148,8 +149,15 @@ def move(link: str, netns: Path, back: bool = False) -> None:
             os.close(descriptor)
 
 
-def known(link: str) -> dict[str, t.Any]:
-    """What identifies an RDMA device of the node in any namespace and under any name, as JSON."""
+class Known(t.TypedDict, total=False):
+    """What identifies an RDMA device of the node in any namespace and under any name; empty if it was not found."""
+
+    index: int
+    guid: str
+
+
+def known(link: str) -> Known:
+    """What identifies an RDMA device of the node, as JSON."""
     with step(f"read the identity of the RDMA device {link}"):
         for index, name, guid in _listed(None):
             if name == link:
@@ -157,7 +165,7 @@ def known(link: str) -> dict[str, t.Any]:
     return {}
 
 
-def fetch(link: str, identity: t.Mapping[str, t.Any]) -> bool:
+def fetch(link: str, identity: ObjectView) -> bool:
     """Brings an RDMA device back to the node, under its name, from whichever namespace a pod has moved it to. Returns
     whether it was found. `identity` is the result of :func:`known`. KernelError if it cannot be moved."""
     if not isinstance(identity.get("index"), int) or not identity.get("guid"):
@@ -181,7 +189,7 @@ def fetch(link: str, identity: t.Mapping[str, t.Any]) -> bool:
         return found
 
 
-def _is_in(netns: Path | int | None, identity: t.Mapping[str, t.Any]) -> bool:
+def _is_in(netns: Path | int | None, identity: ObjectView) -> bool:
     return any((index, guid) == (identity["index"], identity["guid"]) for index, _name, guid in _listed(netns))
 
 

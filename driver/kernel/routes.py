@@ -5,10 +5,7 @@
 """Routes and policy rules, stored so that they are restored exactly: attributes that have no name here are kept as raw
 bytes. Numbers are those of linux/rtnetlink.h and linux/fib_rules.h.
 
-A route is `{"family": 4, "destination": "10.0.0.0/8", "type": 1, "table": 254, "protocol": 3, "scope": 0, ...}` with
-`device`, `gateway`, `source`, `metric`, `onlink`, `hops` if it has them; `raw` holds other attributes in hexadecimal by
-number. `device` is a name; an empty one is the interface that the route was read for.
-A rule is `{"family": 4, "source": "10.0.0.2/32", "table": 100, "priority": 100, "action": 1, ...}` likewise.
+They are JSON, as parts of the host state. `raw` holds attributes without a name here in hexadecimal, by number.
 """
 
 from __future__ import annotations
@@ -19,12 +16,11 @@ import socket
 import struct
 import typing as t
 
+from ..base.objects import Object, ObjectView
 from . import links, netlink
 from .addresses import family as family_of
 from .addresses import ip_bytes, ip_text
 from .netlink import Netlink
-
-Object = dict[str, t.Any]
 
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_GETRULE = 32, 34
@@ -32,7 +28,7 @@ _DST, _SRC, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH = 1, 2, 4,
 _CACHEINFO, _TABLE, _VIA, _PREF, _EXPIRES, _NH_ID = 12, 15, 18, 20, 23, 30
 _RTAX_MTU = 2
 #: Attributes that report a route's state, not its configuration.
-_TOLD = {_CACHEINFO, 16, 17, 24, 25}
+_STATES = {_CACHEINFO, 16, 17, 24, 25}
 RTN_UNICAST, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA, RTPROT_REDIRECT = 1, 2, 4, 9, 1
 TABLE_DEFAULT, TABLE_MAIN, TABLE_LOCAL = 253, 254, 255
 SCOPE_UNIVERSE, SCOPE_LINK = 0, 253
@@ -61,7 +57,76 @@ _VERSION = {socket.AF_INET: 4, socket.AF_INET6: 6}
 _IPPROTO = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132}
 
 
-def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> list[Object]:
+class Target(t.TypedDict, total=False):
+    """Where a route or one of its next hops leads. `device` is a name; an empty one is the interface that the route was
+    read for. `via` is the IPv6 gateway of an IPv4 route."""
+
+    device: str
+    gateway: str
+    via: str
+    encapsulation: dict[str, str]
+
+
+class Hop(Target, total=False):
+    """A next hop of a multipath route."""
+
+    weight: int
+    onlink: bool
+
+
+class _Route(t.TypedDict):
+    family: int
+    destination: str
+    scope: int
+
+
+_RouteFrom = t.TypedDict("_RouteFrom", {"from": str}, total=False)
+
+
+class Route(_Route, _RouteFrom, Target, total=False):
+    """A route: `family` is 4 or 6, `destination` and `from` are networks, numbers are the kernel's. `mtu` is only in
+    routes of an InterfaceConfig."""
+
+    table: int
+    type: int
+    protocol: int
+    tos: int
+    onlink: bool
+    source: str
+    metric: int
+    expires: bool
+    hops: list[Hop]
+    raw: dict[str, str]
+    mtu: int
+
+
+class _Rule(t.TypedDict):
+    family: int
+    action: int
+
+
+class Rule(_Rule, total=False):
+    """A policy rule: `family` is 4 or 6, `source` and `destination` are networks, numbers are the kernel's."""
+
+    priority: int
+    table: int
+    protocol: int
+    source: str
+    destination: str
+    tos: int
+    invert: bool
+    iif: str
+    oif: str
+    fwmark: int
+    fwmask: int
+    goto: int
+    ipproto: int
+    sourcePorts: list[int]
+    destinationPorts: list[int]
+    raw: dict[str, str]
+
+
+def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> list[Route]:
     """The routes of all tables that go through an interface or have one of `sources` as their source: the kernel drops
     these when the interface leaves."""
     names = _Names(connection)
@@ -120,10 +185,10 @@ def _hops(data: bytes) -> t.Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> Object:
+def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> Route:
     kind, dst, src, tos, table, protocol, scope, route_type, flags = _RT.unpack_from(body)
     version = _VERSION[kind]
-    route: Object = {
+    route: Route = {
         "family": version,
         "destination": _network(raw.get(_DST), dst, version),
         "table": netlink.number(raw[_TABLE]) if _TABLE in raw else table,
@@ -144,17 +209,10 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> O
     if _EXPIRES in raw or (len(raw.get(_CACHEINFO, b"")) >= 12 and struct.unpack_from("=i", raw[_CACHEINFO], 8)[0]):
         route["expires"] = True
     if _MULTIPATH in raw:
-        route["hops"] = [
-            {
-                **_target(index, hop, netlink.attributes(inner), names),
-                "weight": weight,
-                **({"onlink": True} if hop_flags & _ONLINK else {}),
-            }
-            for hop_flags, weight, hop, inner in _hops(raw[_MULTIPATH])
-        ]
+        route["hops"] = [_next_hop(index, names, *hop) for hop in _hops(raw[_MULTIPATH])]
     elif _OIF in raw:
-        route.update(_target(index, netlink.number(raw[_OIF]), raw, names))
-    known = {_DST, _SRC, _OIF, _GATEWAY, _VIA, _PRIORITY, _PREFSRC, _MULTIPATH, _TABLE, _EXPIRES, _NH_ID} | _TOLD
+        route = {**route, **_target(index, netlink.number(raw[_OIF]), raw, names)}
+    known = {_DST, _SRC, _OIF, _GATEWAY, _VIA, _PRIORITY, _PREFSRC, _MULTIPATH, _TABLE, _EXPIRES, _NH_ID} | _STATES
     rest = {str(key): value.hex() for key, value in sorted(raw.items()) if key not in known}
     if rest.get(str(_PREF)) == "00":  # medium, which the kernel reports for every IPv6 route
         del rest[str(_PREF)]
@@ -163,9 +221,16 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> O
     return route
 
 
-def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Object:
-    """The target of a route or next hop; an IPv4 route with an IPv6 gateway has `via`."""
-    target: Object = {"device": "" if hop == index else names.name(hop)}
+def _next_hop(index: int, names: _Names, flags: int, weight: int, hop: int, inner: bytes) -> Hop:
+    found = t.cast("Hop", _target(index, hop, netlink.attributes(inner), names))
+    found["weight"] = weight
+    if flags & _ONLINK:
+        found["onlink"] = True
+    return found
+
+
+def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Target:
+    target: Target = {"device": "" if hop == index else names.name(hop)}
     if _GATEWAY in raw:
         target["gateway"] = ip_text(raw[_GATEWAY])
     elif _VIA in raw:
@@ -181,7 +246,7 @@ def _network(value: bytes | None, prefix: int, version: int) -> str:
     return f"{ip_text(value or bytes(4 if version == 4 else 16))}/{prefix}"
 
 
-def body(route: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
+def body(route: Route, index: int, names: _Names) -> bytes:
     """The message that creates a route; OSError (ENODEV) if it goes through an interface that does not exist."""
     version = route["family"]
     destination = ipaddress.ip_network(route["destination"])
@@ -220,7 +285,7 @@ def body(route: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
     return message
 
 
-def _gateway(target: t.Mapping[str, t.Any]) -> bytes:
+def _gateway(target: Target) -> bytes:
     message = b""
     if "gateway" in target:
         message += netlink.attribute(_GATEWAY, ip_bytes(target["gateway"]))
@@ -232,14 +297,14 @@ def _gateway(target: t.Mapping[str, t.Any]) -> bytes:
     return message
 
 
-def _hop(hop: t.Mapping[str, t.Any], index: int, names: _Names) -> bytes:
+def _hop(hop: Hop, index: int, names: _Names) -> bytes:
     inner = _gateway(hop)
     device = index if not hop.get("device") else names.index(hop["device"])
     flags = _ONLINK if hop.get("onlink") else 0
     return _NEXTHOP.pack(_NEXTHOP.size + len(inner), flags, hop.get("weight", 1) - 1, device) + inner
 
 
-def add(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
+def add(connection: Netlink, index: int, route: Route) -> None:
     """Adds a route beside any other; an existing one is not an error."""
     # an IPv6 multipath route replaces the part of it that remained after one of its interfaces left
     several = route["family"] == 6 and ("hops" in route or route.get("device"))
@@ -247,17 +312,17 @@ def add(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
     connection.ensure(RTM_NEWROUTE, body(route, index, _Names(connection)), flags)
 
 
-def remove(connection: Netlink, index: int, route: t.Mapping[str, t.Any]) -> None:
+def remove(connection: Netlink, index: int, route: Route) -> None:
     """Removes a route; a missing one is not an error."""
     connection.drop(RTM_DELROUTE, body(route, index, _Names(connection)))
 
 
-def in_order(routes: t.Sequence[Object]) -> list[Object]:
+def in_order(routes: t.Sequence[Route]) -> list[Route]:
     """The routes in an order that adds routes to gateways before the routes that use them."""
     return sorted(routes, key=lambda route: ("gateway" in route or "via" in route or "hops" in route, -route["scope"]))
 
 
-def add_all(connection: Netlink, index: int, routes: t.Sequence[Object]) -> list[tuple[Object, OSError]]:
+def add_all(connection: Netlink, index: int, routes: t.Sequence[Route]) -> list[tuple[Route, OSError]]:
     """Adds routes, retrying while that makes progress, because one may need another. Returns those that failed."""
     left = in_order(routes)
     while True:
@@ -272,7 +337,7 @@ def add_all(connection: Netlink, index: int, routes: t.Sequence[Object]) -> list
         left = [route for route, _unused in failed]
 
 
-def rules(connection: Netlink) -> list[Object]:
+def rules(connection: Netlink) -> list[Rule]:
     """All policy rules of both families, without the three default rules of every namespace."""
     found = []
     for kind in (socket.AF_INET, socket.AF_INET6):
@@ -287,7 +352,7 @@ def rules(connection: Netlink) -> list[Object]:
 _BARE = {"family", "action", "table", "priority", "protocol"}
 
 
-def _rule(message: bytes) -> Object:  # noqa: C901
+def _rule(message: bytes) -> Rule:
     kind, dst, src, tos, table, _unused, _unused, action, flags = _RT.unpack_from(message)
     raw = netlink.attributes(message, _RT.size)
     version = _VERSION[kind]
@@ -305,31 +370,31 @@ def _rule(message: bytes) -> Object:  # noqa: C901
         rule["tos"] = tos
     if flags & _RULE_INVERT:
         rule["invert"] = True
-    for key, name in _RULE_TEXTS:
-        if key in raw:
-            rule[name] = netlink.string(raw[key])
-    for key, name in _RULE_NUMBERS:
-        if key in raw:
-            rule[name] = netlink.number(raw[key])
-    for key, name in _RULE_BYTES:
-        if key in raw and netlink.number(raw[key]):
-            rule[name] = netlink.number(raw[key])
-    for key, name in _RULE_RANGES:
-        if key in raw:
-            rule[name] = list(_RANGE.unpack_from(raw[key]))
-    known = {key for key, _unused in (*_RULE_TEXTS, *_RULE_NUMBERS, *_RULE_BYTES, *_RULE_RANGES)}
-    known |= {_R_DST, _R_SRC, _R_PRIORITY, _R_TABLE, 18}
-    rest = {}
-    for key, value in sorted(raw.items()):
-        empty = (key in _R_SUPPRESS and value == b"\xff" * 4) or (key == _R_FLOW and not any(value))
-        if key not in known and not empty:
-            rest[str(key)] = value.hex()
+    rule.update(_named(raw))
+    rest = {str(key): value.hex() for key, value in sorted(raw.items()) if key not in _RULE_KNOWN}
+    for key in map(str, _R_SUPPRESS):
+        if rest.get(key) == "ffffffff":
+            del rest[key]
+    if not rest.get(str(_R_FLOW), "").strip("0"):
+        rest.pop(str(_R_FLOW), None)
     if rest:
         rule["raw"] = rest
-    return rule
+    return t.cast("Rule", rule)
 
 
-def _rule_body(rule: t.Mapping[str, t.Any]) -> bytes:
+_RULE_KNOWN = {key for key, _unused in (*_RULE_TEXTS, *_RULE_NUMBERS, *_RULE_BYTES, *_RULE_RANGES)}
+_RULE_KNOWN |= {_R_DST, _R_SRC, _R_PRIORITY, _R_TABLE, 18}
+
+
+def _named(raw: netlink.Attributes) -> Object:
+    """The attributes of a rule that have a name here."""
+    found: Object = {name: netlink.string(raw[key]) for key, name in _RULE_TEXTS if key in raw}
+    found |= {name: netlink.number(raw[key]) for key, name in _RULE_NUMBERS if key in raw}
+    found |= {name: netlink.number(raw[key]) for key, name in _RULE_BYTES if netlink.number(raw.get(key, b""))}
+    return found | {name: list(_RANGE.unpack_from(raw[key])) for key, name in _RULE_RANGES if key in raw}
+
+
+def _rule_body(rule: ObjectView) -> bytes:
     source = ipaddress.ip_network(rule["source"]) if "source" in rule else None
     destination = ipaddress.ip_network(rule["destination"]) if "destination" in rule else None
     table = rule.get("table", 0)
@@ -365,12 +430,12 @@ def _rule_body(rule: t.Mapping[str, t.Any]) -> bytes:
     return message
 
 
-def add_rule(connection: Netlink, rule: t.Mapping[str, t.Any]) -> None:
+def add_rule(connection: Netlink, rule: Rule) -> None:
     """Adds a rule; an existing one is not an error."""
     connection.ensure(RTM_NEWRULE, _rule_body(rule), netlink.EXCLUSIVE)
 
 
-def configured(route: t.Mapping[str, t.Any]) -> Object:
+def configured(route: ObjectView) -> Route:
     """A route of an InterfaceConfig in the form of this module."""
     version = 6 if ":" in route["destination"] else 4
     scope = SCOPE_LINK if route.get("scope") == "link" else SCOPE_UNIVERSE
@@ -381,10 +446,10 @@ def configured(route: t.Mapping[str, t.Any]) -> Object:
     if "multipath" in route:
         del made["device"]
         made["hops"] = [{"device": "", **hop} for hop in route["multipath"]]
-    return made
+    return t.cast("Route", made)
 
 
-def configured_rule(rule: t.Mapping[str, t.Any]) -> Object:
+def configured_rule(rule: ObjectView) -> Rule:
     """A rule of an InterfaceConfig in the form of this module."""
     addresses = [rule[name] for name in ("source", "destination") if name in rule]
     version = int(rule["family"][-1]) if "family" in rule else (6 if ":" in addresses[0] else 4)
@@ -397,4 +462,4 @@ def configured_rule(rule: t.Mapping[str, t.Any]) -> Object:
     for name, ports in (("sourcePort", "sourcePorts"), ("destinationPort", "destinationPorts")):
         if name in rule:
             made[ports] = [rule[name], rule[name]]
-    return made
+    return t.cast("Rule", made)

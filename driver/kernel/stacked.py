@@ -30,7 +30,8 @@ from ..base.errors import KernelError
 from . import links, netlink, netns, node_namespaces
 from .netlink import Netlink
 
-Object = dict[str, t.Any]
+#: What identifies an upper interface in a host state: the key of its namespace, its index and its kind.
+Mark = list[t.Union[list[int], int, str, None]]
 
 #: The name of the loopback interface in a namespace that exists only to make this name taken.
 _TAKEN = "lanewise.taken"
@@ -256,10 +257,10 @@ def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -
         links.delete(connection, one.index)
 
 
-def end(connection: Netlink, link: links.Link, kept: t.Collection[t.Sequence[t.Any]] = ()) -> list[Upper]:
+def end(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) -> list[Upper]:
     """Removes all upper interfaces of an interface of the node that can be listed, except those in `kept`
     (:func:`known`). Returns the removed ones. Raises OSError."""
-    gone = [one for one in found(connection, link) if known(one) not in [list(entry) for entry in kept]]
+    gone = [one for one in found(connection, link) if known(one) not in kept]
     for one in gone:
         if one.key is None:
             links.delete(connection, one.ifindex)
@@ -273,6 +274,6 @@ def end(connection: Netlink, link: links.Link, kept: t.Collection[t.Sequence[t.A
     return gone
 
 
-def known(upper: Upper) -> list[t.Any]:
+def known(upper: Upper) -> Mark:
     """What identifies an upper interface, as JSON for the host state."""
     return [list(upper.key) if upper.key else None, upper.ifindex, upper.kind]

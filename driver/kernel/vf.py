@@ -33,6 +33,28 @@ _GUID = struct.Struct("=I4xQ")
 _GUIDS = {"nodeGuid": _NODE_GUID, "portGuid": _PORT_GUID}
 
 
+class VfSettings(t.TypedDict, total=False):
+    """Settings of a virtual function, by their names in an InterfaceConfig, without those that its driver does not
+    report; rates are in Mbit/s, `vlanProtocol` is hexadecimal."""
+
+    mac: str
+    vlan: int
+    qos: int
+    vlanProtocol: str
+    minTxRate: int
+    maxTxRate: int
+    spoofchk: bool
+    trust: bool
+    rssQuery: bool
+    nodeGuid: int
+    portGuid: int
+    linkState: str
+
+
+#: Settings that are read by name.
+_ByName = t.Mapping[str, object]
+
+
 @dataclass(frozen=True)
 class Function:
     """A virtual function: the PCI address of its physical function, and its number there."""
@@ -65,18 +87,19 @@ def owner(connection: Netlink, one: Function) -> links.Link:
     raise OSError(errno.ENODEV, f"the physical function {one.pf} has no interface on the node that manages VFs")
 
 
-def read(connection: Netlink, one: Function) -> dict[str, t.Any]:
-    """The settings by their names in an InterfaceConfig, without those that the driver does not report."""
+def read(connection: Netlink, one: Function) -> VfSettings:
+    """The current settings. OSError (ENODEV) if no interface on the node manages them."""
     return parse(owner(connection, one), one.index)
 
 
-def parse(link: links.Link, index: int) -> dict[str, t.Any]:
+def parse(link: links.Link, index: int) -> VfSettings:
+    """The settings of the virtual function `index` in a link that was read with them. Raises OSError (ENODEV)."""
     for kind, info in netlink.pairs(link.raw.get(links.IFLA_VFINFO_LIST, b"")):
         raw = netlink.attributes(info)
         if kind != _INFO or _MAC not in raw or struct.unpack_from("=I", raw[_MAC])[0] != index:
             continue
         width = len(link.raw.get(links.IFLA_ADDRESS, b"")) or 6
-        settings: dict[str, t.Any] = {"mac": raw[_MAC][4 : 4 + width].hex(":")}
+        settings: dict[str, str | int] = {"mac": raw[_MAC][4 : 4 + width].hex(":")}
         if _VLAN in raw:
             _unused, settings["vlan"], settings["qos"] = struct.unpack_from("=III", raw[_VLAN])
         for _unused, entry in netlink.pairs(raw.get(_VLAN_LIST, b"")):
@@ -95,20 +118,18 @@ def parse(link: links.Link, index: int) -> dict[str, t.Any]:
         state = struct.unpack_from("=II", raw[_LINK_STATE])[1] if _LINK_STATE in raw else _UNKNOWN
         if state < len(_LINK_STATES):
             settings["linkState"] = _LINK_STATES[state]
-        return settings
+        return t.cast("VfSettings", settings)
     raise OSError(errno.ENODEV, f"the physical function does not report its VF {index}")
 
 
-def write(connection: Netlink, one: Function, wanted: t.Mapping[str, t.Any]) -> None:
+def write(connection: Netlink, one: Function, wanted: _ByName) -> None:
     """Applies the settings that differ. All are tried even if some are refused; then raises OSError with the error
     number of the first refusal and the names of all."""
     link = owner(connection, one)
     write_to(connection, link.index, one.index, parse(link, one.index), wanted)
 
 
-def write_to(
-    connection: Netlink, pf: int, index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]
-) -> None:
+def write_to(connection: Netlink, pf: int, index: int, now: _ByName, wanted: _ByName) -> None:
     """As :func:`write`, for the virtual function `index` of the link `pf`, whose current settings are `now`."""
     refused: list[tuple[str, int]] = []
     for name, message in messages(index, now, wanted):
@@ -129,21 +150,23 @@ def count(address: str) -> int:
         return 0
 
 
-def read_all(connection: Netlink, index: int, number: int) -> dict[str, t.Any]:
+def read_all(connection: Netlink, index: int, number: int) -> dict[str, VfSettings]:
     """The settings of all virtual functions of a link, by their number as a string. A pod that has the physical
     function can change them."""
     link = links.get(connection, index=index, vfs=True)
-    found = {}
-    for one in range(number if link is not None else 0):
+    found: dict[str, VfSettings] = {}
+    if link is None:
+        return found
+    for one in range(number):
         try:
-            found[str(one)] = parse(t.cast(links.Link, link), one)
+            found[str(one)] = parse(link, one)
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
     return found
 
 
-def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, t.Any]) -> None:
+def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, VfSettings]) -> None:
     """Restores the settings of a link's virtual functions. All are tried; then raises OSError that names refusals."""
     now = read_all(connection, index, 1 + max(map(int, wanted), default=-1))
     refused = []
@@ -176,39 +199,81 @@ def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
             raise
 
 
-def messages(index: int, now: t.Mapping[str, t.Any], wanted: t.Mapping[str, t.Any]) -> t.Iterator[tuple[str, bytes]]:  # noqa: C901
+def messages(index: int, now: _ByName, wanted: _ByName) -> t.Iterator[tuple[str, bytes]]:
     """The attributes that change `now` into `wanted`, each with the name of its setting."""
+    for name, make in _MESSAGES:
+        attribute = make(index, now, wanted)
+        if attribute:
+            yield name, attribute
 
-    def differs(*names: str) -> bool:
-        return any(name in wanted and wanted[name] != now.get(name) for name in names)
 
-    def after(name: str) -> int:
-        return int(wanted.get(name, now.get(name, 0)))
+def _differs(name: str, now: _ByName, wanted: _ByName) -> bool:
+    return name in wanted and wanted[name] != now.get(name)
 
-    # trust before the address: an untrusted function may not change its address
-    if differs("trust"):
-        yield "trust", netlink.attribute(_TRUST, struct.pack("=II", index, after("trust")))
-    if "mac" in wanted and wanted["mac"].lower() != now.get("mac"):
-        address = links.mac_bytes(wanted["mac"])
-        yield "mac", netlink.attribute(_MAC, struct.pack("=I", index) + address.ljust(_MAC_ROOM, b"\0"))
-    if "vlan" in wanted and (differs("vlan", "qos") or wanted.get("vlanProtocol") != now.get("vlanProtocol")):
-        # no priority in the wanted settings means none, not the previous one
-        qos = wanted.get("qos", 0)
-        if wanted.get("vlanProtocol"):
-            entry = _VLAN_INFO.pack(index, wanted["vlan"], qos, bytes.fromhex(wanted["vlanProtocol"]))
-            yield "vlan", netlink.nest(_VLAN_LIST, netlink.attribute(_INFO, entry))
-        else:
-            yield "vlan", netlink.attribute(_VLAN, struct.pack("=III", index, wanted["vlan"], qos))
-    if differs("minTxRate", "maxTxRate"):
-        rates = struct.pack("=III", index, after("minTxRate"), after("maxTxRate"))
-        yield "maxTxRate", netlink.attribute(_RATE, rates)
-    if differs("spoofchk"):
-        yield "spoofchk", netlink.attribute(_SPOOFCHK, struct.pack("=II", index, after("spoofchk")))
-    if differs("rssQuery"):
-        yield "rssQuery", netlink.attribute(_RSS_QUERY, struct.pack("=II", index, after("rssQuery")))
-    for name, kind in _GUIDS.items():
-        if differs(name):
-            yield name, netlink.attribute(kind, _GUID.pack(index, after(name)))
-    if differs("linkState"):
-        state = _LINK_STATES.index(wanted["linkState"])
-        yield "linkState", netlink.attribute(_LINK_STATE, struct.pack("=II", index, state))
+
+def _number(name: str, now: _ByName, wanted: _ByName) -> int:
+    """The number that a setting has after the change."""
+    return int(t.cast("int", wanted.get(name, now.get(name, 0))))
+
+
+_Make = t.Callable[[int, _ByName, _ByName], bytes]
+
+
+def _plain(name: str, kind: int, form: struct.Struct) -> _Make:
+    """For a setting whose attribute has the function's index and a number."""
+
+    def make(index: int, now: _ByName, wanted: _ByName) -> bytes:
+        if not _differs(name, now, wanted):
+            return b""
+        return netlink.attribute(kind, form.pack(index, _number(name, now, wanted)))
+
+    return make
+
+
+def _mac(index: int, now: _ByName, wanted: _ByName) -> bytes:
+    mac = str(wanted.get("mac", now.get("mac"))).lower()
+    if "mac" not in wanted or mac == now.get("mac"):
+        return b""
+    return netlink.attribute(_MAC, struct.pack("=I", index) + links.mac_bytes(mac).ljust(_MAC_ROOM, b"\0"))
+
+
+def _vlan(index: int, now: _ByName, wanted: _ByName) -> bytes:
+    if "vlan" not in wanted:
+        return b""
+    protocol = wanted.get("vlanProtocol")
+    if not any(_differs(name, now, wanted) for name in ("vlan", "qos")) and protocol == now.get("vlanProtocol"):
+        return b""
+    number = _number("vlan", now, wanted)
+    qos = _number("qos", {}, wanted)  # no priority in the wanted settings means none, not the previous one
+    if not protocol:
+        return netlink.attribute(_VLAN, struct.pack("=III", index, number, qos))
+    entry = _VLAN_INFO.pack(index, number, qos, bytes.fromhex(str(protocol)))
+    return netlink.nest(_VLAN_LIST, netlink.attribute(_INFO, entry))
+
+
+def _rates(index: int, now: _ByName, wanted: _ByName) -> bytes:
+    names = ("minTxRate", "maxTxRate")
+    if not any(_differs(name, now, wanted) for name in names):
+        return b""
+    return netlink.attribute(_RATE, struct.pack("=III", index, *(_number(name, now, wanted) for name in names)))
+
+
+def _link_state(index: int, now: _ByName, wanted: _ByName) -> bytes:
+    if not _differs("linkState", now, wanted):
+        return b""
+    state = _LINK_STATES.index(str(wanted["linkState"]))
+    return netlink.attribute(_LINK_STATE, struct.pack("=II", index, state))
+
+
+_PAIR = struct.Struct("=II")
+#: In the order of the requests. Trust comes before the address: an untrusted function may not change its address.
+_MESSAGES: tuple[tuple[str, _Make], ...] = (
+    ("trust", _plain("trust", _TRUST, _PAIR)),
+    ("mac", _mac),
+    ("vlan", _vlan),
+    ("maxTxRate", _rates),
+    ("spoofchk", _plain("spoofchk", _SPOOFCHK, _PAIR)),
+    ("rssQuery", _plain("rssQuery", _RSS_QUERY, _PAIR)),
+    *((name, _plain(name, kind, _GUID)) for name, kind in _GUIDS.items()),
+    ("linkState", _link_state),
+)

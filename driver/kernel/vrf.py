@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import errno
-import typing as t
 
+from ..base.objects import ObjectView
 from . import links, netlink
 from .links import step
 from .netlink import Netlink
@@ -16,7 +16,7 @@ from .netlink import Netlink
 _TABLE = 1
 
 
-def enslave(connection: Netlink, index: int, vrf: t.Mapping[str, t.Any]) -> None:
+def enslave(connection: Netlink, index: int, vrf: ObjectView) -> None:
     """Puts the interface in a VRF (`name`, `table`), which is created if it does not exist. Raises KernelError."""
     with step(f"create the VRF {vrf['name']}"):
         master = links.get(connection, name=vrf["name"])

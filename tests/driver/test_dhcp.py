@@ -389,5 +389,5 @@ def test_a_server_that_lies_is_survived() -> None:
     ],
 )
 def test_times_of_a_lease(lifetime: int, renew: int, rebind: int, expected: tuple[int, int]) -> None:
-    times = dhcp._times(lifetime, renew, rebind, 4 / 5)
-    assert (times["renew"], times["rebind"]) == expected and times["lifetime"] == lifetime
+    lease = dhcp._lease("ipv6", "net1", "fd00::1/128", lifetime, renew, rebind)
+    assert (lease["renew"], lease["rebind"]) == expected and lease["lifetime"] == lifetime

@@ -127,24 +127,26 @@ def test_what_is_wrong_with_it() -> None:
     host = interfaces.snapshot(ONE)
     pod = Pod()
     interfaces.attach(ONE, host, {"name": "net1", "addresses": []}, pod.pin)
-    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == ""
+    assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == ""
     run("ip link set one-far down")
-    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == "the link of net1 is down"
+    assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "the link of net1 is down"
     pod.run("ip link set net1 down; ip link set net1 name other")
-    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == "other was set down in the pod"
+    assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "other was set down in the pod"
     pod.run("ip link del other")
-    assert interfaces.ailment(ONE, host, {"name": "net1"}, pod.pin) == "its interface is gone"
+    assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "its interface is gone"
     pair("two")
-    assert interfaces.ailment(Identity(None, None, "two"), host, {}, pod.pin).startswith("its interface is on the node")
+    assert interfaces.health_problem(Identity(None, None, "two"), host, {}, pod.pin).startswith(
+        "its interface is on the node"
+    )
     two = Identity(None, None, "two")
     host = interfaces.snapshot(two)
     child = {"name": "mac0", "child": {"type": "macvlan"}}
     interfaces.attach(two, host, child, pod.pin)
-    assert interfaces.ailment(two, host, child, pod.pin) == ""
+    assert interfaces.health_problem(two, host, child, pod.pin) == ""
     run("ip link set two-far down")
-    until(lambda: interfaces.ailment(two, host, child, pod.pin))  # the kernel tells it a moment later
-    assert interfaces.ailment(two, host, child, pod.pin) == "the link of mac0 is down"
+    until(lambda: interfaces.health_problem(two, host, child, pod.pin))  # the kernel tells it a moment later
+    assert interfaces.health_problem(two, host, child, pod.pin) == "the link of mac0 is down"
     pod.run("ip link del mac0")
-    assert interfaces.ailment(two, host, child, pod.pin) == "its interface is gone"
+    assert interfaces.health_problem(two, host, child, pod.pin) == "its interface is gone"
     pod.end()
-    assert "namespace is gone" in interfaces.ailment(two, host, child, pod.pin)
+    assert "namespace is gone" in interfaces.health_problem(two, host, child, pod.pin)

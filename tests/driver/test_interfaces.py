@@ -33,6 +33,7 @@ from lanewise_driver.base.errors import KernelError, Refused
 from lanewise_driver.interface import identity, interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import addresses, links, sysctls
+from lanewise_driver.kernel.ethtool import Ethtool
 from lanewise_driver.kernel.netlink import Netlink
 
 ONE = Identity(None, None, "one")
@@ -132,7 +133,7 @@ def test_everything_of_a_configuration_is_in_the_pod() -> None:
             pod.run("cat /proc/sys/net/ipv4/conf/net1/arp_announce /proc/sys/net/ipv6/neigh/net1/gc_stale_time")
             == "2\n33\n"
         )
-        with interfaces.Ethtool(pod.pin) as tool:
+        with Ethtool(pod.pin) as tool:
             features = tool.features("net1")
         assert features["rx-gro"] and not features["tx-tcp-segmentation"] and not features["tx-tcp6-segmentation"]
         assert interfaces.detach(ONE, host, pod.pin, config) == []
@@ -220,7 +221,7 @@ def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
         ({"sysctls": {"net.ipv4.conf.IFNAME.nothing": 1}}, "nothing"),
         ({"mtu": 1000, "sysctls": {"net.ipv6.conf.IFNAME.accept_ra": 1}}, "accept_ra"),
         ({"vrf": {"name": "taken", "table": 100}}, "VRF taken"),
-        ({"vf": {"vlan": 5}}, "no virtual function"),
+        ({"vf": {"vlan": 5}}, "not a virtual function"),
     ],
 )
 def test_what_fails_leaves_everything_on_the_node(config: dict[str, t.Any], says: str) -> None:
@@ -311,7 +312,7 @@ def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
     assert interfaces.check(ONE, config) == []
     with Pod() as pod:
         interfaces.attach(ONE, host, config, pod.pin)
-        with interfaces.Ethtool(pod.pin) as tool:
+        with Ethtool(pod.pin) as tool:
             assert not tool.features("net1")["tx-tcp-segmentation"]
             assert tool.fixed_features("net1")["rx-lro"] is False
         assert interfaces.detach(ONE, host, pod.pin, config) == []
@@ -372,7 +373,7 @@ def test_a_duplicate_address_is_found() -> None:
         interfaces.attach(ONE, host, config, pod.pin)
         with pytest.raises(KernelError, match="another node has fd00::2/64"):
             interfaces.settle(pod.pin, {"net1": config["addresses"]})
-        assert interfaces.ailment(ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1"
+        assert interfaces.health_problem(ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1"
         interfaces.detach(ONE, host, pod.pin, config)
         run("ip link set one-far down")
         notes = interfaces.attach(ONE, host, config, pod.pin).notes
@@ -413,7 +414,9 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
         # the kernel asks more than once, and another node is there when it asks again
         attach(sysctls={"net.ipv6.conf.IFNAME.dad_transmits": 30})
         run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
-        until(lambda: interfaces.ailment(ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1", 60)
+        until(
+            lambda: interfaces.health_problem(ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1", 60
+        )
         assert interfaces.detach(ONE, host, pod.pin, config) == []
         # a claim that switches the kernel's help off waits
         run("ip addr del fd00::2/64 dev one-far")

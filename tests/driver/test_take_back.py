@@ -36,7 +36,8 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import (
 from lanewise_driver.base.errors import KernelError
 from lanewise_driver.interface import interfaces, take_back
 from lanewise_driver.interface.interfaces import Identity
-from lanewise_driver.kernel import netns, programs, stacked
+from lanewise_driver.kernel import links, netlink, netns, programs, stacked
+from lanewise_driver.kernel.netlink import Netlink
 
 ONE = Identity(None, None, "one")
 
@@ -194,8 +195,7 @@ def tap_from_afar(pod: Pod, name: str) -> None:
     names the node's namespace with."""
     run(f"ip link add eth0 type veth peer name cni0; ip link set eth0 netns {pod.pin}")
     index = int(run(f"cat /sys/class/net/{name}/ifindex"))
-    links, netlink = interfaces.links, interfaces.netlink
-    with interfaces.Netlink(pod.pin) as connection:
+    with Netlink(pod.pin) as connection:
         eth0 = links.get(connection, name="eth0")
         assert eth0 is not None
         info = netlink.text(links.IFLA_INFO_KIND, "macvlan")
@@ -238,8 +238,8 @@ def test_asking_makes_nothing() -> None:
     pair("one")
     wait_for_ipv6()
     before = run("ip -o link"), shown("one")
-    with interfaces.Netlink() as connection:
-        link = interfaces.links.get(connection, name="one")
+    with Netlink() as connection:
+        link = links.get(connection, name="one")
         assert link is not None and stacked.evidence(connection, link) == ""
         assert stacked.vlans(connection, link) == []
         run("ip link add bridge0 type bridge; ip link set one master bridge0")
@@ -289,10 +289,10 @@ def test_an_interface_in_a_hidden_namespace_is_not_told_to_be_gone() -> None:
         interfaces.attach(ONE, host, {}, pod.pin)
         pod.run(f"ip link set one netns {hidden.path()}")
         hidden.hide()
-        with pytest.raises(KernelError, match="its other end is still there"):
+        with pytest.raises(KernelError, match="its other end still exists"):
             take_back.take_back(ONE, host, pod.pin, {})
         pod.end()
-        with pytest.raises(KernelError, match="its other end is still there"):
+        with pytest.raises(KernelError, match="its other end still exists"):
             take_back.take_back(ONE, host, None, {})
         hidden.end()  # the kernel ends the veth with its namespace, some time later
         until(lambda: "one-far" not in run("ip -o link"), 60)
@@ -348,8 +348,8 @@ def test_bpf_programs_do_not_stay() -> None:
             held += tenant.attach_programs(pod, "one", random.Random(number))
         assert "prog/xdp" in pod.run("ip link show one")
         assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
-        with interfaces.Netlink() as connection:
-            link = interfaces.links.get(connection, name="one")
+        with Netlink() as connection:
+            link = links.get(connection, name="one")
         assert link is not None and programs.listed(link.index) == {} and link.xdp == {}
         for descriptor in held:
             os.close(descriptor)

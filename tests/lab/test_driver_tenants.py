@@ -110,7 +110,7 @@ except DriverError as error:
 tell([refused, outcome(take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED))])
 """,
     )
-    assert "in no network namespace that a process or a mount shows" in refused
+    assert "in no network namespace that a process or a mount refers to" in refused
     assert found == {"reasons": [], "notes": []}
 
 

@@ -1,0 +1,313 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Restoring the host state of an interface that came back to the node.
+
+BPF programs stay attached when an interface moves, so those that a pod left behind are removed. The order of the steps
+matters: each comment says why one must come before another.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+import typing as t
+
+from ..base.objects import ObjectView
+from ..kernel import addresses, link_dump, links, netlink, programs, qdiscs, routes, sysctls, vf
+from ..kernel.ethtool import Ethtool, EthtoolState
+from ..kernel.ethtool_netlink import EthtoolNetlink
+from ..kernel.links import step
+from ..kernel.netlink import Netlink
+from ..kernel.routes import Route
+from .host_state import TAG, HostState, learnt, made_for_address, read, restored
+
+#: Disabled while addresses are restored: DAD has passed before, and no other addresses should appear.
+_ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
+_GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
+_GEN_NONE = "1"
+#: Seconds to wait until the kernel has created the routes of IPv6 addresses, and seconds between two checks.
+_RTN_LOCAL = 2
+_IPV6_TIME, _IPV6_STEP = 3.0, 0.002
+_MACLESS = ("", "00:00:00:00:00:00")
+
+
+def restore(connection: Netlink, link: links.Link, state: HostState, address: str | None) -> list[str]:
+    """Restore a link of the node's namespace; `address` is its PCI address. Returns what could not be restored.
+
+    KernelError only if its name, MTU or MAC address cannot be set, or if it cannot be set up or down.
+    """
+    if restored(read(connection, link, address)) == restored(state):
+        return []
+    notes: list[str] = []
+    index = link.index
+    if link.up:
+        with step(f"set {link.name} down"):
+            links.set_up(connection, index, False)
+    _restore_vf(connection, state, address, notes)  # first: a VF may accept only the address that its PF set
+    name = _restore_link(connection, link, state, notes)
+    _restore_ethtool(name, state["ethtool"], notes)
+    if state.get("vfs"):
+        _try(notes, "vfs", vf.write_all, connection, index, state["vfs"])
+    if "driver" in state:
+        with EthtoolNetlink() as tool:
+            tool.write(name, state["driver"])
+    wanted = dict(state["sysctls"])
+    held = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
+    _try(notes, "sysctls", sysctls.write, name, {key: "0" if key == _ACCEPT_DAD else _GEN_NONE for key in held})
+    _restore_sysctls(name, wanted, notes)
+    _restore_addresses(connection, index, state, notes)
+    up = links.IFF_UP if state["up"] else 0
+    with step(f"set {name} {'up' if state['up'] else 'down'}"):
+        links.change(connection, index, flags=state["flags"] | up, mask=links.KEPT_FLAGS | links.IFF_UP)
+    _restore_addresses(connection, index, state, notes)  # IPv6 addresses are lost when the interface goes down
+    _wait_for_ipv6(connection, index, state)
+    _try(notes, "sysctls", sysctls.write, name, held)
+    _trim_addresses(connection, index, state)
+    _restore_qdiscs(connection, index, state, notes)
+    if "files" in state:
+        link_dump.write_files(name, state["files"])
+    _restore_neighbors(connection, index, state, notes)
+    _restore_routes(connection, index, state, notes)
+    return notes
+
+
+def _try(notes: list[str], says: str, function: t.Callable[..., object], *args: object) -> None:
+    try:
+        function(*args)
+    except OSError as error:
+        notes.append(f"{says}: {error.args[1] if len(error.args) > 1 else error}")
+
+
+# ---- the link
+
+
+def _restore_link(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> str:
+    """Restore name, altnames and attributes. Returns the link's name now."""
+    index = link.index
+    name = _restore_names(connection, link, state, notes)
+    if state["mac"] != link.mac and state["mac"] not in _MACLESS and len(links.mac_bytes(state["mac"])) == 6:
+        with step(f"set the MAC address of {name} to {state['mac']}"):
+            if "vf" in state:
+                vf.set_mac(connection, link, state["mac"])
+            else:
+                links.change(connection, index, netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(state["mac"])))
+    if state["mtu"] != link.mtu:
+        with step(f"set the MTU of {name} to {state['mtu']}"):
+            links.change(connection, index, netlink.u32(links.IFLA_MTU, state["mtu"]))
+    _restore_numbers(connection, link, state, notes)
+    if state["alias"] != netlink.string(link.raw.get(links.IFLA_IFALIAS, b"")):
+        alias = netlink.attribute(links.IFLA_IFALIAS, state["alias"].encode())
+        _try(notes, "alias", links.change, connection, index, alias)
+    _remove_programs(connection, link, state, notes)
+    _restore_master(connection, link, state["master"], notes)
+    if "attributes" in state:
+        _try(notes, "attributes", link_dump.send_back, connection, index, state["attributes"])
+    return name
+
+
+def _restore_names(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> str:
+    """Restore name and altnames. Returns the link's name now: its old one if the restored one is taken."""
+    index, name = link.index, link.name
+    others = [one for one in link.altnames if not one.startswith(TAG)]
+    if others != state["altnames"]:
+        _try(notes, "altnames", links.altnames, connection, index, others, False)
+    if name != state["name"]:
+        try:
+            links.change(connection, index, netlink.text(links.IFLA_IFNAME, state["name"]))
+            name = state["name"]
+        except OSError as error:
+            if error.errno != errno.EEXIST:
+                with step(f"rename {name} to {state['name']}"):
+                    raise
+            notes.append(f"the name {state['name']} is taken by another interface; this one is {name}")
+    for other in state["altnames"]:
+        _try(notes, f"altname {other}", links.altnames, connection, index, [other], True)
+    return name
+
+
+def _restore_numbers(connection: Netlink, link: links.Link, state: ObjectView, notes: list[str]) -> None:
+    numbers = {"txQueueLength": links.IFLA_TXQLEN, "group": links.IFLA_GROUP, "gsoMaxSegs": links.IFLA_GSO_MAX_SEGS}
+    for key, kind in {**numbers, **links.SIZES}.items():
+        if key in state and state[key] != link.number(kind):
+            _try(notes, key, links.change, connection, link.index, netlink.u32(kind, state[key]))
+
+
+def _remove_programs(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> None:
+    """Remove the BPF programs that the state does not have."""
+    index = link.index
+    if any(state["xdp"].get(place) != program for place, program in link.xdp.items()):
+        _try(notes, "links of XDP programs", programs.end_xdp_links, index)
+        link = links.get(connection, index=index) or link
+    _try(notes, "BPF programs", programs.remove, index, link.kind, state.get("programs"))
+    for place, program in link.xdp.items():
+        if state["xdp"].get(place) != program:
+            _try(notes, f"XDP program ({place})", links.remove_xdp, connection, index, place)
+
+
+def _restore_master(connection: Netlink, link: links.Link, name: str, notes: list[str]) -> None:
+    master = links.get(connection, name=name) if name else None
+    if name and master is None:
+        notes.append(f"its master {name} no longer exists")
+    elif (master.index if master else 0) != link.number(links.IFLA_MASTER):
+        value = netlink.u32(links.IFLA_MASTER, master.index if master else 0)
+        _try(notes, f"master {name}", links.change, connection, link.index, value)
+
+
+# ---- its settings
+
+
+def _restore_vf(connection: Netlink, state: HostState, address: str | None, notes: list[str]) -> None:
+    one = vf.function(address) if address else None
+    if one and "vf" in state:
+        _try(notes, "vf", vf.write, connection, one, state["vf"])
+
+
+def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
+    with Ethtool() as tool:
+        wanted, now = t.cast("ObjectView", state), t.cast("ObjectView", tool.read(name))
+        writers: dict[str, t.Callable[..., None]] = {
+            "channels": tool.set_channels,
+            "rings": tool.set_rings,
+            "privateFlags": tool.set_private_flags,
+            "features": tool.set_features,
+        }
+        for key, write in writers.items():
+            changed = {one: value for one, value in wanted[key].items() if now[key].get(one) != value}
+            if changed:
+                _try(notes, f"ethtool {key}", write, name, changed)
+        if "flowRules" in state:  # not in records of older drivers
+            _try(notes, "ethtool flowRules", tool.set_flow_rules, name, state["flowRules"])
+            _try(notes, "ethtool spreading", tool.set_spreading, name, state["spreading"])
+
+
+def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
+    """Writes those that differ; once more, as one may change another."""
+    said: list[str] = []
+    for _turn in range(2):
+        now = sysctls.read(name)
+        differing = {key: value for key, value in wanted.items() if now.get(key) != value}
+        said = []
+        if not differing:
+            break
+        for key, value in differing.items():
+            _try(said, f"sysctl {key}", sysctls.write, name, {key: value})
+    notes += said
+
+
+def _restore_qdiscs(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
+    now = qdiscs.listed(connection, index)
+    if now == state["qdiscs"]:
+        return
+    for qdisc in reversed(now):
+        _try(notes, f"qdisc {qdisc['kind']}", qdiscs.remove, connection, index, qdisc)
+    for qdisc in state["qdiscs"]:
+        _try(notes, f"qdisc {qdisc['kind']}", qdiscs.add, connection, index, qdisc)
+
+
+def _restore_neighbors(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
+    for neighbor in addresses.neighbors(connection, index):
+        if neighbor not in state["neighbors"]:
+            _try(notes, "neighbors", addresses.remove_neighbor, connection, index, neighbor)
+    for neighbor in state["neighbors"]:
+        _try(notes, f"neighbor {neighbor['destination']}", addresses.add_neighbor, connection, index, neighbor)
+
+
+def _restore_addresses(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
+    """Restore the addresses in their order, which decides which one is primary. Unchanged ones are not touched."""
+    wanted = list(state["addresses"])
+    for kind in (4, 6):
+        mine = [address for address in wanted if _version(address["address"]) == kind]
+        now = [entry for entry, _unused in addresses.listed(connection, index) if _version(entry["address"]) == kind]
+        if now == mine:
+            continue
+        # the last ones first: removing a primary address removes its secondaries
+        for entry in reversed(now):
+            _try(notes, f"address {entry['address']}", addresses.remove, connection, index, entry)
+        for entry in addresses.ordered(mine):
+            try:
+                addresses.add(connection, index, entry)
+            except OSError as error:
+                said = f"address {entry['address']}: {error.args[1]}"
+                if said not in notes:
+                    notes.append(said)
+
+
+def _wait_for_ipv6(connection: Netlink, index: int, state: HostState) -> None:
+    """Wait for DAD and the routes of IPv6 addresses, which the kernel creates some time after the addresses, and only
+    with carrier, which it detects up to a second later."""
+    there = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
+    made = [route for route in state["routes"] if made_for_address(route)]
+    # an address that could not be restored has no route
+    wanted = [one for one in made if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in there]
+    end = time.monotonic() + _IPV6_TIME
+    while time.monotonic() < end:
+        link = links.get(connection, index=index)
+        if link is None or not link.up:
+            return
+        if not any(flags & addresses.TENTATIVE for _unused, flags in addresses.listed(connection, index)):
+            now = routes.listed(connection, index) if link.carrier else wanted
+            if all(route in now for route in wanted):
+                return
+        time.sleep(_IPV6_STEP)
+
+
+def _trim_addresses(connection: Netlink, index: int, state: HostState) -> None:
+    """Remove addresses that the kernel created while the state was restored."""
+    wanted = {entry["address"] for entry in state["addresses"]}
+    for entry, _unused in addresses.listed(connection, index):
+        if entry["address"] not in wanted:
+            addresses.remove(connection, index, entry)
+
+
+def _restore_routes(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
+    own = {entry["address"].split("/")[0] for entry in state["addresses"]}
+    wanted = [route for route in state["routes"] if not learnt(route) and not made_for_address(route)]
+    now = routes.listed(connection, index, own)
+    for route in now:
+        if route not in state["routes"] and not learnt(route) and not made_for_address(route) and _alone(route):
+            _try(notes, f"route {route['destination']}", routes.remove, connection, index, route)
+    lacking = [route for route in wanted if route not in now]
+    for route in lacking:
+        _remove_remainders(connection, route)
+    for route, error in routes.add_all(connection, index, lacking):
+        remaining = _without_missing(connection, route)
+        if remaining:
+            failed = routes.add_all(connection, index, [remaining])
+            if not failed:
+                notes.append(f"route {route['destination']}: restored without next hops whose interfaces are missing")
+                continue
+        notes.append(f"route {route['destination']} in table {route['table']}: {error.args[1]}")
+
+
+def _remove_remainders(connection: Netlink, route: Route) -> None:
+    """Remove the part of a multipath route that was restored while some of its interfaces were missing, so that the
+    whole route replaces it. For IPv6 the kernel does that itself."""
+    if route["family"] == 6:
+        return
+    wanted = {(hop["device"], hop.get("gateway")) for hop in route.get("hops", ())}
+    for name in {device for device, _unused in wanted if device}:
+        link = links.get(connection, name=name)
+        for other in routes.listed(connection, link.index) if link else ():
+            hops = {
+                (hop["device"] or name, hop.get("gateway")) for hop in other.get("hops", [other]) if "device" in hop
+            }
+            same = all(other.get(key) == route.get(key) for key in ("destination", "table", "metric", "tos", "type"))
+            if same and link and hops < wanted:
+                routes.remove(connection, link.index, other)
+
+
+def _alone(route: Route) -> bool:
+    """Whether a route is this interface's own: one that also uses others, or only its address, must not be removed."""
+    return not route.get("device", "") and "hops" not in route and "device" in route
+
+
+def _without_missing(connection: Netlink, route: Route) -> Route | None:
+    """A multipath route without the next hops of missing interfaces; None if it is unchanged or empty then."""
+    hops = [hop for hop in route.get("hops", ()) if not hop["device"] or links.get(connection, name=hop["device"])]
+    return {**route, "hops": hops} if hops and len(hops) < len(route["hops"]) else None
+
+
+def _version(address: str) -> int:
+    return 6 if ":" in address else 4
