@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
 from ansible_collections.lanewise.dra.plugins.plugin_utils.alignment_pages import render
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
 _SECTIONS = ("summary", "claims", "comparisons", "notes")
 
-#: Nothing of the collection reads C(alignment.json) again; the number is for programs that do.
+#: The collection does not read `alignment.json` again; the number is for programs of the site.
 FORMS = Forms()
-_SPEC: dict[str, dict[str, t.Any]] = {
+_SPEC: Spec = {
     "dest": {"type": "path", "required": True},
     "checked": {"type": "dict", "required": True},
     "title": {"type": "str", "default": "Alignment of claims"},
@@ -31,12 +31,12 @@ _SPEC: dict[str, dict[str, t.Any]] = {
 class ActionModule(ReportAction):
     """Renders and writes two files. Never connects to a target."""
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         checked = {name: options["checked"].get(name) for name in _SECTIONS}
         if not isinstance(checked["claims"], list) or not isinstance(checked["summary"], dict):
-            raise AnsibleActionFail("checked is not what lanewise.dra.alignment_check returns")
+            raise AnsibleActionFail("checked is not a result of lanewise.dra.alignment_check")
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "alignment", "topology")
         with self._faults_told():
@@ -51,7 +51,7 @@ class ActionModule(ReportAction):
         return result
 
     def _write(self, path: pathlib.Path, content: bytes) -> bool:
-        """Replace a file in one step. Returns whether it was, or in check mode would be, another one."""
+        """Replace a file in one step. Returns whether its content changes."""
         if path.is_file() and path.read_bytes() == content:
             return False
         if not self._task.check_mode:

@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import time
-import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.plugin_utils import apply_set
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
-_SPEC: dict[str, dict[str, t.Any]] = {
+_SPEC: Spec = {
     "objects": {"type": "list", "elements": "dict", "required": True},
     "kubeconfig": {"type": "path"},
     "context": {"type": "str"},
@@ -24,18 +24,18 @@ _SPEC: dict[str, dict[str, t.Any]] = {
     "applyset_namespace": {"type": "str", "default": "default"},
     "site": {"type": "str"},
 }
-# how often, and after how many seconds each, what waits for a quota's new numbers is tried again
+# how often, and after how many seconds, objects that wait for a quota's new numbers are tried again
 _RETRIES, _DELAY = 10, 1.0
 
 
 class ActionModule(ClusterAction):
-    """Trial on the server first, then everything in one call, then the pruning of what is ours and stale."""
+    """Tries all objects on the server, then applies them in one call, then prunes stale objects of the site."""
 
     _supports_check_mode = True
     _supports_async = False
     TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         self._variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
@@ -63,7 +63,7 @@ class ActionModule(ClusterAction):
         verdict = apply_set.answer(plan["trial"], trial, apply_set.awaited(plan["trial"], trial))
         if verdict["problems"]:
             listed = "\n".join(verdict["problems"])
-            raise AnsibleActionFail(f"Nothing was applied. The cluster does not take what was rendered:\n{listed}")
+            raise AnsibleActionFail(f"Nothing was applied. The cluster refuses the rendered objects:\n{listed}")
         changes = _changes(plan, trial)
         differing = [change["after_header"] for change in changes]
         result.update(changed=bool(changes), differing=differing, applied=[], pruned=[], kept_in_use=[])
@@ -89,7 +89,7 @@ class ActionModule(ClusterAction):
                     failed=True,
                     msg="Not everything was applied.\nRefused:\n"
                     + "\n".join(verdict["problems"])
-                    + f"\nLanded: {landed}\nRun again once the reason is mended.",
+                    + f"\nApplied: {landed}\nFix the reason, and run it again.",
                 )
                 return result
         if options["prune"]:
@@ -97,10 +97,10 @@ class ActionModule(ClusterAction):
         return result
 
     def _parent(self, applyset: dict[str, str], objects: list[apply_set.Object]) -> list[apply_set.Object]:
-        """Make sure, before anything lands, that the set's parent names all that it will hold."""
+        """Write the set's parent before anything is applied, so that it names all kinds and namespaces."""
         before = self._info("v1", "ConfigMap", name=applyset["name"], namespace=applyset["namespace"])
         for known in before:
-            tooling = (known["metadata"].get("annotations") or {}).get(apply_set.TOOLING, "nobody")
+            tooling = (known["metadata"].get("annotations") or {}).get(apply_set.TOOLING, "an unknown program")
             if not tooling.startswith("lanewise.dra/"):
                 raise AnsibleActionFail(
                     f"Nothing was applied. The ConfigMap {applyset['namespace']}/{applyset['name']} belongs to "
@@ -112,7 +112,7 @@ class ActionModule(ClusterAction):
             raise AnsibleActionFail(
                 f"Nothing was applied. The ApplySet {applyset['namespace']}/{applyset['name']} belongs to site "
                 f"{theirs!r}, whose objects site {site or apply_set.site_of(objects)!r} would remove. Give each site a "
-                "set of its own (dra_claims_applyset in the role); of a site that only has a new name, delete the "
+                "set of its own (dra_claims_applyset in the role). If the site only has a new name, delete the "
                 "ConfigMap's label lanewise.dev/site."
             )
         if not self._task.check_mode and not theirs and (objects or before):
@@ -126,7 +126,7 @@ class ActionModule(ClusterAction):
 
     def _prune(
         self,
-        result: dict[str, t.Any],
+        result: Result,
         applyset: dict[str, str],
         objects: list[apply_set.Object],
         before: list[apply_set.Object],
@@ -157,25 +157,25 @@ class ActionModule(ClusterAction):
             prepared = "".join(f"- {title}\n" for title in result["pruned"])
             result["diff"] = [*result.get("diff", []), {"prepared": prepared}]
 
-    def _apply(self, objects: list[apply_set.Object], *, check: bool) -> dict[str, t.Any]:
+    def _apply(self, objects: list[apply_set.Object], *, check: bool) -> Result:
         if not objects:
             return {"changed": False, "result": {"results": []}}
         conflicts = {"field_manager": "lanewise.dra", "force_conflicts": self._options["force_conflicts"]}
         arguments = {"definition": objects, "apply": True, "server_side_apply": conflicts, "continue_on_error": True}
         return self._run("kubernetes.core.k8s", arguments, check=check)
 
-    def _run(self, name: str, arguments: dict[str, t.Any], *, check: bool = False) -> dict[str, t.Any]:
+    def _run(self, name: str, arguments: Variables, *, check: bool = False) -> Result:
         return self._module(name, arguments, self._options, self._variables, check=check)
 
-    def _info(self, api_version: str, kind: str, **selection: t.Any) -> list[apply_set.Object]:
+    def _info(self, api_version: str, kind: str, **selection: object) -> list[apply_set.Object]:
         arguments = {"api_version": api_version, "kind": kind, **selection}
         return list(self._run("kubernetes.core.k8s_info", arguments).get("resources") or [])
 
 
-def _changes(plan: dict[str, t.Any], trial: dict[str, t.Any]) -> list[dict[str, t.Any]]:
-    """What would change, object by object: the server's own word, but for objects that it could not try.
+def _changes(plan: apply_set.Plan, trial: Result) -> list[Result]:
+    """The diff of each object that would change, from the server's dry run where it could try the object.
 
-    The server takes new notes on who wrote what at each apply of some objects. That alone is no change.
+    At each apply of some objects the server updates its own metadata. That alone does not count as a change.
     """
     found = []
     tried = {id(item): reply for item, reply in zip(plan["trial"], apply_set.answers(plan["trial"], trial))}

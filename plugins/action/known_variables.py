@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import OWN, boards, hint, unknown
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
 _SHOWN = 4
 
@@ -18,7 +19,7 @@ _SHOWN = 4
 class ActionModule(ControllerAction):
     """Looks at the variables of all hosts of the play. Never connects to a target."""
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         self.validate_argument_spec(argument_spec={})
@@ -31,8 +32,8 @@ class ActionModule(ControllerAction):
             lines = "\n".join(result["problems"])
             result.update(
                 failed=True,
-                msg=f"Nothing was done, as no one reads what these variables say:\n{lines}\n"
-                f"A variable of your own with such a name: list it, or a pattern such as fabric_my_*, in {OWN}.",
+                msg=f"Nothing was done, because these variables have no effect:\n{lines}\n"
+                f"If one is your own variable, list it in {OWN}, or a pattern such as fabric_my_*.",
             )
         return result
 
@@ -43,7 +44,7 @@ def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
         return
     given = own.get(OWN)
     patterns = [given] if isinstance(given, str) else [str(one) for one in given or ()]
-    # what a task has registered or set, or a node has answered, is no wish of the inventory
+    # variables that tasks have set and facts of a node are not part of the inventory
     left = _left(hostvars, host)
     for name, meant in unknown((str(one) for one in own if one not in left), patterns).items():
         yield f"{name} is not known" + (f": {meant}" if meant else "")
@@ -55,10 +56,10 @@ def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
 
 
 def _left(hostvars: t.Any, host: str) -> t.Container[str]:
-    """What tasks of this run have left with a host, and its facts."""
+    """The variables that tasks of this run have set for a host, and its facts."""
     found: set[str] = set()
     for cache in ("_nonpersistent_fact_cache", "_fact_cache"):
-        with contextlib.suppress(AttributeError, KeyError):  # another Ansible than those that were tried; no facts
+        with contextlib.suppress(AttributeError, KeyError):  # an untested version of Ansible; no facts
             found.update(getattr(hostvars._variable_manager, cache).get(host) or ())
     return found
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, probe_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
-#: What the facts must hold for a page that is true.
+#: What the facts must hold for a complete page.
 _SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
 
-_SPEC: dict[str, dict[str, t.Any]] = {
+_SPEC: Spec = {
     "dest": {"type": "path", "required": True},
     "nodes": {"type": "dict"},
     "title": {"type": "str", "default": "GPU and RDMA topology"},
@@ -35,7 +35,7 @@ class ActionModule(ReportAction):
 
     _incomplete: list[str]
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
@@ -52,20 +52,21 @@ class ActionModule(ReportAction):
             result["diff"] = {"prepared": "\n".join([f"{dest}:", *site.diff]) + "\n"}
         return result
 
-    def _request(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> Request:
+    def _request(self, options: Variables, variables: Variables) -> Request:
         play = set(variables.get("ansible_play_hosts_all") or [])
         if options["nodes"] is None:
-            facts = {host: found for host in sorted(play) if isinstance(found := facts_of(variables, host), dict)}
+            known = {host: facts_of(variables, host) for host in sorted(play)}
+            facts = {host: found for host, found in known.items() if found is not None}
         else:
             facts = {str(host): found for host, found in options["nodes"].items() if isinstance(found, dict)}
             play = {str(host) for host in options["nodes"]}
         self._incomplete = []
         for host in sorted(facts):
             missing = sorted(_SECTIONS - facts[host].keys())
-            if missing:  # a page that says "no findings" where none were read would be a lie
+            if missing:  # otherwise the page would say "no findings" although none were computed
                 del facts[host]
                 self._incomplete.append(
-                    f"{host}: its facts lack {', '.join(missing)}, so the report keeps what it had; probe all subsets"
+                    f"{host}: its facts lack {', '.join(missing)}, so the report keeps earlier facts; probe all subsets"
                 )
         probes = (
             {} if options["nodes"] is not None else {host: probe_of(variables, host) for host in play - facts.keys()}

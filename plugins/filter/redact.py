@@ -116,7 +116,7 @@ _OPTION = re.compile(r"--?[\w-]+")
 _OPENING = re.compile(r"(\\*)([\"'])")
 _CLOSING = {'"': re.compile(r"(\\*)(\")"), "'": re.compile(r"(\\*)(''?)")}
 _END = r"(?=[\s,;}\])]|\\*[\"']|\\+[nrt]|\Z)"
-#: Values that are no secrets, and words of messages.
+#: Values that are not secrets, and words of messages.
 _KEPT = re.compile(
     r"(?i)(?:null|none|<?nil>?|~|true|false|yes|no|not|is|was|unknown|expired|invalid|missing|permission|failed|unable"
     rf"|cannot|error|unauthorized|forbidden){_END}"
@@ -184,20 +184,20 @@ def _tells(name: str) -> bool:
     return found is not None and _TELLS.search(found[1]) is not None
 
 
-def _is_number(value: t.Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _without(value: t.Any, gone: bool = False) -> t.Any:
+def _without(value: object, gone: bool = False) -> object:
     """A value of JSON without secrets, or with no text at all."""
     if isinstance(value, str):
         return (value and GONE) if gone else _without_secrets(value)
     if isinstance(value, list):
-        told, after = [], False
+        kept_items, after = [], False
         for one in value:
-            told.append(_without(one, gone or (after and isinstance(one, str) and not one.startswith("--"))))
+            kept_items.append(_without(one, gone or (after and isinstance(one, str) and not one.startswith("--"))))
             after = isinstance(one, str) and bool(_OPTION.fullmatch(one)) and _is_secret(one)
-        return told
+        return kept_items
     if isinstance(value, dict):
         named = value.get("name", value.get("key"))
         pair = isinstance(named, str) and _is_secret(named)
@@ -210,13 +210,13 @@ def _without(value: t.Any, gone: bool = False) -> t.Any:
     return value
 
 
-def _of_secret(value: dict[str, t.Any], key: str) -> bool:
+def _of_secret(value: dict[str, object], key: str) -> bool:
     """Whether this is what a Secret of Kubernetes keeps, or the Secrets in a list of them."""
     kind = value.get("kind")
     return (kind == "Secret" and key in ("data", "stringData")) or (kind == "SecretList" and key == "items")
 
 
-def _emptied(value: t.Any) -> t.Any:
+def _emptied(value: object) -> object:
     """A value of JSON with no text and no number in it, but for the keys, and for what names a Secret."""
     if isinstance(value, dict):
         return {key: _without(one) if key == "metadata" else _emptied(one) for key, one in value.items()}
@@ -250,7 +250,7 @@ def _without_data(text: str) -> str:
     return "".join(told) + text[at:]
 
 
-def _without_named(name: str, value: t.Any, gone: bool, given: bool) -> t.Any:
+def _without_named(name: str, value: object, gone: bool, given: bool) -> object:
     if _is_number(value):
         # not what is counted, as tokens
         if given or _LAST.search(name):

@@ -42,11 +42,11 @@ _value:
 """
 
 
-def rollout_owner(text: t.Any) -> dict[str, str]:
+def rollout_owner(text: object) -> dict[str, str]:
     own = this_run()
-    told = None if text is None or not str(text) else str(text)
-    owner = parse(told) if told else None
-    now = state(told, own)
+    annotation = None if text is None or not str(text) else str(text)
+    owner = parse(annotation) if annotation else None
+    now = state(annotation, own)
     name = owner.name if owner else "of a newer release of lanewise.dra" if now == UNKNOWN else ""
     return {"state": now, "name": name, "text": own.text}
 
@@ -54,5 +54,5 @@ def rollout_owner(text: t.Any) -> dict[str, str]:
 class FilterModule:
     """Filters about rollouts."""
 
-    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+    def filters(self) -> dict[str, t.Callable[[object], dict[str, str]]]:
         return {"rollout_owner": rollout_owner}

@@ -53,7 +53,7 @@ _GO = (
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
     """Quotes a text that PyYAML or Go would not read as one, and writes no anchors."""
 
-    def ignore_aliases(self, data: t.Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
@@ -68,7 +68,7 @@ _Dumper.add_multi_representer(int, lambda dumper, value: dumper.represent_int(in
 _Dumper.add_multi_representer(float, lambda dumper, value: dumper.represent_float(float(value)))
 
 
-def to_manifest(value: t.Any) -> str:
+def to_manifest(value: object) -> str:
     """The value as YAML. See the documentation above."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, allow_unicode=True, default_flow_style=False, indent=2, sort_keys=False, width=4096

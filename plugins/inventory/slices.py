@@ -75,12 +75,11 @@ import typing as t
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import Listed, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import PREFERENCE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
-
-Object = dict[str, t.Any]
 
 _GROUP = "resource.k8s.io"
 _SECONDS = 60
@@ -122,7 +121,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)
 
     def _question(self) -> str:
-        """What tells one cluster and choice of drivers from another in the cache, which else knows the source only."""
+        """The part of the cache key for the cluster and the choice of drivers; Ansible's part has the source only."""
         kubeconfig = self.get_option("kubeconfig") or os.path.expanduser("~/.kube/config")
         said = [kubeconfig, self.get_option("context"), sorted(self.get_option("drivers"))]
         digest = hashlib.sha256(json.dumps(said).encode())
@@ -149,7 +148,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_SECONDS))
             custom = client.CustomObjectsApi(api)
 
-            def resources(plural: str) -> t.Callable[..., t.Any]:
+            def resources(plural: str) -> Listed:
                 return lambda **query: custom.list_cluster_custom_object(_GROUP, version, plural, **query)
 
             nodes = client.CoreV1Api(api).list_node

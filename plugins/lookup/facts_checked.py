@@ -44,15 +44,15 @@ _raw:
   elements: bool
 """
 
-import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
 
 
 class LookupModule(LookupBase):
-    def run(self, terms: list[t.Any], variables: dict[str, t.Any] | None = None, **kwargs: t.Any) -> list[bool]:
+    def run(self, terms: list[str], variables: Variables | None = None, **kwargs: object) -> list[bool]:
         self.set_options(var_options=variables, direct=kwargs)
         if terms:
             raise AnsibleError("facts_checked takes no terms")

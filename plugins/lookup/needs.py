@@ -35,14 +35,14 @@ _raw:
 """
 
 import importlib.util
-import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
 
 
 class LookupModule(LookupBase):
-    def run(self, terms: list[str], variables: dict[str, t.Any] | None = None, **kwargs: t.Any) -> list[bool]:
+    def run(self, terms: list[str], variables: Variables | None = None, **kwargs: object) -> list[bool]:
         missing = [name for name in terms if not _there(name)]
         if missing:
             raise AnsibleError(

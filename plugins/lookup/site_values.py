@@ -40,15 +40,15 @@ _raw:
   type: list
 """
 
-import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import site_values
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
 
 
 class LookupModule(LookupBase):
-    def run(self, terms: list[str], variables: dict[str, t.Any] | None = None, **kwargs: t.Any) -> list[t.Any]:
+    def run(self, terms: list[str], variables: Variables | None = None, **kwargs: object) -> list[object]:
         self.set_options(var_options=variables, direct=kwargs)
         if len(terms) != 1:
             raise AnsibleError("site_values takes the name of one variable")

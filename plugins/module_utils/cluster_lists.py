@@ -3,26 +3,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Lists of a cluster's objects, in parts and read with bounds. Whoever makes a claim decides what is in a part of it,
-and one that Python's own JSON reader cannot take would hide all others."""
+"""Lists a cluster's objects in chunks, with bounds on the JSON. Tenants decide the content of claims: one that Python's
+own JSON reader cannot read must not hide all others."""
 
 from __future__ import annotations
 
 import typing as t
 
 from .dra.kube.bounded_json import loads_cut
+from .dra.kube.objects import Object
 
-Object = dict[str, t.Any]
+#: Lists a page of objects, as the methods of the package kubernetes do.
+Listed = t.Callable[..., t.Any]
 
 #: Objects of one answer, and seconds to wait for it.
 CHUNK, SECONDS = 500, 60
 
 
-def read_all(ask: t.Callable[..., t.Any], version: str, kind: str, chunk: int = CHUNK) -> list[Object]:
-    """The objects of all parts of a list, each with C(version) and C(kind). A list that is too old to go on with is
-    asked for again, whole.
+def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[Object]:
+    """The objects of all chunks of a list, each with `version` and `kind`. If the list expires between chunks, it is
+    requested again from the start.
 
-    C(ask) is a method of the package kubernetes that lists. Raises its ApiException, urllib3's HTTPError and
+    `ask` is a method of the package kubernetes that lists. Raises its ApiException, urllib3's HTTPError and
     bounded_json.JsonError.
     """
     from kubernetes import client

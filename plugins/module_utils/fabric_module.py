@@ -14,7 +14,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from .fabric_options import SAFETY, SELECT, nulls
+from .fabric_options import SAFETY, SELECT, Spec, nulls
 from .host.access.management import ssh_connection
 from .host.access.system import HostError, System
 from .host.engine.change import Change, State, stored
@@ -32,8 +32,15 @@ from .topology.selector import like
 if t.TYPE_CHECKING:  # AnsiballZ takes along what is imported anywhere, and the stored program starts with it
     from .host.persist import boot  # noqa: F401
 
-#: Options of a rule that are no settings.
+#: Options of a rule that are not settings.
 _OF_A_RULE = ("name", "select", "count", "at_least", "profile", "unset")
+
+
+class Rollback(t.TypedDict, total=False):
+    """The timer that undoes the changes unless they are confirmed; in check mode without `id`."""
+
+    id: str
+    seconds: int
 
 
 def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> list[Rule]:
@@ -66,14 +73,14 @@ def run(
 ) -> t.NoReturn:
     """Converge the node and end the module.
 
-    `persist` makes the settings last over a reboot; `restore` puts back what they were before this collection.
+    `persist` makes the settings last over a reboot; `restore` puts back their values from before this collection.
     """
     params, general = module.params, merged({}, general)
     root = params.get("root") or "/"
     if root != "/" and not module.check_mode:
         module.fail_json(msg="root: a recorded tree cannot be changed: use check mode")
     system = System(root, run=(lambda argv: _run(module, argv)) if root == "/" else None)
-    rollback: dict[str, t.Any] | None = None
+    rollback: Rollback | None = None
     changed = False
     node: Node
     seconds = (params.get("rollback_after") or 0) if params["allow_management"] else 0
@@ -124,7 +131,7 @@ def _chosen(
     return chosen, before
 
 
-def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback: dict[str, t.Any] | None) -> t.NoReturn:
+def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback: Rollback | None) -> t.NoReturn:
     """End the module after a step failed and the run was undone."""
     if rollback and not error.remaining:  # there is nothing left to take back
         with contextlib.suppress(HostError):
@@ -140,9 +147,7 @@ def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback:
     )
 
 
-def _fail_unexpected(
-    module: AnsibleModule, error: Exception, changed: bool, rollback: dict[str, t.Any] | None
-) -> t.NoReturn:
+def _fail_unexpected(module: AnsibleModule, error: Exception, changed: bool, rollback: Rollback | None) -> t.NoReturn:
     """End the module before its first change or after its last."""
     state = f"All changes were made and are in place. {_later(rollback)}" if changed else "Nothing was changed."
     known = isinstance(error, HostError)
@@ -160,7 +165,7 @@ def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
 
 
 def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
-    """Call off the timer that would take changes back, and end the module."""
+    """Confirm the changes, so that the timer does not undo them, and end the module."""
     try:
         if not module.check_mode:
             guard.confirm(System(run=lambda argv: _run(module, argv)), name)
@@ -188,7 +193,7 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
     return t.cast(Settings, json.loads(json.dumps(found)))
 
 
-def _later(rollback: t.Mapping[str, t.Any] | None) -> str:
+def _later(rollback: Rollback | None) -> str:
     if not rollback:
         return ""
     return f"Unless they are confirmed, systemd undoes the changes after {rollback['seconds']} seconds."
@@ -198,7 +203,7 @@ def _trace(error: BaseException) -> dict[str, str]:
     return {"exception": "".join(traceback.format_exception(type(error), error, error.__traceback__))}
 
 
-def of_nics(node: Node) -> dict[str, t.Any]:
+def of_nics(node: Node) -> dict[str, object]:
     """What a module returns of the NICs that rules choose."""
     return {
         "settings": node.settings,
@@ -207,7 +212,7 @@ def of_nics(node: Node) -> dict[str, t.Any]:
     }
 
 
-def result(outcome: Outcome) -> dict[str, t.Any]:
+def result(outcome: Outcome) -> dict[str, object]:
     """What a module returns of an outcome."""
     return {
         "changed": bool(outcome.changes),
@@ -240,7 +245,7 @@ def _run(module: AnsibleModule, argv: list[str]) -> tuple[int, str, str]:
     return code, output, errors
 
 
-def run_on_nics(options: t.Mapping[str, t.Any]) -> t.NoReturn:
+def run_on_nics(options: Spec) -> t.NoReturn:
     """A module that takes `options` for the NICs that its option `select` chooses."""
     select = {"type": "dict", "required": True, "options": SELECT}
     module = AnsibleModule(argument_spec={"select": select, **options, **SAFETY}, supports_check_mode=True)
@@ -252,7 +257,7 @@ def run_on_nics(options: t.Mapping[str, t.Any]) -> t.NoReturn:
     run(module, [rule], {})
 
 
-def run_on_node(options: t.Mapping[str, t.Any]) -> t.NoReturn:
+def run_on_node(options: Spec) -> t.NoReturn:
     """A module that takes `options` of the node itself."""
     module = AnsibleModule(argument_spec={**options, **SAFETY}, supports_check_mode=True)
     run(module, [], {name: module.params[name] for name in options})

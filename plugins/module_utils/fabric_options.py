@@ -27,47 +27,29 @@ SELECT: Spec = {
     "near_gpu": {"type": "str", "choices": ["PIX", "PXB", "PHB", "NODE"]},
 }
 
+#: `vf` of a PF, and with an index an entry of its `vfs`.
+VF: Spec = {
+    "driver": {"type": "str"},
+    "mac": {"type": "str"},
+    "node_guid": {"type": "str"},
+    "port_guid": {"type": "str"},
+    "vlan": {"type": "int"},
+    "qos": {"type": "int"},
+    "vlan_protocol": {"type": "str", "choices": ["802.1Q", "802.1ad"]},
+    "trust": {"type": "bool"},
+    "spoof_check": {"type": "bool"},
+    "link_state": {"type": "str", "choices": ["auto", "enable", "disable"]},
+    "min_rate": {"type": "int"},
+    "max_rate": {"type": "int"},
+}
+
 SRIOV: Spec = {
     "num_vfs": {"type": "int"},
     "vfs_autoprobe": {"type": "bool"},
     "externally_managed": {"type": "bool"},
     "eswitch_mode": {"type": "str", "choices": ["legacy", "switchdev"]},
-    "vf": {
-        "type": "dict",
-        "options": {
-            "driver": {"type": "str"},
-            "mac": {"type": "str"},
-            "node_guid": {"type": "str"},
-            "port_guid": {"type": "str"},
-            "vlan": {"type": "int"},
-            "qos": {"type": "int"},
-            "vlan_protocol": {"type": "str", "choices": ["802.1Q", "802.1ad"]},
-            "trust": {"type": "bool"},
-            "spoof_check": {"type": "bool"},
-            "link_state": {"type": "str", "choices": ["auto", "enable", "disable"]},
-            "min_rate": {"type": "int"},
-            "max_rate": {"type": "int"},
-        },
-    },
-    "vfs": {
-        "type": "list",
-        "elements": "dict",
-        "options": {
-            "driver": {"type": "str"},
-            "mac": {"type": "str"},
-            "node_guid": {"type": "str"},
-            "port_guid": {"type": "str"},
-            "vlan": {"type": "int"},
-            "qos": {"type": "int"},
-            "vlan_protocol": {"type": "str", "choices": ["802.1Q", "802.1ad"]},
-            "trust": {"type": "bool"},
-            "spoof_check": {"type": "bool"},
-            "link_state": {"type": "str", "choices": ["auto", "enable", "disable"]},
-            "min_rate": {"type": "int"},
-            "max_rate": {"type": "int"},
-            "index": {"type": "str", "required": True},
-        },
-    },
+    "vf": {"type": "dict", "options": VF},
+    "vfs": {"type": "list", "elements": "dict", "options": {**VF, "index": {"type": "str", "required": True}}},
 }
 
 TUNING: Spec = {

@@ -314,12 +314,45 @@ from ..module_utils.dra.alignment.check import Check, cgroup_cpusets
 from ..module_utils.dra.alignment.measure import Unreadable, pairs, read
 from ..module_utils.dra.alignment.plan import comparison_claims, of_claims, placements, predict
 from ..module_utils.dra.alignment.words import failures, lines
-from ..module_utils.dra.cel.engine import engine_for
+from ..module_utils.dra.cel.engine import Engine, engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.kube.objects import Object
+
+MEASUREMENT = {
+    "claim": {"type": "str", "required": True},
+    "peer": {"type": "str"},
+    "tool": {"type": "str", "required": True, "choices": ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"]},
+    "output": {"type": "str", "required": True},
+    "rc": {"type": "int", "default": 0},
+}
+COMPARISON = {
+    "node": {"type": "str", "required": True},
+    "gpu": {"type": "str", "required": True},
+    "namespace": {"type": "str", "default": "default"},
+}
+SPEC = {
+    "claims": {"type": "list", "elements": "dict", "required": True},
+    "slices": {"type": "list", "elements": "dict", "required": True},
+    "classes": {"type": "list", "elements": "dict"},
+    "pods": {"type": "list", "elements": "dict"},
+    "namespaces": {"type": "list", "elements": "str", "default": []},
+    "labels": {"type": "dict", "default": {}},
+    "topologies": {"type": "dict", "default": {}},
+    "report": {"type": "path"},
+    "node_names": {"type": "dict", "default": {}},
+    "cgroups": {"type": "dict", "default": {}},
+    "kubernetes_version": {"type": "str", "default": "1.37"},
+    "compare": {"type": "list", "elements": "dict", "default": [], "options": COMPARISON},
+    "drivers": {"type": "dict", "default": {}},
+    "measurements": {"type": "list", "elements": "dict", "default": [], "options": MEASUREMENT},
+    "seconds": {"type": "int", "default": 10},
+    "require_proof": {"type": "bool", "default": False},
+    "fail": {"type": "bool", "default": True},
+}
 
 
-def topologies_of(module: AnsibleModule) -> dict[str, dict]:
-    """Topology facts by node. What the task was given goes before what a report stored."""
+def topologies_of(module: AnsibleModule) -> dict[str, Object]:
+    """Topology facts by node. Facts given to the task come before those in a report."""
     found, names = {}, module.params["node_names"]
     if module.params["report"]:
         folder = pathlib.Path(module.params["report"])
@@ -329,19 +362,20 @@ def topologies_of(module: AnsibleModule) -> dict[str, dict]:
                 node = json.loads(path.read_bytes())
                 found[names.get(node["host"], node["host"])] = node["facts"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            module.fail_json(msg=f"{folder} is no site report that can be read: {error!r}")
+            module.fail_json(msg=f"{folder} is not a readable site report: {error!r}")
     given = module.params["topologies"].items()
     found.update({names.get(host, host): facts for host, facts in given if isinstance(facts, dict)})
     return found
 
 
-def compared(entry: dict, check: Check, params: dict) -> dict:
+def compared(entry: Object, check: Check, params: Object) -> Object:
     """One entry of compare."""
     node, gpu = entry["node"], entry["gpu"].lower()
     machine = check.machines.get(node)
     if machine is None:
-        missing = check.unusable.get(node, "nobody has probed it")
-        return {"node": node, "gpu_address": gpu, "reason": f"nothing is known of {node}: {missing}", "objects": []}
+        missing = check.unusable.get(node, "it has not been probed")
+        reason = f"the topology of {node} is not known: {missing}"
+        return {"node": node, "gpu_address": gpu, "reason": reason, "objects": []}
     plan = placements(node, machine, check.pools.on(node), gpu, check.taken)
     objects, reason = comparison_claims(
         plan, machine, entry["namespace"] or "default", params["drivers"], params["kubernetes_version"]
@@ -351,7 +385,7 @@ def compared(entry: dict, check: Check, params: dict) -> dict:
     return {**plan, "objects": objects, "reason": reason or plan["reason"], "predictions": predictions}
 
 
-def measured(entry: dict) -> dict:
+def measured(entry: Object) -> Object:
     """One entry of measurements: the measurement, or the problem."""
     known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
     try:
@@ -360,8 +394,8 @@ def measured(entry: dict) -> dict:
         return {**known, "gb_per_s": None, "latency_us": None, "bytes": None, "details": {}, "problem": str(error)}
 
 
-def cpusets_of(params: dict) -> dict:
-    """The CPUs of containers by pod UID and container, of each pod as the node says that it runs on."""
+def cpusets_of(params: Object) -> dict[str, Object]:
+    """The CPUs of containers by pod UID and container. A node's answer counts for its own pods only."""
     where = {
         pod["metadata"]["uid"]: (pod.get("spec") or {}).get("nodeName")
         for pod in params["pods"] or ()
@@ -370,77 +404,49 @@ def cpusets_of(params: dict) -> dict:
     found = {}
     for host, text in params["cgroups"].items():
         node = params["node_names"].get(host, host)
-        told = cgroup_cpusets(str(text))
-        found.update({uid: containers for uid, containers in told.items() if node and where.get(uid) == node})
+        by_pod = cgroup_cpusets(str(text))
+        found.update({uid: containers for uid, containers in by_pod.items() if node and where.get(uid) == node})
     return found
 
 
-def main() -> None:
-    measurement = {
-        "claim": {"type": "str", "required": True},
-        "peer": {"type": "str"},
-        "tool": {
-            "type": "str",
-            "required": True,
-            "choices": ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"],
-        },
-        "output": {"type": "str", "required": True},
-        "rc": {"type": "int", "default": 0},
-    }
-    comparison = {
-        "node": {"type": "str", "required": True},
-        "gpu": {"type": "str", "required": True},
-        "namespace": {"type": "str", "default": "default"},
-    }
-    module = AnsibleModule(
-        argument_spec={
-            "claims": {"type": "list", "elements": "dict", "required": True},
-            "slices": {"type": "list", "elements": "dict", "required": True},
-            "classes": {"type": "list", "elements": "dict"},
-            "pods": {"type": "list", "elements": "dict"},
-            "namespaces": {"type": "list", "elements": "str", "default": []},
-            "labels": {"type": "dict", "default": {}},
-            "topologies": {"type": "dict", "default": {}},
-            "report": {"type": "path"},
-            "node_names": {"type": "dict", "default": {}},
-            "cgroups": {"type": "dict", "default": {}},
-            "kubernetes_version": {"type": "str", "default": "1.37"},
-            "compare": {"type": "list", "elements": "dict", "default": [], "options": comparison},
-            "drivers": {"type": "dict", "default": {}},
-            "measurements": {"type": "list", "elements": "dict", "default": [], "options": measurement},
-            "seconds": {"type": "int", "default": 10},
-            "require_proof": {"type": "bool", "default": False},
-            "fail": {"type": "bool", "default": True},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    notes, engine = [], None
+def engine_of(module: AnsibleModule, notes: list[str]) -> Engine | None:
+    """The CEL engine; None with a note where the package for it is missing."""
     try:
-        engine = engine_for(params["kubernetes_version"])
+        return engine_for(module.params["kubernetes_version"])
     except EngineMissing as error:
         notes.append(f"selectors were not checked: {error}")
     except ValueError as error:
         module.fail_json(msg=str(error))
+    return None
 
-    def wanted(claim: dict) -> bool:
+
+def checked(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Object]:
+    """The check, and its result for the claims that the options choose."""
+    params = module.params
+
+    def wanted(claim: Object) -> bool:
         labels = claim["metadata"].get("labels") or {}
         chosen = not params["namespaces"] or claim["metadata"]["namespace"] in params["namespaces"]
         return chosen and all(labels.get(key) == str(value) for key, value in params["labels"].items())
 
-    cpusets = cpusets_of(params)
-    topologies = topologies_of(module)
+    cpusets, topologies = cpusets_of(params), topologies_of(module)
     try:
         check = Check(params["slices"], params["pods"], params["classes"], topologies, cpusets, engine)
-        answer = check.run(params["claims"], wanted)
+        return check, check.run(params["claims"], wanted)
     except ValueError as error:
         module.fail_json(msg=f"The objects cannot be read: {error}")
     except KeyError as error:
         module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    params, notes = module.params, []
+    check, answer = checked(module, engine_of(module, notes))
     claims = answer["claims"]
     unprobed = sorted({one["node"] for one in claims if one["node"]} - set(check.machines) - set(check.unusable))
     if unprobed:
-        notes.append(f"nobody has probed {', '.join(unprobed)}: what is said of them is the drivers' word")
+        notes.append(f"not probed, so only compared with what drivers publish: {', '.join(unprobed)}")
     notes += [f"{node}: {why}" for node, why in sorted(answer["unusable_facts"].items())]
     predictions = of_claims(claims, check.machines)
     measurements = [measured(entry) for entry in params["measurements"]]
@@ -460,8 +466,8 @@ def main() -> None:
         "notes": notes,
     }
     if found and params["fail"]:
-        told = "\n".join(found)
-        module.fail_json(msg=f"{len(found)} claim(s) are not aligned as promised:\n{told}", **result)
+        listed = "\n".join(found)
+        module.fail_json(msg=f"{len(found)} claim(s) are not aligned as promised:\n{listed}", **result)
     module.exit_json(**result)
 
 

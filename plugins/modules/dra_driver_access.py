@@ -130,22 +130,24 @@ except ImportError:
 
 SECONDS = 30
 AUDIENCES = "lanewise.dev/api-audiences"
+#: What the module returns, see RETURN.
+Result = dict[str, t.Any]
 #: A certificate, with the empty lines around it: a file that has no more than these stays as it is.
 CERTIFICATE = re.compile(
     r"^\s*^-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?^-----END \1-----\s*", re.MULTILINE | re.DOTALL
 )
 
 
-def refusal(error: t.Any) -> str:
-    """The server's own words, where it gave any."""
+def refusal(error: kubernetes.client.ApiException) -> str:
+    """The server's message, or the HTTP reason."""
     try:
         return str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):
         return str(error.reason)
 
 
-def wanting(token: dict[str, t.Any], params: dict[str, t.Any], node_uid: str, account_uid: str) -> str:
-    """Why the token on the node does not do."""
+def invalid(token: dict[str, object], params: dict[str, object], node_uid: str, account_uid: str) -> str:
+    """Why the token on the node cannot be used; empty if it can."""
     if not token:
         return "the node has no token"
     if token.get("namespace") != params["namespace"] or token.get("account") != params["account"]:
@@ -176,7 +178,7 @@ def main() -> None:
     if LIBRARY_ERROR:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
     params = module.params
-    result: dict[str, t.Any] = {"changed": False, "reason": "", "node": {}}
+    result: Result = {"changed": False, "reason": "", "node": {}}
     doing = f"the kubeconfig {params['kubeconfig']} cannot be used"
     try:
         client = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
@@ -214,7 +216,7 @@ def main() -> None:
     module.exit_json(**result)
 
 
-def request(module: AnsibleModule, api: t.Any, result: dict[str, t.Any]) -> None:
+def request(module: AnsibleModule, api: kubernetes.client.CoreV1Api, result: Result) -> None:
     """Get a new token where the node needs one."""
     params = module.params
     account_uid = ""
@@ -225,7 +227,7 @@ def request(module: AnsibleModule, api: t.Any, result: dict[str, t.Any]) -> None
         # in check mode the account may be one of the objects that were not applied
         if error.status != 404 or not module.check_mode:
             raise
-    result["reason"] = wanting(params["token"] or {}, params, result["node"]["uid"], account_uid)
+    result["reason"] = invalid(params["token"] or {}, params, result["node"]["uid"], account_uid)
     result["changed"] = bool(result["reason"])
     if result["changed"] and not module.check_mode:
         bound = {"apiVersion": "v1", "kind": "Node", "name": params["node"], "uid": result["node"]["uid"]}
@@ -238,9 +240,9 @@ def request(module: AnsibleModule, api: t.Any, result: dict[str, t.Any]) -> None
         note_audiences(api, params["namespace"], made.status.token)
 
 
-def note_audiences(api: t.Any, namespace: str, token: str) -> None:
-    """Note on the driver's namespace for whom the API server's tokens are: its policy lets drivers renew theirs for
-    no other. See driver/manifests/32-policy-token.yaml."""
+def note_audiences(api: kubernetes.client.CoreV1Api, namespace: str, token: str) -> None:
+    """Write the audiences of the API server's tokens to the driver's namespace: a policy lets drivers request tokens
+    for these only. See driver/manifests/32-policy-token.yaml."""
     body = token.split(".")[1]
     audiences = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["aud"]
     noted = " ".join(sorted([audiences] if isinstance(audiences, str) else audiences))

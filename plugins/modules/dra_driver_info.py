@@ -135,6 +135,10 @@ COMPLETE = ".complete"
 SECONDS = 60
 
 
+#: A claim in the answer of `lanewise-driver status --json`.
+Record = dict[str, t.Any]
+
+
 def run(module: AnsibleModule, *command: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a command; 127 where there is no such program, 124 where it takes too long."""
     status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
@@ -177,18 +181,18 @@ def linked(name: str) -> str:
         return ""
 
 
-def service(module: AnsibleModule) -> dict[str, t.Any]:
+def service(module: AnsibleModule) -> dict[str, object]:
     names = ("LoadState", "ActiveState", "UnitFileState", "MainPID", "NeedDaemonReload")
     status, output, _errors = run(module, "systemctl", "show", UNIT, f"--property={','.join(names)}")
-    told = dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if status == 0 else {}
-    pid = int(told.get("MainPID") or 0)
+    shown = dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if status == 0 else {}
+    pid = int(shown.get("MainPID") or 0)
     return {
-        "installed": told.get("LoadState") == "loaded",
-        "enabled": told.get("UnitFileState") == "enabled",
-        "state": told.get("ActiveState", "unknown"),
+        "installed": shown.get("LoadState") == "loaded",
+        "enabled": shown.get("UnitFileState") == "enabled",
+        "state": shown.get("ActiveState", "unknown"),
         "pid": pid,
         "release": running(pid),
-        "reload": told.get("NeedDaemonReload") == "yes",
+        "reload": shown.get("NeedDaemonReload") == "yes",
     }
 
 
@@ -214,8 +218,8 @@ def files() -> dict[str, bytes]:
     return found
 
 
-def token() -> dict[str, t.Any]:
-    """What the token says of itself; nothing of it can be used as one."""
+def token() -> dict[str, object]:
+    """The claims in the token, without its signature."""
     try:
         with open(TOKEN, encoding="ascii") as stream:
             body = stream.read().strip().split(".")[1]
@@ -233,16 +237,16 @@ def token() -> dict[str, t.Any]:
         return {}
 
 
-def status(module: AnsibleModule) -> dict[str, t.Any]:
-    """Readiness and claims, as the driver tells them."""
+def status(module: AnsibleModule) -> dict[str, object]:
+    """Readiness and claims, as the driver reports them."""
     _status, output, errors = run(module, PROGRAM, "status", "--json")
     try:
-        told = json.loads(output)
-        claims = [claim(record) for record in told["claims"]]
-        return {"ready": told["ready"] and _status == 0, "reasons": told["reasons"], "claims": claims}
+        answer = json.loads(output)
+        claims = [claim(record) for record in answer["claims"]]
+        return {"ready": answer["ready"] and _status == 0, "reasons": answer["reasons"], "claims": claims}
     except (ValueError, LookupError, TypeError):
         pass
-    # whatever keeps the program from an answer: the records say whether devices are in pods
+    # without an answer of the program, the records still show whether pods have devices
     try:
         uids = [name[: -len(".json")] for name in os.listdir(STATE) if name.endswith(".json")]
     except OSError:
@@ -252,7 +256,7 @@ def status(module: AnsibleModule) -> dict[str, t.Any]:
     return {"ready": False, "reasons": reasons, "claims": [{"uid": uid, **empty} for uid in sorted(uids)]}
 
 
-def claim(record: dict[str, t.Any]) -> dict[str, t.Any]:
+def claim(record: Record) -> dict[str, object]:
     return {
         **{name: record[name] for name in ("uid", "namespace", "name", "phase")},
         "pod": record["pod"]["name"] if record["pod"] else "",
@@ -269,7 +273,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     if os.geteuid():
-        module.fail_json(msg="the driver's state can be read by root only: use become")
+        module.fail_json(msg="only root can read the driver's state: use become")
     found = files()
     result = {
         "release": linked("current"),
@@ -284,11 +288,11 @@ def main() -> None:
     if module.params["devices"] and os.path.exists(PROGRAM):
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")
         try:
-            told = json.loads(output)
-            result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in told["devices"]]
-            result["withheld"] = told["withheld"]
+            answer = json.loads(output)
+            result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in answer["devices"]]
+            result["withheld"] = answer["withheld"]
         except (ValueError, LookupError, TypeError):
-            module.fail_json(msg=f"the driver cannot tell its devices: {(errors or output).strip()}", **result)
+            module.fail_json(msg=f"the driver cannot list its devices: {(errors or output).strip()}", **result)
     module.exit_json(changed=False, **result)
 
 

@@ -78,11 +78,11 @@ missing:
 """
 
 import traceback
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 try:
     import kubernetes
@@ -94,7 +94,7 @@ except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
-#: What is left out, as whole pods are large and what their containers are told may be secret.
+#: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
     "metadata": ("annotations", "managedFields"),
     "spec": ("affinity", "initContainers", "tolerations", "volumes"),
@@ -104,8 +104,8 @@ HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volum
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
-def reduced(found: dict[str, t.Any]) -> dict[str, t.Any]:
-    """An object without what nobody needs here."""
+def reduced(found: Object) -> Object:
+    """An object without the parts that the collection does not use."""
     for part, names in HIDDEN.items():
         for name in names:
             (found.get(part) or {}).pop(name, None)
@@ -115,7 +115,7 @@ def reduced(found: dict[str, t.Any]) -> dict[str, t.Any]:
     return found
 
 
-def listed(api: t.Any, kind: str, api_version: str) -> list[dict[str, t.Any]]:
+def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> list[Object]:
     """All objects of a kind. Raises as cluster_lists.read_all."""
     if kind == "Pod":
         return read_all(kubernetes.client.CoreV1Api(api).list_pod_for_all_namespaces, "v1", kind)
@@ -140,7 +140,7 @@ def main() -> None:
     if LIBRARY_ERROR:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
     params = module.params
-    objects: dict[str, t.Any] = {}
+    objects: dict[str, list[Object]] = {}
     missing = []
     doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:

@@ -40,37 +40,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: The changes in order, as M(lanewise.dra.fabric) returns them. In check mode, those that would be made.
+  description: The changes, or in check mode those that would be made. M(lanewise.dra.fabric) documents them and
+    the other values, which are the same.
   returned: success
   type: list
   elements: dict
-drain_reasons:
-  description: Why the changes affect pods on the node.
-  returned: success
-  type: list
-  elements: str
-reboot_required:
-  description: Whether some settings need a reboot to take effect.
-  returned: success
-  type: bool
-reboot_reasons:
-  description: The settings that need a reboot.
-  returned: success
-  type: list
-  elements: str
-rollback:
-  description: The timer that rolls the changes back, with C(id) and C(seconds). In check mode without C(id).
-  returned: if the run changes a NIC that the node is reached by
-  type: dict
-left_alone:
-  description: Selected NICs that were not configured because a pod has them, each with its user.
-  returned: success
-  type: list
-  elements: str
-settings:
-  description: The settings of each selected NIC.
-  returned: success
-  type: dict
 """
 
 from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once

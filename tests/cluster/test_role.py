@@ -269,7 +269,7 @@ def test_what_landed_is_told_where_the_rest_did_not(controller: Controller) -> N
     controller.plane.expect("PATCH", where, {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
     output = controller.apply([template("first"), template("second")], rc=2)
     assert "Not everything was applied" in output and "exceeded quota" in output
-    assert "Landed: ResourceClaimTemplate alone/first" in output
+    assert "Applied: ResourceClaimTemplate alone/first" in output
     assert controller.names("resourceclaimtemplates", "alone") == ["first"]
 
 

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import typing as t
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ def test_the_second_unit_is_for_those_who_need_it() -> None:
     assert wanted[0]["network_enabled"] is True and NETWORK_UNIT.startswith("lanewise-fabric-")
     assert wanted[1]["unit"] and not wanted[1]["network_unit"] and not wanted[1]["network_enabled"]
     assert set(wanted[2].values()) == {None} and wanted[2].keys() == wanted[0].keys()
+
+
+def test_the_packed_program_runs_without_what_no_boot_needs(tmp_path: Path) -> None:
+    packed = tmp_path / "fabric.pyz"
+    packed.write_bytes(program.archive())
+    names = zipfile.ZipFile(packed).namelist()
+    assert not [name for name in names if "xml_import" in name] and "lanewise_fabric/topology/reader.py" in names
+    done = subprocess.run([sys.executable, "-I", str(packed)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == "usage: fabric.pyz boot | network | undo FILE\n"
+    modules = [name[:-3].replace("/", ".") for name in names if name.count("/") and not name.endswith("__init__.py")]
+    script = f"import sys, importlib; sys.path[:0] = [{str(packed)!r}]; list(map(importlib.import_module, {modules}))"
+    subprocess.run([sys.executable, "-I", "-c", script], check=True)
 
 
 def started(folder: Path, python: str) -> subprocess.CompletedProcess[str]:

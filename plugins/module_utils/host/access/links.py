@@ -7,15 +7,14 @@
 
 from __future__ import annotations
 
-import typing as t
-
+from .pyroute2_types import Message
 from .system import HostError, System
 
 #: RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS: with the counters of 200 VFs the answer would be too long.
 _VFS, _NO_COUNTERS = 1, 8
 
 
-def read_link(system: System, interface: str, with_vfs: bool = False) -> t.Any:
+def read_link(system: System, interface: str, with_vfs: bool = False) -> Message:
     """The state of an interface (`messages.Link`). Raises HostError."""
     kernel = system.socket("ROUTE")
     from . import messages

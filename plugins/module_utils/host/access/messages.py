@@ -3,15 +3,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Netlink messages that pyroute2 (0.7.2 to 0.9.7) has not, or has wrong, as classes of it, and its sockets.
+"""Netlink messages that pyroute2 (0.7.2 to 0.9.7) lacks or has wrong, as its own classes, and its sockets.
 
-To be imported where a netlink socket is opened, and not before: pyroute2 takes long to load. Attributes have the names
+Import it only where a netlink socket is opened: pyroute2 takes long to load. Attributes have the names
 of settings. Numbers are of linux/if_link.h, linux/ethtool_netlink.h, linux/dcbnl.h and rdma/rdma_netlink.h.
 """
 
 from __future__ import annotations
 
 import typing as t
+
+from .pyroute2_types import Message, Socket
 
 try:
     from pyroute2 import IPRoute
@@ -32,6 +34,8 @@ except ImportError as error:  # System.socket says so, and nothing here is used
 
 NEW_LINK, GET_LINK, GET_DCB, SET_DCB = 16, 18, 78, 79
 SET_RDMA_SYSTEM = (5 << 10) + 7
+#: Attributes of a message: name and value, as pyroute2 encodes them.
+Attributes = t.Sequence[tuple[str, object]]
 #: Families with messages of this file. Of pyroute2 0.9 the class IPRoute takes none but its own.
 _FAMILIES = {"ROUTE": 0, "RDMA": 20}
 
@@ -134,7 +138,7 @@ class PrivateFlags(Ethtool):
 
 
 #: By group: the command that gets it, after which comes that which sets it, and the message.
-ETHTOOL: dict[str, tuple[int, t.Any]] = {
+ETHTOOL: dict[str, tuple[int, type[Ethtool]]] = {
     "features": (11, Features),
     "private_flags": (13, PrivateFlags),
     "rings": (15, Rings),
@@ -190,7 +194,7 @@ class RdmaSystem(nlmsg):
     nla_map = ((66, "netns_mode", "uint8"),)
 
 
-def opened(name: str) -> t.Any:
+def opened(name: str) -> Socket:
     """`IPRoute`, or the socket of the family of that name. Raises NetlinkError, OSError."""
     if name == "IPRoute":
         return IPRoute(ext_ack=True)
@@ -207,18 +211,18 @@ def opened(name: str) -> t.Any:
 
 
 def exchange(
-    socket: t.Any, number: int, message: t.Any, attributes: t.Sequence[t.Any], change: bool = False, **fields: int
-) -> tuple[t.Any, ...]:
+    socket: Socket, number: int, message: type[nlmsg], attributes: Attributes, change: bool = False, **fields: int
+) -> tuple[Message, ...]:
     """What the kernel answers to a message; to one that changes something, at least that it is done."""
-    one = message()
+    one: Message = message()
     one.update(fields)
     one["attrs"] = list(attributes)
     return tuple(socket.nlm_request(one, msg_type=number, msg_flags=NLM_F_REQUEST | (NLM_F_ACK if change else 0)))
 
 
 def generic(
-    socket: t.Any, command: int, message: t.Any, attributes: t.Sequence[t.Any], change: bool = False
-) -> tuple[t.Any, ...]:
+    socket: Socket, command: int, message: type[nlmsg], attributes: Attributes, change: bool = False
+) -> tuple[Message, ...]:
     """The same of a generic family; the answers are of the class of the message."""
     socket.register_policy(socket.prid, message)
     return exchange(socket, socket.prid, message, attributes, change, cmd=command, version=1)

@@ -17,6 +17,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ...topology.reader import Reader
+from .pyroute2_types import Message, Socket
 
 if t.TYPE_CHECKING:
     Runner = t.Callable[[list[str]], tuple[int, str, str]]
@@ -106,7 +107,7 @@ class System:
         self.reader = Reader(root)
         self._prefix = "" if root == "/" else root.rstrip("/")
         self._run = run
-        self._sockets: dict[str, t.Any] = {}
+        self._sockets: dict[str, Socket] = {}
         self._found: dict[tuple[str, int], Found] = {}
         self._made: list[str] = []
 
@@ -344,10 +345,10 @@ class System:
         """The answer of a netlink `request` that only reads. Raises HostError."""
         return self._asked(step, request, "")
 
-    def dump(self, step: str, request: t.Callable[[], t.Iterable[t.Any]]) -> list[t.Any]:
+    def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
         """All that a netlink `request` lists, begun again where that changed meanwhile. Raises HostError."""
 
-        def whole() -> list[t.Any]:
+        def whole() -> list[Message]:
             for _unused in range(8):
                 try:
                     found = list(request())
@@ -361,7 +362,7 @@ class System:
 
         return self._asked(step, whole, "")
 
-    def socket(self, name: str) -> t.Any:
+    def socket(self, name: str) -> Socket:
         """A socket of pyroute2, opened once: `IPRoute`, or of a family (`ROUTE`, `RDMA`, generic ones by name).
 
         Raises HostError where pyroute2 is missing, or the kernel has not the family (with the code ENOENT).

@@ -39,7 +39,7 @@ def users(system: System, function: str) -> str:
     return ""
 
 
-def as_published(system: System, function: str) -> dict[str, t.Any]:
+def as_published(system: System, function: str) -> dict[str, object]:
     """What a selector compares of a function that a pod has, as the DRA driver published it before the pod had it.
 
     `interface`, `link_layer` and `speed_mbps`, of the driver's record of the claim; empty where no record has it.

@@ -10,10 +10,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
+from ...topology.selector import Facts
 from ..access.system import HostError
-
-#: What the probe finds of a node, as `topology.model.as_dict` gives it.
-Facts = dict[str, t.Any]
 
 
 @dataclass(frozen=True)

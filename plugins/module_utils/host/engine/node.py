@@ -12,12 +12,12 @@ import typing as t
 
 from ...topology.model import as_dict
 from ...topology.probe import probe
-from ...topology.selector import values_of, values_of_interface
+from ...topology.selector import Facts, values_of, values_of_interface
 from ..access.management import management_interfaces
 from ..access.system import HostError, System
 from ..access.usage import as_published, users
 from .change import NODE, Change, Refusal, shown
-from .device import Device, Facts, devices_of
+from .device import Device, devices_of
 from .rules import Candidate, Rule, choose
 from .settings import NicSettings, NodeSettings
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field, replace
 
-from ...topology.selector import NEAR, NUMBERS, TEXTS, Selector
+from ...topology.selector import NEAR, NUMBERS, TEXTS, Facts, Selector
 from .device import Device
 from .settings import NicSettings, Settings, merged
-
-#: What a selector compares of a device, by field (see `topology.selector.values_of`).
-Values = t.Mapping[str, t.Any]
 
 
 @dataclass(frozen=True)
@@ -42,9 +39,9 @@ class Unfit(ValueError):
         super().__init__("\n".join(self.problems))
 
 
-def selector(values: t.Mapping[str, t.Any]) -> Selector:
+def selector(values: t.Mapping[str, object]) -> Selector:
     """A selector from a mapping of its fields, each a value or a list. Raises Unfit."""
-    found: dict[str, t.Any] = {}
+    found: Settings = {}
     for key, value in values.items():
         if value is None:
             continue
@@ -66,7 +63,7 @@ class Candidate(t.NamedTuple):
     """
 
     device: Device
-    values: Values
+    values: Facts  #: see `topology.selector.values_of`
     seen: bool = True
 
 
@@ -111,14 +108,14 @@ def _known(rule: Rule, one: Candidate) -> Selector:
     return replace(rule.select, min_speed_mbps=None) if fast else rule.select
 
 
-def _chooses(select: Selector, values: Values) -> bool:
+def _chooses(select: Selector, values: Facts) -> bool:
     """VFs and interfaces without a PCI function are meant only where the selector names their type."""
     return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
 
 
-def _part_of_a_name(select: Selector, values: t.Iterable[Values]) -> str:
+def _part_of_a_name(select: Selector, values: t.Iterable[Facts]) -> str:
     """Which part of a name was given for the whole, where a selector chooses nothing because of that."""
-    wider: dict[str, t.Any] = {}
+    wider: Settings = {}
     parts = []
     for name in ("model", "driver"):
         given = getattr(select, name)
@@ -131,7 +128,7 @@ def _part_of_a_name(select: Selector, values: t.Iterable[Values]) -> str:
     return " and ".join(parts)
 
 
-def _of_another_type(select: Selector, values: t.Iterable[Values]) -> str:
+def _of_another_type(select: Selector, values: t.Iterable[Facts]) -> str:
     """What a selector would choose if it named a type, as the end of a sentence; empty for nothing."""
     if select.type or select.address:
         return ""

@@ -100,13 +100,13 @@ class NodeSettings(t.TypedDict, total=False):
     runtime_nri: bool
 
 
-def merged(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:
+def merged(base: Settings, more: t.Mapping[str, object]) -> Settings:
     """`base` with what `more` says; mappings are merged, None takes away, and all else is replaced."""
     result = overlaid(base, more)
     return {key: merged({}, one) if isinstance(one, dict) else one for key, one in result.items() if one is not None}
 
 
-def overlaid(base: Settings, more: t.Mapping[str, t.Any]) -> Settings:
+def overlaid(base: Settings, more: t.Mapping[str, object]) -> Settings:
     """The same, where None stays: it is to take away what is still to come below."""
     result = dict(base)
     for key, value in more.items():

@@ -41,7 +41,7 @@ def load(system: System) -> dict[str, State]:
     return t.cast("dict[str, State]", found)
 
 
-def _levels(found: t.Any) -> t.Iterator[t.Any]:
+def _levels(found: dict[str, dict[str, object]]) -> t.Iterator[object]:
     """The mapping of resources, then those of their devices, then those of the devices' settings."""
     yield found
     for state in found.values():

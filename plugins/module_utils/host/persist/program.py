@@ -36,6 +36,8 @@ UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
+#: A part of topology that no node needs: it reads topology files of other programs.
+_LEFT_OUT = ("topology/xml_import",)
 _NAME = "lanewise_fabric"
 #: Where else a Python may be.
 _OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
@@ -94,7 +96,7 @@ class StoredRule(t.TypedDict, total=False):
     """A rule as the file of the wanted state has it. `name`, `select` and `settings` are always there, see `Rule`."""
 
     name: str
-    select: dict[str, t.Any]
+    select: dict[str, object]
     settings: NicSettings
     count: int | None
     at_least: int | None
@@ -149,7 +151,8 @@ def _sources(package: str, folder: str) -> dict[str, str]:
     for module in pkgutil.iter_modules(found.submodule_search_locations if found else []):
         name = f"{package}.{module.name}"
         if module.ispkg:
-            sources.update(_sources(name, f"{folder}/{module.name}"))
+            inner = f"{folder}/{module.name}"
+            sources.update({} if inner.endswith(_LEFT_OUT) else _sources(name, inner))
             continue
         spec = importlib.util.find_spec(name)
         source = spec.loader.get_source(name) if spec and spec.loader else None  # type: ignore[attr-defined]

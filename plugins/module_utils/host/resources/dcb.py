@@ -11,6 +11,7 @@ import errno
 import typing as t
 from dataclasses import dataclass, field
 
+from ..access.pyroute2_types import Message
 from ..access.system import HostError, System
 from ..engine.change import Change, Refusal, State, Value
 from ..engine.node import Node
@@ -24,6 +25,10 @@ _TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
 #: Devices keep buffers in cells: what is shown may be this much less than what was asked for.
 _CELL = 256
 SETTINGS = ("trust", "ets", "pfc", "buffer")
+#: The parts of IEEE 802.1Qaz in the kernel's messages, by name.
+_Parts = dict[str, Message]
+#: `ets` and `buffer`: lists of numbers, and for `tsa` of names.
+_Lists = dict[str, list[t.Any]]
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Dcb(Resource):
             return refusal(
                 f"the driver of {device.interface} does not support this part of DCB", "leave it out for this NIC"
             )
-        reason = _invalid(change.setting, change.after)
+        reason = _invalid(change.after)
         if reason:
             return refusal(reason)
         if change.setting == "pfc" and change.after:
@@ -133,7 +138,7 @@ class Dcb(Resource):
         if change.setting not in decoded(parts):
             raise HostError(step, f"the driver of {interface} no longer reports it", "look at 'dmesg'")
         if change.setting == "trust":
-            self._trust(interface, decoded(parts)["trust"], change.after, step)
+            self._trust(interface, t.cast(Trust, decoded(parts)["trust"]), change.after, step)
             return
         self._send(interface, _IEEE_SET, (change.setting, changed(parts, change.setting, change.after)), step)
 
@@ -153,7 +158,7 @@ class Dcb(Resource):
             ]
             self._send(interface, command, ("apps", {"attrs": apps}), step)
 
-    def _send(self, interface: str, command: int, part: tuple[str, t.Any], step: str) -> None:
+    def _send(self, interface: str, command: int, part: tuple[str, object], step: str) -> None:
         kernel = self.system.socket("ROUTE")
         from ..access import messages
 
@@ -168,7 +173,7 @@ class Dcb(Resource):
         self.system.ask(step, request)
 
 
-def _read_parts(system: System, interface: str) -> dict[str, t.Any]:
+def _read_parts(system: System, interface: str) -> _Parts:
     """The parts of IEEE 802.1Qaz that a driver reports (`messages.Dcb`); empty where it has none. Raises HostError."""
     kernel = system.socket("ROUTE")
     from ..access import messages
@@ -184,7 +189,7 @@ def _read_parts(system: System, interface: str) -> dict[str, t.Any]:
     return {one[0]: one[1] for one in ieee["attrs"]} if ieee else {}
 
 
-def decoded(parts: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def decoded(parts: _Parts) -> dict[str, object]:
     """Settings of the state, of the kernel's parts; those that a driver does not report are left out."""
     found: dict[str, object] = {}
     if parts:
@@ -199,17 +204,20 @@ def decoded(parts: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return found
 
 
-def changed(parts: t.Mapping[str, t.Any], setting: str, value: t.Any) -> dict[str, t.Any]:
+def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
     """The kernel's part with a setting of the state in it."""
     fields = {name: one for name, one in parts[setting].items() if name not in ("header", "attrs", "value")}
-    if setting == "pfc":
+    if isinstance(value, list):  # of pfc
         return {**fields, "enabled": sum(1 << priority for priority in value)}
     by_name = {name: code for code, name in _TSA.items()}
-    new = {part: tuple(by_name[one] if one in by_name else int(one) for one in value[part]) for part in value}
+    wanted = t.cast(_Lists, value)
+    new = {
+        part: tuple(by_name[one] if one in by_name else int(one) for one in numbers) for part, numbers in wanted.items()
+    }
     return {**fields, **new}
 
 
-def _apps(parts: t.Mapping[str, t.Any]) -> set[tuple[int, int]]:
+def _apps(parts: _Parts) -> set[tuple[int, int]]:
     """DSCPs and their priorities in the table of applications."""
     apps = parts["apps"].get_attrs("app") if "apps" in parts else ()
     return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
@@ -220,29 +228,30 @@ def _classes() -> dict[int, int]:
     return {code: code >> 3 for code in range(64)}
 
 
-def _alike(part: str, before: t.Any, after: t.Any) -> bool:
-    if part != "size" or not isinstance(before, list):
+def _alike(part: str, before: object, after: object) -> bool:
+    if part != "size" or not isinstance(before, list) or not isinstance(after, list):
         return bool(before == after)
     return len(before) == len(after) and all(0 <= want - have < _CELL for have, want in zip(before, after))
 
 
-def _invalid(setting: str, value: t.Any) -> str:
-    """Why a wanted value makes no sense; empty where it does."""
-    if setting == "pfc":
+def _invalid(value: object) -> str:
+    """Why a wanted value is not valid; empty if it is."""
+    if isinstance(value, list):  # of pfc
         return "" if all(0 <= one <= 7 for one in value) else "priorities are 0 to 7"
-    if setting == "trust":
+    if isinstance(value, Trust):
         bad = [f"{code}: {one}" for code, one in value.priorities.items() if code > 63 or not 0 <= one <= 7]
         return f"{bad[0]} is not a DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
-    for part, numbers in value.items():
+    lists = t.cast(_Lists, value)
+    for part, numbers in lists.items():
         if len(numbers) != 8:
             return f"{part} has {len(numbers)} values, but 8 are needed"
         top = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
         if top is not None and not all(0 <= one <= top for one in numbers):
             return f"values of {part} are 0 to {top}"
-    names = [one for one in value.get("tsa", ()) if one not in _TSA.values()]
+    names = [one for one in lists.get("tsa", ()) if one not in _TSA.values()]
     if names:
         return f"{names[0]} is not a tsa, which is one of {', '.join(_TSA.values())}"
-    shared = [one for one, kind in zip(value.get("bandwidth", ()), value.get("tsa", ())) if kind == "ets"]
+    shared = [one for one, kind in zip(lists.get("bandwidth", ()), lists.get("tsa", ())) if kind == "ets"]
     return (
         f"bandwidth of classes with ets is {sum(shared)} in all, but 100 is needed"
         if shared and sum(shared) != 100

@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import errno
-import typing as t
+from collections.abc import Mapping
 
+from ..access.pyroute2_types import Message
 from ..access.system import HostError
 from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
@@ -116,7 +117,7 @@ class Ethtool(Resource):
             fix if device.rdma_devices else "",
         )
 
-    def read_group(self, interface: str, group: str) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    def read_group(self, interface: str, group: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """What the driver has of a group, and the largest values, or of switches whether they can be changed."""
         try:
             kernel = self.system.socket("ethtool")
@@ -144,12 +145,12 @@ class Ethtool(Resource):
         return {name: bits.get(name, False) for name in known}, can
 
 
-def _header(interface: str, flags: int = 0) -> tuple[str, t.Any]:
+def _header(interface: str, flags: int = 0) -> tuple[str, object]:
     attributes = [("ETHTOOL_A_HEADER_DEV_NAME", interface), ("ETHTOOL_A_HEADER_FLAGS", flags)]
     return "header", {"attrs": attributes}
 
 
-def _set(bitset: t.Any) -> dict[str, bool]:
+def _set(bitset: Message) -> dict[str, bool]:
     """The bits with names of a bitset, and whether each is set. A set without a mask lists only those that are set."""
     bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
     no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None

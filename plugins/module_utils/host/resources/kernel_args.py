@@ -39,7 +39,7 @@ class KernelArgs(Resource):
         super().__init__(system)
         self._loader: BootLoader | None = None
         self._looked = False
-        self._found: dict[str, t.Any] | None = None
+        self._found: object = None
 
     def _boot_loader(self) -> BootLoader | None:
         if not self._looked:

@@ -198,5 +198,5 @@ class Kubelet(Resource):
             time.sleep(0.2)
 
 
-def _fields(text: str | None) -> dict[str, t.Any]:
-    return t.cast("dict[str, t.Any]", json.loads(text)) if text else {}
+def _fields(text: str | None) -> dict[str, object]:
+    return t.cast("dict[str, object]", json.loads(text)) if text else {}

@@ -13,6 +13,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ..access.links import index
+from ..access.pyroute2_types import Message
 from ..engine.change import Change, Plan, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
@@ -173,7 +174,7 @@ class SourceRule(Value):
         _from, source, _priority, priority = text.split()
         return cls(ipaddress.ip_network(source), int(priority))
 
-    def message(self, table: int) -> dict[str, t.Any]:
+    def message(self, table: int) -> dict[str, object]:
         """What pyroute2 is to be given for the rule that leads to a table."""
         return {
             "family": _FAMILIES[self.source.version],
@@ -209,7 +210,7 @@ class RailRoute(Value):
         to = None if destination == "default" else ipaddress.ip_network(destination)
         return cls(to, gateway, source, int(words.get("metric", 0)))
 
-    def message(self, table: int, out: int) -> dict[str, t.Any]:
+    def message(self, table: int, out: int) -> dict[str, object]:
         """What pyroute2 is to be given for the route of a table, by the interface of the index `out`."""
         if self.source is None:  # the routes that this resource adds and deletes all have one
             raise ValueError(f"the route {self} has no source")
@@ -269,7 +270,7 @@ def _routes(own: t.Sequence[Interface], settings: RailRoutesSettings) -> list[Ra
     return sorted(found.values(), key=str)
 
 
-def _rule(message: t.Any) -> _Entry:
+def _rule(message: Message) -> _Entry:
     source = _network(message["family"], message.get_attr("FRA_SRC"), message["src_len"])
     suppressed = message.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
     special = message["dst_len"] or message["tos"] or message["flags"] & _NOT or suppressed
@@ -278,7 +279,7 @@ def _rule(message: t.Any) -> _Entry:
     return _Entry(rule, message.get_attr("FRA_TABLE", message["table"]), 0, plain)
 
 
-def _route(message: t.Any) -> _Entry:
+def _route(message: Message) -> _Entry:
     length = message["dst_len"]
     route = RailRoute(
         _network(message["family"], message.get_attr("RTA_DST"), length) if length else None,
@@ -302,5 +303,5 @@ def _network(family: int, address: str | None, length: int) -> Network:
     return ipaddress.ip_network(f"{address or nothing}/{length}", strict=False)
 
 
-def _has_only(names: set[str], message: t.Any) -> bool:
+def _has_only(names: set[str], message: Message) -> bool:
     return all(one[0] in names for one in message["attrs"])

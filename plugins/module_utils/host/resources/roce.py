@@ -33,7 +33,7 @@ class Roce(Resource):
 
     def __init__(self, system: System) -> None:
         super().__init__(system)
-        self._found: dict[str, t.Any] = {}
+        self._found: dict[str, int | str | None] = {}
 
     def wanted(self, node: Node) -> State:
         found: State = {}
@@ -88,7 +88,7 @@ class Roce(Resource):
             self.system.make_folder(f"{_CONFIGFS}/{device}", step)
         self._found.setdefault(change.setting, self._value(change.setting))
         path = f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}"
-        self.system.write(path, _MODES[after] if name == "mode" else str(after), step)
+        self.system.write(path, _MODES[str(after)] if name == "mode" else str(after), step)
 
     def _devices(self, node: Node, key: str) -> t.Sequence[str]:
         device = node.device(key)
@@ -100,7 +100,7 @@ class Roce(Resource):
     def _ports(self, device: str) -> list[str]:
         return [name for name in self.system.names(f"{_CLASS}/{device}/ports") if name.isdigit()]
 
-    def _value(self, setting: str) -> t.Any:
+    def _value(self, setting: str) -> int | str | None:
         device, port, name = _parts(setting)
         if name == "traffic_class":
             digits = re.search(r"\d+\s*$", self.system.text(_tc(device, port)) or "")

@@ -12,13 +12,14 @@ import typing as t
 from dataclasses import dataclass
 
 from ..access import links
+from ..access.pyroute2_types import Message
 from ..access.system import HostError, System
 from ..access.usage import users
 from ..engine.change import Beside, Change, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
 from ..engine.settings import VfSettings
-from .vfs import address, number_of_vfs, per_vf, split, to_be_recreated
+from .vfs import address, not_there, number_of_vfs, per_vf, split, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -111,13 +112,11 @@ class Vf(Resource):
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
             return Refusal(change.device, change.setting, message, fix, drain)
 
+        missing = not_there(self.system, node, change)
+        if missing:
+            return missing
         key, number = split(change.device)
         device = node.device(key)
-        if device.physfn:
-            return refusal(f"{key} is itself a VF of {device.physfn}", "choose PFs only: type: pf")
-        count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(self.system, key))
-        if number >= count:
-            return refusal(f"the PF has {count} VFs", f"raise num_vfs to {number + 1}, or leave this VF out")
         infiniband = device.link_layer == "infiniband"
         if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
             if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
@@ -206,7 +205,7 @@ def send(system: System, interface: str, number: int, setting: str, value: t.Any
     system.ask(step, lambda: messages.exchange(kernel, *message, change=True))
 
 
-def encoded(number: int, setting: str, value: t.Any) -> tuple[str, t.Any]:
+def encoded(number: int, setting: str, value: t.Any) -> tuple[str, object]:
     """The attribute of `messages.Link` that gives a setting of the state to the VF `number`."""
     if setting in ("trust", "spoof_check"):
         return setting, {"vf": number, "number": int(value)}
@@ -229,7 +228,7 @@ def read(system: System, interface: str) -> dict[int, dict[str, object]]:
     return decoded(links.read_link(system, interface, with_vfs=True))
 
 
-def decoded(link: t.Any) -> dict[int, dict[str, object]]:
+def decoded(link: Message) -> dict[int, dict[str, object]]:
     """The same from the interface (`messages.Link`)."""
     vfs = link.get_attr("IFLA_VFINFO_LIST")
     found: dict[int, dict[str, object]] = {}

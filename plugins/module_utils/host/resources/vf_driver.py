@@ -14,7 +14,7 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf import SETTINGS, Vf
 from .vf import read as settings_of_vfs
-from .vfs import address, number_of_vfs, per_vf, split, to_be_recreated
+from .vfs import address, not_there, number_of_vfs, per_vf, split, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -60,13 +60,10 @@ class VfDriver(Resource):
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
             return Refusal(change.device, change.setting, message, fix, drain)
 
+        missing = not_there(self.system, node, change)
+        if missing:
+            return missing
         key, number = split(change.device)
-        device = node.device(key)
-        if device.physfn:
-            return refusal(f"{key} is itself a VF of {device.physfn}", "choose PFs only: type: pf")
-        count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(self.system, key))
-        if number >= count:
-            return refusal(f"the PF has {count} VFs", f"raise num_vfs to {number + 1}, or leave this VF out")
         driver = str(change.after)
         if driver not in (NATIVE, NONE) and not self._known(node, driver):
             return refusal(f"no driver {driver} is loaded", f"load it: add {driver} to kernel_modules")

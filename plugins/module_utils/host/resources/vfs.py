@@ -12,6 +12,7 @@ import typing as t
 
 from ..access import devlink
 from ..access.system import HostError, System
+from ..engine.change import Change, Refusal
 from ..engine.node import Node
 from ..engine.settings import NicSettings, VfSettings
 
@@ -46,6 +47,20 @@ def to_be_recreated(system: System, node: Node, key: str) -> bool:
     if not present or node.device(key).driver not in VFS_AFTER_MODE or not settings.get("eswitch_mode"):
         return False
     return bool(devlink.eswitch_mode(system, key) != settings["eswitch_mode"])
+
+
+def not_there(system: System, node: Node, change: Change) -> Refusal | None:
+    """The refusal of a change of a VF that its device does not have, and will not have after this run."""
+    key, number = split(change.device)
+    device = node.device(key)
+    if device.physfn:
+        message = f"{key} is itself a VF of {device.physfn}"
+        return Refusal(change.device, change.setting, message, "choose PFs only: type: pf")
+    count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(system, key))
+    if number < count:
+        return None
+    fix = f"raise num_vfs to {number + 1}, or leave this VF out"
+    return Refusal(change.device, change.setting, f"the PF has {count} VFs", fix)
 
 
 def indexes(value: object) -> list[int]:

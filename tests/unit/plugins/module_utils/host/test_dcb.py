@@ -65,18 +65,18 @@ def test_a_buffer_in_cells_is_as_good():
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "reason"),
+    ("value", "reason"),
     [
-        ("pfc", [8], "priorities are 0 to 7"),
-        ("trust", dcb.Trust({64: 1}), "not a DSCP"),
-        ("trust", dcb.Trust({3: 8}), "not a DSCP"),
-        ("ets", {"priority_tc": [0] * 7}, "8 are needed"),
-        ("ets", {"bandwidth": [101] * 8}, "0 to 100"),
-        ("ets", {"tsa": ["wrr"] * 8}, "wrr is not a tsa"),
-        ("ets", {"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "is 96 in all"),
-        ("ets", {"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [50] * 2 + [0] * 6}, ""),
+        ([8], "priorities are 0 to 7"),
+        (dcb.Trust({64: 1}), "not a DSCP"),
+        (dcb.Trust({3: 8}), "not a DSCP"),
+        ({"priority_tc": [0] * 7}, "8 are needed"),
+        ({"bandwidth": [101] * 8}, "0 to 100"),
+        ({"tsa": ["wrr"] * 8}, "wrr is not a tsa"),
+        ({"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "is 96 in all"),
+        ({"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [50] * 2 + [0] * 6}, ""),
     ],
 )
-def test_values_that_make_no_sense(setting, value, reason):
-    told = dcb._invalid(setting, value)
+def test_values_that_make_no_sense(value, reason):
+    told = dcb._invalid(value)
     assert reason in told and bool(told) == bool(reason)
