@@ -146,10 +146,10 @@ def _pod(record: Record) -> str:
 
 
 def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
-    from .publish.inventory import Device, Inventory
+    from .publish.inventory import Inventory
 
     records, _broken = _records(paths)
-    held = [Device.from_json(device.known) for record in records for device in record.held]
+    held = [device.known for record in records for device in record.held]
     return Inventory(lambda: settings, lambda: held, root, lambda: {name: one.word for name, one in _unclean(paths)})
 
 

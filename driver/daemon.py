@@ -71,8 +71,8 @@ class Daemon:
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         busy, holds = self.service.pace.busy, self.service.holds
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
-        self.service.released = self.publisher.wake_at_leisure
-        self.service.spoiled = self.publisher.wake
+        self.service.ledger.on_released = self.publisher.wake_at_leisure
+        self.service.ledger.on_withheld = self.publisher.wake
         self.status.busy = busy
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
@@ -144,7 +144,7 @@ class Daemon:
     def _look_after(self) -> None:
         while not self._stopping.wait(HEALTH_INTERVAL):
             try:
-                if self.service.look_after():
+                if self.service.check_pods():
                     self.plugin.health_changed()
                 if self.service.retry_unclean():
                     self.publisher.wake("a device's original state has been restored")

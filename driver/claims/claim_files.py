@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import typing as t
+from pathlib import Path
 
-from ..base.calls import ClaimRef, PreparedDevice
+from ..base.calls import PreparedDevice
 from ..base.errors import DriverError
 from ..base.paths import Paths
 from ..kernel import netns, rdma
@@ -57,20 +58,19 @@ class ClaimFiles:
                 request=device.request,
                 pool=device.pool,
                 device=device.device,
-                attributes=device.known["device"].get("attributes", {}),
+                attributes=device.known.device.get("attributes", {}),
                 network=device.network,
             )
             for device in record.devices
         ]
-        claim = ClaimRef(record.namespace, record.name, record.uid)
         with _disk():
-            return metadata.write(self.paths, claim, entries, record.pod_claim_name or None)
+            return metadata.write(self.paths, record.claim, entries, record.pod_claim_name or None)
 
     def live_nodes(self, device: DeviceRecord) -> list[cdi.DeviceNode]:
         """The character devices of a device on the node; rdma_cm, which all RDMA devices share, once."""
         found = {
             node.path: cdi.DeviceNode(node.path, node.major, node.minor)
-            for link in device.known["rdma_devices"]
+            for link in device.known.rdma_devices
             for node in rdma.char_devices(link, management=self._management())
         }
         return list(found.values())
@@ -80,7 +80,7 @@ class ClaimFiles:
         if device.admin:
             return ()
         if device.rdma:  # in the pod, or about to move there
-            return tuple(cdi.DeviceNode(**node) for node in device.rdma["nodes"])
+            return tuple(device.rdma.nodes)
         return tuple(self.live_nodes(device))
 
     def set_attached(self, uid: str, attached: bool) -> None:
@@ -110,6 +110,13 @@ class ClaimFiles:
         with _disk():
             cdi.remove(self.paths, uid)
             metadata.remove(self.paths, uid)
+        self.unpin(uid)
+
+    def pin(self, uid: str, namespace: Path) -> None:
+        """Keep the network namespace of the claim's pod alive until its devices are taken back."""
+        netns.pin(namespace, self.paths.pin(uid), self.mounts)
+
+    def unpin(self, uid: str) -> None:
         netns.unpin(self.paths.pin(uid), self.mounts)
 
     def claims(self) -> set[str]:

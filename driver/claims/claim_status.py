@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ..api import events
 from ..api.client import ApiError
-from ..base.calls import ClaimRef
+from ..base.calls import ClaimRef, NetworkData
 from ..base.errors import DriverError
 from ..base.metrics import Metrics
 from ..base.objects import Object
@@ -92,7 +92,7 @@ def _device(record: Record, device: DeviceRecord, failure: str, ailment: HealthP
     types = [READY]
     if not device.admin:
         types += [NETWORK_READY] if device.interface else []
-        types += [RDMA_READY] if device.known.get("rdma_devices") else []
+        types += [RDMA_READY] if device.known.rdma_devices else []
     conditions = [
         {
             "type": kind,
@@ -111,19 +111,19 @@ def _device(record: Record, device: DeviceRecord, failure: str, ailment: HealthP
     return status
 
 
-def _addresses(network: Object) -> list[str]:
-    return list(dict.fromkeys(network.get("ips") or ()))
+def _addresses(network: NetworkData) -> list[str]:
+    return list(dict.fromkeys(network["ips"]))
 
 
-def _within_limits(network: Object) -> Object:
+def _within_limits(network: NetworkData) -> Object:
     """Network data as the API server takes it: one address too many, and it refuses the status as a whole."""
     addresses = _addresses(network)[:MOST_ADDRESSES]
     kept = {name: value for name, value in network.items() if name != "ips"}
     return {**kept, "ips": addresses} if addresses else kept
 
 
-def _left_out(network: Object | None) -> str:
-    found = len(_addresses(network or {}))
+def _left_out(network: NetworkData | None) -> str:
+    found = len(_addresses(network)) if network else 0
     return f"; {MOST_ADDRESSES} of its {found} addresses are listed" if found > MOST_ADDRESSES else ""
 
 

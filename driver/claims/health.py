@@ -14,8 +14,6 @@ from ..base import calls
 from ..base.calls import DeviceHealth
 from ..base.errors import KernelError
 from ..interface import interfaces
-from ..interface.host_state import HostState
-from ..publish.inventory import Device
 from ..topology import publish
 from . import claim_status
 from .claim_status import HealthProblem
@@ -59,9 +57,7 @@ def ailments(record: Record, pin: Path, known: t.Mapping[str, HealthProblem]) ->
         if not device.interface or device.host is None:
             continue
         try:
-            message = interfaces.health_problem(
-                Device.from_json(device.known).identity, t.cast("HostState", device.host), device.config, pin
-            )
+            message = interfaces.health_problem(device.known.identity, device.host, device.config, pin)
         except KernelError as error:
             message = error.message
         old = known.get(device.device)

@@ -423,7 +423,7 @@ def _device(result: _Result) -> DeviceRecord:
         device=result.device,
         pool=result.pool,
         request=result.request,
-        known=known.as_json(),
+        known=known,
         config=config,
         interface="" if result.admin or not interface else str(config.get("name", interface)),
         admin=result.admin,

@@ -22,13 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import files
-from ..base.calls import Pod
+from ..base.calls import ClaimRef, NetworkData, Pod
 from ..base.errors import DriverError
 from ..base.files import PowerCut
 from ..base.objects import Object
+from ..dhcp.lease import Lease
 from ..dra.kube import bounded_json
+from ..interface.host_state import HostState
+from ..kernel import rdma
 from ..publish.device import Device
 from ..topology.stored import NewerForm
+from .cdi import DeviceNode
 from .record_forms import FORMS
 
 #: Maximum bytes of a record. With 32 devices on a node with thousands of routes it has less than a megabyte.
@@ -56,30 +60,39 @@ def boot_id(path: Path = BOOT_ID) -> str:
 
 
 @dataclass
+class RdmaRecord:
+    """The RDMA devices of a device that may be in a pod: the character devices for containers, the names of those that
+    move with the interface, and what finds each of these again (`rdma.known`)."""
+
+    nodes: list[DeviceNode]
+    moves: list[str]
+    known: dict[str, rdma.Known] = field(default_factory=dict)
+
+
+@dataclass
 class DeviceRecord:
     """One allocated device.
 
     `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory's Device as of
     allocation, or of a later boot, with the RDMA device names of the last prepare; `config` has the merged fields of
-    its InterfaceConfigs. While it may be in a pod, `host` is its host state, and `rdma` has the RDMA devices that move
-    with it (`moves`) and the character devices for containers (`nodes`). `network` and `leases` are results of attach.
-    `interface` is the name in the pod, empty for a device without network interface. `admin` devices are never moved.
-    Operations on devices with the same `lock` (functions of one port) are serialized.
+    its InterfaceConfigs. `host` (its host state) and `rdma` are set while it may be in a pod; `network` and `leases`
+    are results of attach. `interface` is the name in the pod, empty for a device without network interface. `admin`
+    devices are never moved. Operations on devices with the same `lock` (functions of one port) are serialized.
     """
 
     device: str
     pool: str
     request: str
-    known: Object
+    known: Device
     config: Object = field(default_factory=dict)
     interface: str = ""
     admin: bool = False
     share_id: str = ""
     lock: str = ""
-    host: Object | None = None
-    rdma: Object | None = None
-    network: Object | None = None
-    leases: list[Object] = field(default_factory=list)
+    host: HostState | None = None
+    rdma: RdmaRecord | None = None
+    network: NetworkData | None = None
+    leases: list[Lease] = field(default_factory=list)
 
     @property
     def main_request(self) -> str:
@@ -113,6 +126,32 @@ class Record:
         """The devices that this claim has exclusively."""
         return [device for device in self.devices if not device.admin]
 
+    @property
+    def claim(self) -> ClaimRef:
+        return ClaimRef(self.namespace, self.name, self.uid)
+
+    def is_for(self, pod_uid: str) -> bool:
+        """Whether the claim is for the pod with this UID."""
+        return self.pod is not None and self.pod.uid == pod_uid
+
+    def same_allocation(self, other: Record) -> bool:
+        """Whether both have the same devices with the same configuration, for the same pod."""
+
+        def allocation(record: Record) -> t.Any:
+            devices = [
+                (one.pool, one.device, one.request, one.admin, one.share_id, one.config) for one in record.devices
+            ]
+            return record.pod, devices, record.claim
+
+        return bool(allocation(self) == allocation(other))
+
+    def clear_attachment(self) -> None:
+        """Remove what attach has recorded: the devices are on the node."""
+        self.netns = None
+        for device in self.devices:
+            device.host = device.rdma = device.network = None
+            device.leases = []
+
 
 class Unreadable(DriverError):
     """A record that cannot be used: it was corrupt and has been renamed, or a newer driver wrote it."""
@@ -134,30 +173,17 @@ def decode(content: bytes) -> Record:
     if record.netns is not None and len(record.netns) != 2:
         raise ValueError("netns must be two numbers")
     for device in record.devices:
-        _check_parts(device)
+        _check_config(device)
     return record
 
 
-#: Required keys in the parts of a device's record that are not dataclasses.
-_PARTS: dict[str, dict[str, type]] = {
-    "rdma": {"nodes": list, "moves": list},
-    "network": {"interfaceName": str, "ips": list},
-    "lease": {"family": str, "address": str},
-}
-
-
-def _check_parts(device: DeviceRecord) -> None:
+def _check_config(device: DeviceRecord) -> None:
     """Raises ValueError for content that would make later code fail, which also serves other claims."""
-    Device.from_json(device.known)
     for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
         if not isinstance(device.config.get(name, {}), dict):
             raise ValueError(f"config.{name} of {device.device} must be a mapping")
     if not {"name", "table"} <= device.config.get("vrf", {"name": "", "table": 0}).keys():
         raise ValueError(f"config.vrf of {device.device} must have a name and a table")
-    for name, part in [("rdma", device.rdma), ("network", device.network), *(("lease", one) for one in device.leases)]:
-        for key, form in _PARTS[name].items() if part is not None else ():
-            if not isinstance(part.get(key) if part else None, form):
-                raise ValueError(f"{name}.{key} of {device.device} must be of type {form.__name__}")
 
 
 def _encoded(value: t.Any) -> Object:
@@ -172,6 +198,10 @@ def _encoded(value: t.Any) -> Object:
 
 
 def _plain(value: t.Any) -> t.Any:
+    if isinstance(value, Device):
+        return value.as_json()
+    if isinstance(value, DeviceNode):
+        return dataclasses.asdict(value)
     if dataclasses.is_dataclass(value):
         return _encoded(value)
     return [_plain(item) for item in value] if isinstance(value, list) else value
@@ -182,25 +212,27 @@ def _fields(form: t.Any) -> tuple[dict[str, t.Any], set[str]]:
     """The types of a dataclass' fields by name, and the names of those that have no default."""
     fields = dataclasses.fields(form)
     required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
-    return {one.name: t.get_type_hints(form)[one.name] for one in fields}, required
+    hints = t.get_type_hints(form)
+    return {one.name: hints[one.name] for one in fields}, required
+
+
+@functools.lru_cache(None)
+def _keys(form: t.Any) -> dict[str, t.Any]:
+    """The types of a TypedDict's keys."""
+    return t.get_type_hints(form)
 
 
 def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
     """A value of the type `form`, which dataclasses of this module use."""
-    if form is t.Any:
-        return value
+    if form in _SPECIAL:
+        return _SPECIAL[form](value, path)
+    if t.is_typeddict(form):
+        return _decode_typed_dict(form, value, path)
+    if dataclasses.is_dataclass(form):
+        return _decode_dataclass(form, value, path)
     origin, inner = t.get_origin(form), t.get_args(form)
     if origin in (t.Union, types.UnionType):
         return None if value is None else _decode(inner[0], value, path)
-    if dataclasses.is_dataclass(form):
-        if not isinstance(value, dict):
-            raise ValueError(f"{path} must be a mapping")
-        hints, required = _fields(t.cast(t.Hashable, form))
-        value = {name: item for name, item in value.items() if name in hints}  # others are of another release
-        if missing := required - set(value):
-            raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
-        made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}
-        return t.cast(t.Callable[..., t.Any], form)(**made)
     if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
         raise ValueError(f"{path} must be of type {form}")
     if origin is list:
@@ -208,6 +240,50 @@ def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
     if origin is dict:
         return {key: _decode(inner[1], item, f"{path}.{key}") for key, item in value.items()}
     return value
+
+
+def _decode_dataclass(form: t.Any, value: t.Any, path: str) -> t.Any:
+    hints, required = _fields(form)
+    value = {name: item for name, item in _mapping(value, path).items() if name in hints}  # others: another release's
+    _check_keys(required, value, path)
+    return form(**{name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()})
+
+
+def _decode_typed_dict(form: t.Any, value: t.Any, path: str) -> t.Any:
+    """The value as it is, with the keys of other releases."""
+    _check_keys(form.__required_keys__, _mapping(value, path), path)
+    hints = _keys(form)
+    for name in hints.keys() & value.keys():
+        _decode(hints[name], value[name], f"{path}.{name}")
+    return value
+
+
+def _check_keys(required: t.AbstractSet[str], value: t.Mapping[str, t.Any], path: str) -> None:
+    if missing := required - value.keys():
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+
+
+def _mapping(value: t.Any, path: str) -> dict[str, t.Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must be a mapping")
+    return value
+
+
+def _number(value: t.Any, path: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{path} must be a number")
+    return value
+
+
+#: How values of types are read that are not read by their fields. What a host state and the identity of an RDMA device
+#: hold is checked where it is used: it differs between releases.
+_SPECIAL: dict[t.Any, t.Callable[[t.Any, str], t.Any]] = {
+    t.Any: lambda value, _path: value,
+    float: _number,
+    Device: lambda value, path: Device.from_json(_mapping(value, path)),
+    HostState: _mapping,
+    rdma.Known: _mapping,
+}
 
 
 class Store:

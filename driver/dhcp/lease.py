@@ -12,7 +12,7 @@ import typing as t
 class Obtained(t.TypedDict, total=False):
     """When a lease was obtained: Unix time, and CLOCK_BOOTTIME at that moment. Older releases wrote only the first."""
 
-    obtained: int
+    obtained: float
     boottime: float
 
 
@@ -20,9 +20,9 @@ class Times(t.TypedDict, total=False):
     """Seconds since then: when the lease ends (FOREVER of `dhcp.client`: never), and when it is renewed from its server
     or from any."""
 
-    lifetime: int
-    renew: int
-    rebind: int
+    lifetime: float
+    renew: float
+    rebind: float
 
 
 class _Always(t.TypedDict):
@@ -38,7 +38,7 @@ class Lease(_Always, Obtained, Times, total=False):
     """
 
     interface: str
-    preferred: int
+    preferred: float
     server: str
     serverDuid: str
     routes: list[dict[str, t.Any]]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from ..base.objects import Object
 
@@ -40,6 +40,13 @@ class Device:
         from ..interface.identity import Identity
 
         return Identity(self.address, self.permanent_mac, self.interface or "")
+
+    def with_rdma_devices(self, names: t.Sequence[str]) -> Device:
+        """This device after the kernel has given its RDMA devices other names."""
+        device = self.device
+        if "rdmaDevice" in device.get("attributes", {}) and len(names) == 1:
+            device = {**device, "attributes": {**device["attributes"], "rdmaDevice": {"string": names[0]}}}
+        return replace(self, device=device, rdma_devices=tuple(names))
 
     def as_json(self) -> Object:
         """For a record on disk; `from_json` reads it back."""

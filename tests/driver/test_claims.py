@@ -44,7 +44,6 @@ from lanewise_driver.claims.records import ATTACHED, PREPARED
 from lanewise_driver.claims.service import Service
 from lanewise_driver.hook.early import Early
 from lanewise_driver.kernel import rdma
-from lanewise_driver.publish.inventory import Device
 
 EXAMPLES = int(os.environ.get("LANEWISE_CLAIM_EXAMPLES", "3"))
 STEPS = 14
@@ -335,7 +334,7 @@ def test_each_step_is_told_with_its_time_where_the_level_is_debug(
         ended = steps()
         if level == logging.INFO:
             assert not prepared + attached + ended and not times
-    assert {"plan", "look whether the node needs them", "write the record, prepared"} < set(prepared)
+    assert {"plan", "check if the node needs the devices", "write the record, prepared"} < set(prepared)
     assert any(step.startswith("GET /apis/resource.k8s.io/") for step in prepared)
     assert attached[0].startswith("take the lock claim-") and attached[-1] == "attach as a whole"
     assert {"read the interface's state", "pin the namespace", "move and configure"} < set(attached)
@@ -357,7 +356,7 @@ def test_after_a_boot_only_files_are_made_anew(clean: World, sandbox: Sandbox) -
     pin = clean.paths.pin(record.uid)
     (device,) = record.held
     assert device.host
-    interfaces.detach(Device.from_json(device.known).identity, device.host, pin, device.config)
+    interfaces.detach(device.known.identity, device.host, pin, device.config)
     netns.unpin(pin)
     spec.unlink()
     again = clean.service(boot="another boot")
@@ -376,25 +375,25 @@ def test_after_a_boot_devices_are_what_they_are_now(clean: World) -> None:
     record = service.store.load(clean.claims["one"].uid)
     assert record
     (device,) = record.held
-    fresh, name = dict(device.known), device.device
+    fresh, name = device.known, device.device
     stale = {"name": name, "attributes": {"rdma": {"bool": False}, "rdmaDevice": {"string": "mlx5_0"}}}
-    device.known = {**fresh, "device": stale, "interface": "old0"}
+    device.known = dataclasses.replace(fresh, device=stale, interface="old0")
     service.store.save(record)
     # in the same boot it may be in a pod, and nothing else is known of it
     assert clean.service().recover()
     record = service.store.load(record.uid)
-    assert record and record.held[0].known["device"] == stale
+    assert record and record.held[0].known.device == stale
     again = clean.service(boot="another boot")
     published = {one["name"]: one for one in again.inventory.publication.devices}
-    assert published[name] == fresh["device"]
+    assert published[name] == fresh.device
     assert again.recover()
     record = again.store.load(record.uid)
     assert record and record.held[0].known == fresh
-    assert again.held() == [Device.from_json(fresh)]
+    assert again.held() == [fresh]
     # one that the next boot does not find, or not with its RDMA device yet, stays what it was
-    gone = {**fresh, "name": "net-none", "device": {**fresh["device"], "name": "net-none"}}
-    for known in (gone, {**fresh, "rdma_devices": ["mlx5_0"]}):
-        record.held[0].known, record.held[0].device = known, known["name"]
+    gone = dataclasses.replace(fresh, name="net-none", device={**fresh.device, "name": "net-none"})
+    for known in (gone, dataclasses.replace(fresh, rdma_devices=("mlx5_0",))):
+        record.held[0].known, record.held[0].device = known, known.name
         again.store.save(record)
         assert clean.service(boot="a third boot").recover()
         left = again.store.load(record.uid)
@@ -422,8 +421,12 @@ def test_rdma_devices_have_the_names_of_this_boot(
     assert record
     (device,) = record.held
     told = {"rdmaDevice": {"string": "mlx5_0"}, "rdma": {"bool": True}}
-    device.known = {**device.known, "address": "0000:ff:00.0", "rdma_devices": ["mlx5_0"]}
-    device.known["device"] = {"name": device.device, "attributes": told}
+    device.known = dataclasses.replace(
+        device.known,
+        address="0000:ff:00.0",
+        rdma_devices=("mlx5_0",),
+        device={"name": device.device, "attributes": told},
+    )
     device.interface = ""
     service.store.save(record)
     with pytest.raises(Busy, match=f"{device.device}: its RDMA device is not on the node"):
@@ -432,7 +435,7 @@ def test_rdma_devices_have_the_names_of_this_boot(
     service.prepare(clean.claims["one"])
     assert nodes() == ["/dev/infiniband/mlx5_3"]
     record = service.store.load(uid)
-    assert record and record.held[0].known["rdma_devices"] == ["mlx5_3"]
+    assert record and record.held[0].known.rdma_devices == ("mlx5_3",)
     file = next(clean.paths.metadata_dir.rglob("metadata.json")).read_text()
     assert "mlx5_3" in file and "mlx5_0" not in file
     # what a pod has is not touched

@@ -30,7 +30,7 @@ from lanewise_driver.base.errors import DriverError, KernelError, Refused
 from lanewise_driver.base.lock import Locks
 from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.claims.claim_status import Writer
-from lanewise_driver.claims.records import DETACHING, PREPARED
+from lanewise_driver.claims.records import DETACHING, PREPARED, RdmaRecord
 from lanewise_driver.kernel import rdma
 
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
@@ -293,7 +293,7 @@ def test_an_rdma_device_that_vanished_holds_nothing_up(clean: World, sandbox: Sa
     service.attach(clean.request("one", sandbox.path))
     record = service.store.load(claim.uid)
     assert record
-    record.held[0].rdma = {"nodes": [], "moves": ["no_such_0"]}
+    record.held[0].rdma = RdmaRecord([], ["no_such_0"])
     if act == "drop_gone":
         record.name = "gone"
         sandbox.end()
@@ -324,7 +324,7 @@ def test_an_rdma_device_that_stays_in_its_pod_is_not_left_there(
     service.attach(clean.request("one", sandbox.path))
     record = service.store.load(claim.uid)
     assert record
-    record.held[0].rdma = {"nodes": [], "moves": ["soft0"]}
+    record.held[0].rdma = RdmaRecord([], ["soft0"])
     service.store.save(record)
     with monkeypatch.context() as patched:
         patched.setattr(rdma, "move", refuse)
@@ -418,7 +418,7 @@ def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) 
     other = Sandbox()
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
-    assert not service.look_after()
+    assert not service.check_pods()
 
     def seen() -> tuple[str, str]:
         (one,) = [one for one in service.health() if one.device == "net-wire0"]
@@ -434,12 +434,12 @@ def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) 
         while (now := seen()) != (message, reason):
             assert time.monotonic() < end, now
             time.sleep(0.02)
-            service.look_after()
+            service.check_pods()
 
     assert seen() == ("", "Attached")
     world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
     becomes("the link of net1 is down", "Unhealthy")
-    assert not service.look_after()
+    assert not service.check_pods()
     world_module.ip("link", "set", "net1", "down", netns=sandbox.pid)
     becomes("net1 was set down in the pod", "Unhealthy")
     world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
@@ -453,11 +453,11 @@ def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) 
     # what is being worked on is left alone
     world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
     with service.locks.hold(f"claim-{clean.claims['one'].uid}"):
-        assert not service.look_after()
+        assert not service.check_pods()
     becomes("the link of net1 is down", "Unhealthy")
     world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
     service.unprepare(clean.claims["one"])
-    assert not service.look_after()
+    assert not service.check_pods()
     (one,) = [one for one in service.health() if one.device == "net-wire0"]
     assert one.health == calls.HEALTHY
     writer.stop()

@@ -32,7 +32,7 @@ from lanewise_driver.claims import cdi, metadata
 from lanewise_driver.claims.cdi import Device, DeviceNode, Mount
 from lanewise_driver.claims.claim_files import ClaimFiles
 from lanewise_driver.claims.metadata import DeviceMetadata
-from lanewise_driver.claims.records import DeviceRecord, Record
+from lanewise_driver.claims.records import DeviceRecord, RdmaRecord, Record
 from lanewise_driver.hook import install
 from lanewise_driver.hook.install import install_hook
 from lanewise_driver.publish import inventory
@@ -135,8 +135,8 @@ def test_admin_access_has_no_hook(paths: Paths, consumer: Path) -> None:
 
 
 def test_admin_access_opens_no_device(paths: Paths, consumer: Path) -> None:
-    known = inventory.Device("pci-0000-8a-00-0", {"name": "pci-0000-8a-00-0"}, address="0000:8a:00.0").as_json()
-    rdma = {"moves": [], "nodes": [dataclasses.asdict(VERBS)]}
+    known = inventory.Device("pci-0000-8a-00-0", {"name": "pci-0000-8a-00-0"}, address="0000:8a:00.0")
+    rdma = RdmaRecord([VERBS], [])
     own = DeviceRecord("pci-0000-8a-00-0", "node", "nic", known, rdma=rdma)
     seen = {}
     for device in (own, dataclasses.replace(own, admin=True)):

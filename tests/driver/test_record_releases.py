@@ -34,8 +34,14 @@ Object = dict[str, t.Any]
 
 
 def values(record: t.Any) -> Object:
-    """A record's values without the number of its form, which the code of a release may or may not keep in it."""
-    return {key: value for key, value in dataclasses.asdict(record).items() if key != "schema"}
+    """A record's values as JSON, without the number of its form, which the code of a release may or may not keep in it,
+    and without what only later releases write for RDMA devices."""
+    found = json.loads(json.dumps(dataclasses.asdict(record)))
+    found.pop("schema", None)
+    for device in found["devices"]:
+        if device["rdma"] and not device["rdma"].get("known"):
+            device["rdma"].pop("known", None)
+    return t.cast(Object, found)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
@@ -46,7 +52,6 @@ def test_what_a_release_wrote_is_read_as_it_meant_it(sample: Path) -> None:
     assert release.encode(theirs) == content, "a sample is what the release wrote"
     ours = records.decode(content)
     assert {key: value for key, value in values(ours).items() if key in values(theirs)} == values(theirs)
-    assert all(Device.from_json(device.known) for device in ours.devices)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
@@ -88,14 +93,13 @@ def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
         found, wanted = records.decode(json.dumps(later).encode()), records.decode(sample.read_bytes())
         assert values(found).keys() == values(wanted).keys()
         for one, other in zip(found.devices, wanted.devices, strict=True):
-            assert Device.from_json(one.known) == Device.from_json(other.known)
-            one.known = other.known
+            assert one.known == other.known
         assert found == wanted
 
 
 def test_a_field_that_holds_its_default_is_not_written() -> None:
     """So a later release can add one, and an earlier one that refuses unknown fields sees it only where it is used."""
-    known = Device("d", {"name": "d"}).as_json()
+    known = Device("d", {"name": "d"})
     least = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
     assert json.loads(records.encode(least)) == {
         "schema": 1,
@@ -104,7 +108,7 @@ def test_a_field_that_holds_its_default_is_not_written() -> None:
         "name": "name",
         "pod": None,
         "boot": "boot",
-        "devices": [{"device": "d", "pool": "node", "request": "nic", "known": known}],
+        "devices": [{"device": "d", "pool": "node", "request": "nic", "known": known.as_json()}],
     }
 
 

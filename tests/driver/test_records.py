@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from lanewise_driver.base import files
 from lanewise_driver.base.errors import DriverError
 from lanewise_driver.claims import records
+from lanewise_driver.claims.cdi import DeviceNode
 from lanewise_driver.claims.record_forms import FORMS
-from lanewise_driver.claims.records import DeviceRecord, Pod, Record, Store, Unreadable
+from lanewise_driver.claims.records import DeviceRecord, Pod, RdmaRecord, Record, Store, Unreadable
 from lanewise_driver.publish.inventory import Device
 
 UID = "5f0c1b9e-0000-4000-8000-000000000001"
@@ -36,15 +37,29 @@ JSON = st.recursive(
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
 TEXT = st.text(max_size=20)
+LEASE = {
+    **{"family": "ipv4", "interface": "net1", "address": "10.0.0.2/24"},
+    **dict.fromkeys(("obtained", "lifetime", "renew", "rebind"), 1),
+}
 TYPED = st.dictionaries(TEXT, st.dictionaries(TEXT, JSON, max_size=1), max_size=2)
 KNOWN = st.builds(
-    lambda name, attributes, **more: Device(name, {"name": name, "attributes": attributes}, **more).as_json(),
+    lambda name, attributes, **more: Device(name, {"name": name, "attributes": attributes}, **more),
     TEXT.filter(bool),
     TYPED,
     address=st.none() | TEXT,
     interface=st.none() | TEXT,
     rdma_devices=st.lists(TEXT, max_size=2).map(tuple),
     vf=st.none() | st.integers(),
+)
+NODES = st.builds(DeviceNode, TEXT, st.integers(), st.integers(), TEXT)
+TIMES = st.integers(0) | st.floats(0, allow_infinity=False)
+RDMA = st.builds(RdmaRecord, st.lists(NODES, max_size=1), st.lists(TEXT), st.dictionaries(TEXT, OBJECTS, max_size=1))
+LEASES = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(("family", "interface", "address"), TEXT),
+        **dict.fromkeys(("obtained", "lifetime", "renew", "rebind"), TIMES),
+        "more": JSON,
+    }
 )
 DEVICES = st.builds(
     DeviceRecord,
@@ -58,9 +73,9 @@ DEVICES = st.builds(
     share_id=TEXT,
     lock=TEXT,
     host=st.none() | OBJECTS,
-    rdma=st.none() | st.fixed_dictionaries({"nodes": st.lists(OBJECTS, max_size=1), "moves": st.lists(TEXT)}),
+    rdma=st.none() | RDMA,
     network=st.none() | st.fixed_dictionaries({"interfaceName": TEXT, "ips": st.lists(TEXT, max_size=2)}),
-    leases=st.lists(st.fixed_dictionaries({"family": TEXT, "address": TEXT, "more": JSON}), max_size=2),
+    leases=st.lists(LEASES, max_size=2),
 )
 RECORDS = st.builds(
     Record,
@@ -80,7 +95,7 @@ RECORDS = st.builds(
 def record(number: int, size: int = 10) -> Record:
     """A record whose every part tells the same number, so that a mixture of two would be seen."""
     attributes = {f"a{index}": {"int": number} for index in range(size)}
-    known = Device(f"d{number}", {"name": f"d{number}", "attributes": attributes}).as_json()
+    known = Device(f"d{number}", {"name": f"d{number}", "attributes": attributes})
     device = DeviceRecord(f"d{number}", "node", "nic", known)
     return Record(UID, "ns", f"claim-{number}", Pod("ns", "pod", str(number)), str(number), [device])
 
@@ -88,7 +103,7 @@ def record(number: int, size: int = 10) -> Record:
 def is_whole(found: Record | None) -> int:
     assert found is not None
     number = int(found.boot)
-    assert found == record(number, len(found.devices[0].known["device"]["attributes"]))
+    assert found == record(number, len(found.devices[0].known.device["attributes"]))
     return number
 
 
@@ -127,7 +142,7 @@ def test_a_uid_is_no_path(tmp_path: Path, uid: str) -> None:
 def test_whoever_configures_the_node_reads_them(tmp_path: Path) -> None:
     """The role fabric leaves cards alone that pods have, and takes from here what they are."""
     attributes = {"linkLayer": {"string": "ethernet"}, "linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
-    known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0").as_json()
+    known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0")
     held = Record(UID, "ns", "claim", Pod("ns", "pod", "1"), "boot", [DeviceRecord("pci", "node", "nic", known)])
     Store(tmp_path / usage._CLAIMS.lstrip("/")).save(held)
     system = System(str(tmp_path))
@@ -182,7 +197,9 @@ def _damaged() -> dict[str, bytes]:
         "known vf": changed(devices=[{**device, "known": {**known, "vf": "0"}}]),
         "rdma": changed(devices=[{**device, "rdma": {}}]),
         "network": changed(devices=[{**device, "network": {"ips": []}}]),
+        "rdma nodes": changed(devices=[{**device, "rdma": {"moves": [], "nodes": [{"path": "/dev/x"}]}}]),
         "lease": changed(devices=[{**device, "leases": [{}]}]),
+        "lease times": changed(devices=[{**device, "leases": [{**LEASE, "renew": "soon"}]}]),
         "vrf": changed(devices=[{**device, "config": {"vrf": {}}}]),
         "vf": changed(devices=[{**device, "config": {"vf": 1}}]),
         "nested": changed(more=json.loads("[" * 80 + "]" * 80)),

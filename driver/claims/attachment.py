@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Attach: a container of a claim's pod is about to start, and gets the claim's devices. It never waits for the API
+server."""
+
+from __future__ import annotations
+
+import logging
+import time
+import typing as t
+
+from ..base.calls import AttachRequest
+from ..base.errors import Busy, DriverError, Refused
+from ..kernel import netns
+from .leases import Leases
+from .ledger import Ledger
+from .records import ATTACHED, PREPARED, Record
+from .transfer import Transfer
+
+log = logging.getLogger(__name__)
+
+
+class Attachment:
+    """Attaches claims. `assign` starts or continues the assignment of a claim (its UID) to the pod with a UID; it
+    returns when that is done, and raises Busy until then (`next_pod.NextPod.ask`)."""
+
+    def __init__(
+        self, ledger: Ledger, transfer: Transfer, leases: Leases, assign: t.Callable[[str, str], None]
+    ) -> None:
+        self._ledger = ledger
+        self._transfer = transfer
+        self._leases = leases
+        self._assign = assign
+
+    def attach(self, request: AttachRequest) -> None:
+        """Attach a claim for a container's hook. The claim's lock is held."""
+        self._attach(request)
+        self._ledger.files.set_early(request.uid, False)
+
+    def attach_early(self, request: AttachRequest) -> None:
+        """Attach a claim before its pod's containers start, if it is prepared for it. The claim's lock is held."""
+        record = self._ledger.load(request.uid)
+        if record and record.phase == PREPARED and record.is_for(request.pod_uid):
+            self._ledger.files.set_early(request.uid, True)  # before hooks can find it attached
+            self._attach(request)
+
+    def _attach(self, request: AttachRequest) -> None:
+        record = self._ledger.load(request.uid)
+        if record is None:
+            raise Refused(f"claim {request.uid} is not prepared on this node")
+        if not record.held:
+            return
+        if netns.is_host(request.netns):
+            raise Refused("the container uses the node's network namespace, so devices cannot be moved into it")
+        self._check_pod(record, request)
+        if record.phase == ATTACHED and netns.same(self._ledger.paths.pin(record.uid), request.netns):
+            return  # another container of the pod
+        if record.phase != PREPARED:
+            # the previous attach was interrupted, or the pod has a new sandbox
+            self._leases.drop(record)
+            with self._ledger.devices(record):
+                self._transfer.to_node(record)
+        self._move(record, request)
+
+    def _check_pod(self, record: Record, request: AttachRequest) -> None:
+        """Raises Refused if a claim is not for the container's pod, Busy while its current pod is looked up."""
+        if not request.pod_uid:
+            raise Refused("the container runtime does not say which pod the container belongs to")
+        if not record.is_for(request.pod_uid):
+            self._assign(record.uid, request.pod_uid)
+            raise Refused(f"claim {record.claim} is not for the pod {request.pod_uid}")
+
+    def _move(self, record: Record, request: AttachRequest) -> None:
+        """Move the devices into the container's namespace; if that fails, move them all back."""
+        start = time.monotonic()
+        try:
+            self._transfer.to_pod(record, request.netns)
+        except BaseException as error:
+            if isinstance(error, Busy) and record.phase == PREPARED:
+                raise  # nothing was moved
+            message = error.message if isinstance(error, DriverError) else "the driver failed"
+            log.error("attach failed: %s", message)
+            try:
+                with self._ledger.devices(record):
+                    self._transfer.to_node(record)
+            except DriverError as second:
+                log.error("could not take back what the failed attach had moved: %s", second.message)
+            self._ledger.put_status(record, message)
+            raise
+        self._ledger.put_status(record)
+        self._leases.keep(record)
+        names = [device.device for device in record.held]
+        log.info("attached %s in %.0f ms", ", ".join(names), (time.monotonic() - start) * 1000)

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which devices claims hold, and how they are: those in pods, and those whose original state could not be restored."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from ..base import logs
+from ..base.calls import DeviceHealth
+from ..base.errors import Busy, KernelError
+from ..base.metrics import Metrics
+from ..publish.device import Device
+from . import health
+from .claim_status import HealthProblem
+from .ledger import Ledger
+from .needs import Inventory
+from .records import ATTACHED, Record
+
+log = logging.getLogger(__name__)
+
+
+class Devices:
+    """The devices of all claims. May be used from any thread."""
+
+    def __init__(self, ledger: Ledger, inventory: Inventory, metrics: Metrics | None) -> None:
+        self._ledger = ledger
+        self._inventory = inventory
+        self._metrics = metrics
+
+    def held(self) -> list[Device]:
+        """The devices that claims hold exclusively, as they were at allocation. Those of an earlier boot are on the
+        node again, and may be different now."""
+        records = [record for record in self._ledger.records() if record.boot == self._ledger.boot]
+        return [device.known for record in records for device in record.held]
+
+    def health(self) -> list[DeviceHealth]:
+        """The health of all devices; for devices in pods, the result of the last `check_pods`."""
+        records = self._ledger.store.all()[0]
+        return health.devices(self._ledger.node, self._inventory.publication, records, self._ledger.problems)
+
+    def check_pods(self) -> bool:
+        """Check the devices in pods, and report in claims' status what has changed. Returns whether anything has."""
+        changed = False
+        for record in self._ledger.store.all()[0]:
+            if record.phase != ATTACHED:
+                continue
+            with logs.about(claim=record.uid):
+                try:
+                    changed |= self._check(record)
+                except Busy:
+                    pass  # it may be about to be detached
+                except Exception:
+                    log.exception("the devices in the pod could not be checked")  # go on with those of other pods
+                    if self._metrics:
+                        self._metrics.error("health")
+        return changed
+
+    def _check(self, record: Record) -> bool:
+        """Whether the health of a claim's devices has changed."""
+        if self._changed_health(record) is None:
+            return False
+        with self._ledger.claim_if_free(record.uid):
+            again = self._ledger.load(record.uid)
+            changed = self._changed_health(again) if again and again.phase == ATTACHED else None
+            if again is None or changed is None:
+                return False
+            self._ledger.problems[again.uid] = changed
+            self._ledger.put_status(again)
+            return True
+
+    def _changed_health(self, record: Record) -> dict[str, HealthProblem] | None:
+        """The problems of a claim's devices in its pod; None if they have not changed."""
+        known = self._ledger.problems.get(record.uid, {})
+        found = health.ailments(record, self._ledger.paths.pin(record.uid), known)
+        return found if found != known else None
+
+    def retry_unclean(self) -> bool:
+        """Try again to restore the devices whose original state could not be restored. Returns whether one was."""
+        changed = False
+        held = {device.device for record in self._ledger.store.all()[0] for device in record.held}
+        for name, entry in self._ledger.unclean.all().items():
+            if name in held:
+                continue
+            with contextlib.suppress(Busy):
+                try:
+                    with self._ledger.device_if_free(entry.lock):
+                        changed |= self._ledger.unclean.retry(entry)
+                except KernelError as error:
+                    log.error("the original state of %s could still not be restored: %s", name, error.message)
+        return changed

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The DHCP leases of devices in pods: renewed while the pod runs, and recorded when they change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import typing as t
+
+from ..base.errors import Busy, DriverError
+from ..dhcp.lease import Lease
+from .ledger import Ledger
+from .records import ATTACHED, DeviceRecord, Record
+
+if t.TYPE_CHECKING:
+    from ..dhcp.lease_renewer import LeaseRenewer
+
+log = logging.getLogger(__name__)
+
+
+class Leases:
+    """Starts and stops the renewal of leases."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._renewer: LeaseRenewer | None = None
+        self._creating = threading.Lock()
+
+    def close(self) -> None:
+        """End the renewal of all leases, which stay valid."""
+        if self._renewer:
+            self._renewer.close()
+
+    def keep(self, record: Record) -> None:
+        """Renew the leases of an attached claim from now on."""
+        if record.phase != ATTACHED:
+            return
+        for device in record.held:
+            for lease in device.leases:
+                key = _key(record, device, lease)
+                self._started().start(key, self._ledger.paths.pin(record.uid), lease, device.config)
+
+    def drop(self, record: Record) -> None:
+        """End the renewal of a claim's leases. Waits for a renewal that is under way, which may wait for its server:
+        the caller should not hold the devices' locks."""
+        for device in record.held:
+            for lease in device.leases:
+                self._started().stop(_key(record, device, lease))
+
+    def _started(self) -> LeaseRenewer:
+        from ..dhcp.lease_renewer import LeaseRenewer  # few claims need it
+
+        with self._creating:
+            if self._renewer is None:
+                self._renewer = LeaseRenewer(self._changed)
+            return self._renewer
+
+    def _changed(self, key: str, lease: Lease) -> None:
+        """Record a renewed lease, and its address if it is another one. Called in a thread of the renewer, which tries
+        again after Busy: waiting for the claim's lock could wait for an operation that waits for this thread."""
+        uid, name, family = key.split(" ")
+        try:
+            with self._ledger.claim_if_free(uid):
+                record = self._ledger.load(uid)
+                if record is None or record.phase != ATTACHED:
+                    return
+                for device in record.held:
+                    if device.device == name:
+                        replace(device, family, lease)
+                self._ledger.save(record, ATTACHED)
+                self._ledger.files.write_metadata(record)
+                self._ledger.put_status(record)
+        except Busy:
+            raise
+        except DriverError as error:
+            log.error("could not record the renewed %s lease of %s: %s", family, name, error.message)
+
+
+def _key(record: Record, device: DeviceRecord, lease: Lease) -> str:
+    return f"{record.uid} {device.device} {lease['family']}"
+
+
+def replace(device: DeviceRecord, family: str, lease: Lease) -> None:
+    """Replace a device's lease of a family, and its address in the network data. A lost lease has no address."""
+    had = {old["address"] for old in device.leases if old["family"] == family}
+    has = [] if lease.get("lost") else [lease["address"]]
+    device.leases = [*(old for old in device.leases if old["family"] != family), lease]
+    if device.network:
+        ips = device.network["ips"]
+        if set(has) <= set(ips) and not (had - set(has)) & set(ips):
+            return  # the same address keeps its place
+        device.network["ips"] = [*(ip for ip in ips if ip not in had and ip not in has), *has]

@@ -1,0 +1,43 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What claims need of the API server and of the inventory, so that tests can pass other implementations."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..base.objects import Object
+from ..base.settings import Settings
+from ..publish.device import Device
+from ..topology import publish
+from . import claim_status
+
+
+class Cluster(claim_status.Api, t.Protocol):
+    """The part of `api.cluster.Cluster` that claims use."""
+
+    node: str
+
+    def claim(self, namespace: str, name: str) -> Object | None: ...
+
+    def pod(self, namespace: str, name: str) -> Object | None: ...
+
+
+class Inventory(t.Protocol):
+    """The part of `publish.inventory.Inventory` that claims use."""
+
+    def device(self, name: str) -> Device | None: ...
+
+    def withheld(self, name: str) -> str: ...
+
+    def needed(self, names: t.Iterable[str]) -> dict[str, str]: ...
+
+    def look_ahead(self) -> None: ...
+
+    @property
+    def publication(self) -> publish.Publication: ...
+
+    @property
+    def settings(self) -> Settings: ...

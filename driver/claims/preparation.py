@@ -1,0 +1,183 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Prepare and unprepare: from a claim in the API server to its record and CDI spec, and back to nothing."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import typing as t
+from concurrent import futures
+
+from ..base import trace
+from ..base.calls import ClaimRef, Pod, PreparedDevice
+from ..base.errors import Busy, DriverError, Refused
+from ..base.objects import Object
+from ..dra.config.interface_config import DRIVER
+from ..dra.kube.problems import Problem
+from ..interface import interfaces
+from ..kernel import rdma
+from .leases import Leases
+from .ledger import Ledger
+from .needs import Cluster, Inventory
+from .plan import check_pod, consumer, plan, refusal
+from .records import PREPARED, Record
+from .transfer import Transfer
+
+log = logging.getLogger(__name__)
+
+#: Maximum concurrent reads of pods.
+_READS = 16
+
+
+class Preparation:
+    """Prepares and forgets claims. Callers hold the claim's lock, but for `assign`."""
+
+    def __init__(
+        self, ledger: Ledger, cluster: Cluster, inventory: Inventory, transfer: Transfer, leases: Leases
+    ) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._inventory = inventory
+        self._transfer = transfer
+        self._leases = leases
+        #: Reads pods while their claims are checked.
+        self._reads = futures.ThreadPoolExecutor(_READS, thread_name_prefix="pod")
+
+    def close(self) -> None:
+        self._reads.shutdown(wait=False, cancel_futures=True)
+
+    def prepare(self, reference: ClaimRef) -> list[PreparedDevice]:
+        """Check a claim and write its record, metadata and CDI spec. A claim that was prepared before, and is allocated
+        as it was, keeps its record. Raises DriverError; nothing of a new claim is left then."""
+        self._inventory.look_ahead()
+        claim = self._cluster.claim(reference.namespace, reference.name)
+        if claim is None:
+            raise Refused(f"claim {reference} does not exist")
+        check = self._check_of(consumer(claim, reference.uid))
+        old = self._ledger.load(reference.uid)
+        if old:
+            check()  # before anything of the claim is taken back
+        if old and not old.same_allocation(self._plan(claim, reference.uid)):
+            log.warning("the claim's allocation or pod has changed: its devices are taken back and prepared again")
+            self.forget(reference.uid, old)
+            old = None
+        record = old or self._reserve(claim, reference)
+        try:
+            prepared = self._write(record)
+            with trace.step("wait for the pod's object"):
+                check()
+        except BaseException as error:
+            if record is not old:
+                self.forget(reference.uid, record)
+            if isinstance(error, DriverError):
+                self._ledger.put_status(record, error.message)
+            raise
+        self._ledger.put_status(record)
+        if record is not old:
+            log.info("prepared %s", ", ".join(device.device for device in record.devices))
+        return prepared
+
+    def assign(self, uid: str, pod_uid: str) -> None:
+        """Prepare a claim again for its current pod. Takes the claim's lock. Raises Refused if that is not the pod with
+        this UID."""
+        with self._ledger.claim(uid):
+            record = self._ledger.load(uid)
+            if record is None or record.is_for(pod_uid):
+                return
+            self.prepare(record.claim)
+            renewed = self._ledger.load(uid)
+            if renewed is None or not renewed.is_for(pod_uid):
+                raise Refused(f"claim {record.claim} is not for the pod {pod_uid}")
+
+    def forget(self, uid: str, record: Record | None, pending_status: bool = False) -> None:
+        """Take back a claim's devices and remove all its files, the record last. `pending_status` keeps the record
+        until the claim's status in the cluster is cleared."""
+        if record:
+            self._leases.drop(record)
+            with self._ledger.devices(record):
+                self._transfer.to_node(record, last=True)
+        with trace.step("remove metadata, CDI spec and pin"):
+            self._ledger.files.remove(uid)
+        self._ledger.remove(uid, pending_status)
+        if record and record.held:
+            self._ledger.on_released("a pod's devices are back on the node")
+
+    def _check_of(self, owner: Pod | None) -> t.Callable[[], None]:
+        """Start to read a claim's pod. The returned function waits for the answer and raises as `check_pod`."""
+        if owner is None:
+            return lambda: None
+        context = contextvars.copy_context()  # the fields of log lines
+        reading = self._reads.submit(context.run, self._cluster.pod, owner.namespace, owner.name)
+        return lambda: check_pod(reading.result(), owner, self._cluster.node)
+
+    def _reserve(self, claim: Object, reference: ClaimRef) -> Record:
+        """Write the record of a new claim."""
+        with self._ledger.reservation():
+            with trace.step("plan"):
+                record = self._plan(claim, reference.uid)
+            self._ledger.save(record, PREPARED)
+        self._ledger.pending_status.remove(reference.uid)
+        return record
+
+    def _plan(self, claim: Object, uid: str) -> Record:
+        results = claim["status"]["allocation"]["devices"]["results"]
+        names = {str(result.get("device")) for result in results if result.get("driver") == DRIVER}
+        devices = {name: self._inventory.device(name) for name in sorted(names)}
+        return plan(
+            claim,
+            uid=uid,
+            node=self._cluster.node,
+            known={name: device for name, device in devices.items() if device},
+            withheld={name: self._inventory.withheld(name) for name, device in devices.items() if not device},
+            others=self._ledger.records(),
+            boot=self._ledger.boot,
+        )
+
+    def _write(self, record: Record) -> list[PreparedDevice]:
+        """Check the devices of a claim unless they are in its pod, and write its files."""
+        if record.phase == PREPARED:
+            with self._ledger.devices(record):
+                self._check_devices(record)
+                self._refresh_rdma_names(record)
+        with trace.step("write metadata and the CDI spec"):
+            return self._ledger.files.write(record)
+
+    def _check_devices(self, record: Record) -> None:
+        """Check that the node does not need the devices and that they support their configuration. Raises Refused and
+        Busy."""
+        with trace.step("check if the node needs the devices"):
+            needed = self._inventory.needed([device.device for device in record.held])
+        for name, reason in needed.items():
+            raise Busy(f"{name} is withheld from pods now: {reason}")
+        unclean = self._ledger.unclean.all()
+        problems: list[Problem] = []
+        for device in record.held:
+            if device.device in unclean:
+                reason = unclean[device.device].text
+                raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
+            if device.interface:
+                where = f"configuration of request {device.request} ({device.device})"
+                with trace.step("check the configuration", device.device):
+                    problems += interfaces.check(device.known.identity, device.config, where)
+        if problems:
+            raise refusal(problems)
+
+    def _refresh_rdma_names(self, record: Record) -> None:
+        """Update the names of RDMA devices: after the kernel has renumbered them, another function may have the
+        recorded name. Raises Busy if a device has none now: its driver is not loaded, or an ending pod has it."""
+        changed = False
+        for device in record.held:
+            known = device.known
+            if not known.address or not known.rdma_devices:
+                continue
+            now = rdma.links(known.address)
+            if not now:
+                raise Busy(f"{device.device}: its RDMA device is not on the node now")
+            if now != sorted(known.rdma_devices):
+                device.known = known.with_rdma_devices(now)
+                changed = True
+        if changed:
+            self._ledger.save(record, PREPARED)

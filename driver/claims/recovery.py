@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""After a start: finish or undo what the last process was killed in, and drop claims that kubelet has forgotten."""
+
+from __future__ import annotations
+
+import logging
+import typing as t
+
+from ..base import logs
+from ..base.errors import DriverError, Unreachable
+from ..kernel import netns
+from .leases import Leases
+from .ledger import Ledger
+from .needs import Cluster
+from .plan import lost_devices
+from .preparation import Preparation
+from .records import ATTACHED, ATTACHING, DETACHING, Record
+from .transfer import Transfer
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Recovers the claims of this node. May run beside any other operation."""
+
+    def __init__(
+        self, ledger: Ledger, cluster: Cluster, preparation: Preparation, transfer: Transfer, leases: Leases
+    ) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._preparation = preparation
+        self._transfer = transfer
+        self._leases = leases
+
+    def recover(self) -> bool:
+        """Finish or take back what the last process began, and remove files without a record. Asks only the node.
+
+        Returns False if something could not be done now, which is logged: call again.
+        """
+        ledger, settled = self._ledger, True
+        for leftovers in (ledger.store, ledger.pending_status, ledger.locks):
+            settled &= self._tried(leftovers.sweep)
+        for uid in ledger.store.uids():
+            with logs.about(claim=uid, operation="recover"):
+                settled &= self._tried(self._recover, uid)
+        for uid in ledger.files.claims() - set(ledger.store.uids()):
+            with logs.about(claim=uid, operation="recover"):
+                settled &= self._tried(self._remove_files, uid)
+        for uid in ledger.pending_status.uids():
+            with logs.about(claim=uid, operation="recover"):
+                settled &= self._tried(self._clear_status, uid)
+        return settled
+
+    def drop_gone(self) -> bool:
+        """Take back the devices of claims that were deleted or lost them, and whose pods have ended.
+
+        Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`; an API server that does not
+        answer is asked once.
+        """
+        settled = True
+        for uid in self._ledger.store.uids():
+            with logs.about(claim=uid, operation="reconcile"):
+                try:
+                    settled &= self._tried(self._drop_if_gone, uid)
+                except Unreachable as error:
+                    log.warning("could not determine which claims were deleted: %s", error.message)
+                    return False
+        return settled
+
+    @staticmethod
+    def _tried(function: t.Callable[..., None], *args: str) -> bool:
+        """Whether a call succeeded; logs its error, but for Unreachable, which it raises."""
+        try:
+            function(*args)
+        except Unreachable:
+            raise
+        except DriverError as error:
+            log.error("%s", error.message)
+            return False
+        except Exception:
+            log.exception("unexpected error: this is a bug in the driver")
+            return False
+        return True
+
+    def _recover(self, uid: str) -> None:
+        with self._ledger.claim(uid):
+            record = self._ledger.load(uid)
+            if record is None:
+                return
+            if record.phase in (ATTACHING, DETACHING):
+                with self._ledger.devices(record):
+                    self._transfer.to_node(record)
+            self._ledger.files.write(record)
+            if record.phase == ATTACHED:
+                self._ledger.files.set_attached(uid, True)
+            self._ledger.put_status(record)
+            self._leases.keep(record)
+
+    def _remove_files(self, uid: str) -> None:
+        with self._ledger.claim(uid):
+            if self._ledger.store.load(uid) is None:  # else another instance has just prepared it
+                log.warning("removing the files of a claim without a record")
+                self._ledger.files.remove(uid)
+
+    def _clear_status(self, uid: str) -> None:
+        """Clear the status of a claim whose process was killed after unprepare."""
+        with self._ledger.claim(uid):
+            record = self._ledger.pending_status.load(uid)
+            if record and self._ledger.store.load(uid) is None:
+                self._ledger.clear_status(record.claim)
+            elif record:
+                self._ledger.pending_status.remove(uid)
+
+    def _drop_if_gone(self, uid: str) -> None:
+        with self._ledger.claim(uid):
+            record = self._ledger.load(uid)
+            if record is None:
+                return
+            lost = lost_devices(self._cluster.claim(record.namespace, record.name), record)
+            if lost and not self._in_use(record):
+                log.warning("%s, and no process of its pod is left: its devices are moved back to the node", lost)
+                self._preparation.forget(uid, record)
+
+    def _in_use(self, record: Record) -> bool:
+        pin = self._ledger.paths.pin(record.uid)
+        return record.phase == ATTACHED and netns.alive(pin) and bool(netns.processes(pin))

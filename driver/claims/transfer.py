@@ -1,0 +1,186 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Moving a claim's devices from the node into its pod, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+
+from ..api import events
+from ..base import trace
+from ..base.errors import DriverError, KernelError
+from ..base.metrics import DETACH, Metrics
+from ..interface import interfaces, take_back
+from ..kernel import netns, rdma
+from .leases import Leases
+from .ledger import Ledger
+from .needs import Inventory
+from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record
+
+log = logging.getLogger(__name__)
+
+
+class Transfer:
+    """Moves devices. Callers hold the claim's lock.
+
+    The record is written before each move: after a crash at any moment, `to_node` takes back whatever was moved.
+    """
+
+    def __init__(self, ledger: Ledger, inventory: Inventory, leases: Leases, metrics: Metrics | None) -> None:
+        self._ledger = ledger
+        self._inventory = inventory
+        self._leases = leases
+        self._metrics = metrics
+
+    # to the pod
+
+    def to_pod(self, record: Record, namespace: Path) -> None:
+        """Move all devices of a prepared claim into a network namespace and configure them. Raises DriverError; the
+        devices are then where the failure left them."""
+        pin = self._ledger.paths.pin(record.uid)
+        with self._ledger.devices(record):
+            self._move_in(record, namespace, pin)
+        # without the devices' locks: other functions of the card need not wait for a DHCP server
+        for device in record.held:
+            if device.config.get("dhcp") and device.host is not None:
+                with trace.step("request leases", device.device):
+                    _note(device, interfaces.take_leases(device.host, device.config, pin))
+        asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
+        with trace.step("wait until addresses can be used"):
+            notes = interfaces.settle(pin, asked)
+        for note in notes:
+            log.info("%s", note)
+        with trace.step("write metadata"):
+            self._ledger.files.write_metadata(record)
+        self._ledger.save(record, ATTACHED)
+        self._ledger.files.set_attached(record.uid, True)
+
+    def _move_in(self, record: Record, namespace: Path, pin: Path) -> None:
+        exclusive = any(device.known.rdma_devices for device in record.held) and rdma.mode() == "exclusive"
+        for device in record.held:
+            self._read_state(device, exclusive)
+        record.netns = list(netns.identity(namespace))
+        self._ledger.save(record, ATTACHING)
+        with trace.step("pin the namespace"):
+            self._ledger.files.pin(record.uid, namespace)
+        for device in record.held:
+            with trace.step("move and configure", device.device):
+                _move_one(device, pin)
+
+    def _read_state(self, device: DeviceRecord, exclusive: bool) -> None:
+        """Add to a device's record what detach restores. `exclusive`: RDMA devices move with their interfaces."""
+        if device.interface:
+            with trace.step("read the interface's state", device.device):
+                device.host = interfaces.snapshot(device.known.identity)
+        if device.known.rdma_devices:
+            moves = list(device.known.rdma_devices) if exclusive else []
+            identities = {link: rdma.known(link) for link in moves}
+            device.rdma = RdmaRecord(self._ledger.files.live_nodes(device), moves, identities)
+
+    # to the node
+
+    def to_node(self, record: Record, last: bool = False) -> None:
+        """Move all devices back to the node, from whatever state. The caller holds the devices' locks. Tries every
+        device before it raises the first DriverError; the record then stays `detaching`.
+
+        Works on a full disk: whoever reads an older record later finds the interface on the node. `last`: the record is
+        about to be removed, so it is not written again.
+        """
+        if record.phase == PREPARED:
+            return
+        measured = self._metrics.operation(DETACH) if self._metrics else contextlib.nullcontext()
+        with measured, trace.step("detach"):
+            self._ledger.problems.pop(record.uid, None)
+            self._save_detaching(record)
+            self._ledger.files.set_attached(record.uid, False)
+            self._leases.drop(record)
+            self._take_all(record)
+            with trace.step("unpin the namespace"):
+                self._ledger.files.unpin(record.uid)
+            record.clear_attachment()
+            if last:
+                record.phase = PREPARED
+            else:
+                self._ledger.files.write_metadata(record)
+                self._ledger.save(record, PREPARED)
+
+    def _save_detaching(self, record: Record) -> None:
+        try:
+            self._ledger.save(record, DETACHING)
+        except DriverError as error:
+            log.warning("the devices are taken back although the record could not be written: %s", error.message)
+            record.phase = DETACHING
+
+    def _take_all(self, record: Record) -> None:
+        pin = self._ledger.paths.pin(record.uid)
+        failures = []
+        for device in reversed(record.held):
+            try:
+                with trace.step("take back", device.device):
+                    self._take_rdma(device, pin)
+                    withheld = self._take_interface(device, pin)
+            except DriverError as error:
+                log.error("could not take back %s: %s", device.device, error.message, extra={"device": device.device})
+                failures.append(error)
+                continue
+            if withheld:
+                self._ledger.event(events.claim(record.claim), events.UNCLEAN, DriverError(withheld))
+        if failures:
+            self._ledger.event(events.claim(record.claim), events.DETACH, failures[0])
+            raise failures[0]
+
+    @staticmethod
+    def _take_rdma(device: DeviceRecord, pin: Path) -> None:
+        """Move a device's RDMA devices back to the node."""
+        if not device.rdma:
+            return
+        for link in device.rdma.moves:
+            try:
+                rdma.move(link, pin, back=True)
+            except KernelError as error:
+                if rdma.place(link, pin) != "missing":
+                    raise
+                if rdma.fetch(link, device.rdma.known.get(link, {})):
+                    continue
+                # its hardware is gone, or it is hidden; prepare checks that a device has its RDMA devices
+                log.warning("%s was not found: %s", link, error.message, extra={"device": device.device})
+
+    def _take_interface(self, device: DeviceRecord, pin: Path) -> str:
+        """Move a device's interface back to the node and restore it. Returns why the device is withheld from other pods
+        now, or an empty string."""
+        if device.host is None:
+            return ""
+        inside = pin if netns.alive(pin) else None
+        policy = self._inventory.settings.reset
+        outcome = take_back.take_back(device.known.identity, device.host, inside, device.config, policy)
+        for note in outcome.notes:
+            log.warning("%s", note, extra={"device": device.device})
+        differs = self._ledger.unclean.settle(device.device, device.known, device.host, outcome)
+        if not differs:
+            return ""
+        message = f"{device.device} is withheld from pods until its original state is restored: {differs}"
+        self._ledger.on_withheld(f"the original state of {device.device} could not be restored")
+        log.error("%s", message, extra={"device": device.device})
+        return message
+
+
+def _move_one(device: DeviceRecord, pin: Path) -> None:
+    moves = device.rdma.moves if device.rdma else []
+    first = [link for link in moves if rdma.before_interface(link)]
+    for link in first:
+        rdma.move(link, pin)
+    if device.interface and device.host is not None:
+        _note(device, interfaces.attach(device.known.identity, device.host, device.config, pin))
+    for link in moves:
+        if link not in first:
+            rdma.move(link, pin)
+
+
+def _note(device: DeviceRecord, attached: interfaces.Attached) -> None:
+    device.network, device.leases = attached.network, attached.leases
+    for note in attached.notes:
+        log.info("%s", note, extra={"device": device.device})
