@@ -35,6 +35,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from environment import Missing  # the line above has put its folder on the path
 
+from tests.bench.boards import board_pairs
 from tests.bench.driver import driver
 from tests.bench.fabric import fabric
 from tests.bench.site import site_of_many_hosts
@@ -317,6 +318,7 @@ BENCHMARKS = (
     cost_per_function,
     module_against_ping,
     report_of_a_large_site,
+    board_pairs,
     driver,
     fabric,
     site_of_many_hosts,

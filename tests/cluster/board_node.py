@@ -1,0 +1,195 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A board on a real scheduler, and pods that take its devices and give them back."""
+
+from __future__ import annotations
+
+import collections
+import random
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Result, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster import boards
+from ansible_collections.lanewise.dra.tests.cluster.boards import Board, Map, aligned, room
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+
+NAMESPACE = "boards"
+RESOURCE = "/apis/resource.k8s.io/v1"
+PLACE = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+#: How long a pod may wait although there is room: what was given back reaches the scheduler a moment later.
+LATE_SECONDS = 20.0
+
+Object = dict[str, t.Any]
+
+
+def prepare(plane: ControlPlane, every: t.Iterable[Board]) -> None:
+    """Make the namespace and the classes of the boards."""
+    plane.add_namespace(NAMESPACE)
+    classes = {name: one for board in every for name, one in board.classes.items()}
+    for one in classes.values():
+        plane.expect("POST", f"{RESOURCE}/deviceclasses", one)
+
+
+@dataclass
+class Counts:
+    """What happened on a node. `pairs` counts claims for pairs, `late` those that were bound after a first refusal."""
+
+    pairs: int = 0
+    bound: int = 0
+    waiting: int = 0
+    singles: int = 0
+    late: int = 0
+    slowest: float = 0.0
+    sizes: collections.Counter[int] = field(default_factory=collections.Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def unaligned(pairs: Map, got: t.Sequence[tuple[str, Offer]], count: int) -> list[str]:
+    """What is wrong with the devices of a claim for so many pairs, by the map."""
+    found: dict[str, dict[str, str]] = {}
+    for request, offer in got:
+        kind, _dash, number = request.partition("/")[0].partition("-")
+        found.setdefault(number, {})[kind] = offer.address
+    wrong = [] if len(found) == count else [f"{len(found)} pairs instead of {count}"]
+    addresses = [address for pair in found.values() for address in pair.values()]
+    wrong += ["a device twice"] if len(set(addresses)) < 2 * count else []
+    for pair in found.values():
+        if set(pair) != {"gpu", "nic"} or not aligned(pairs, pair["gpu"], pair["nic"]):
+            wrong.append(f"not aligned: {pair}")
+    return wrong
+
+
+class Node:
+    """A board on a scheduler, with the pods that have its devices."""
+
+    def __init__(self, plane: ControlPlane, board: Board, engine: t.Any, seed: int) -> None:
+        self.plane, self.board, self.engine = plane, board, engine
+        self.chance = random.Random(f"{seed} {board.name}")
+        self.offers = [Server(plane.version).keeps(one) for one in board.offers]
+        self.live: dict[str, list[Result]] = {}
+        self.counts = Counts()
+        plane.add_node(board.name)
+        for one in slices(self.offers):
+            assert not validate(one, plane.version)
+            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+    # what is free, by the map alone
+
+    def _free(self, addresses: t.Iterable[str]) -> set[str]:
+        held = {one.offer.address for results in self.live.values() for one in results}
+        return {one for one in addresses if one not in held}
+
+    def free(self) -> tuple[set[str], set[str]]:
+        """The addresses of free GPUs and free RDMA NICs that a pod could get."""
+        whole = [one for one in self.offers if not one.device.get("taints")]
+        return self._free(boards.gpus_of(whole)), self._free(boards.rdma(whole))
+
+    # one claim
+
+    def start(self, name: str, spec: Object) -> None:
+        self.plane.expect("POST", PLACE, {"metadata": {"name": name}, "spec": spec})
+        body = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
+        pod = {
+            "metadata": {"name": name},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": self.board.name},
+                "terminationGracePeriodSeconds": 0,
+                "containers": [body],
+                "resourceClaims": [{"name": "d", "resourceClaimName": name}],
+            },
+        }
+        self.plane.expect("POST", PODS, pod)
+
+    def outcome(self, name: str, room_left: bool) -> tuple[list[tuple[str, Offer]], str]:
+        """The requests and devices that a claim got, or the scheduler's words; one that has room may be late."""
+        began = time.monotonic()
+        first = 0.0
+
+        def decided() -> t.Any:
+            nonlocal first
+            pod = self.plane.expect("GET", f"{PODS}/{name}")
+            if pod["spec"].get("nodeName"):
+                return self.plane.expect("GET", f"{PLACE}/{name}")
+            for condition in pod.get("status", {}).get("conditions", ()):
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    first = first or time.monotonic()
+                    if not room_left or time.monotonic() - first > LATE_SECONDS:
+                        return condition["message"]
+            return None
+
+        answer = self.plane.wait_for(decided, f"the scheduler's decision on {name}", 60)
+        self.counts.slowest = max(self.counts.slowest, (first or time.monotonic()) - began)
+        if isinstance(answer, str):
+            return [], answer
+        self.counts.late += bool(first)
+        devices = self.board.devices
+        results = answer["status"]["allocation"]["devices"]["results"]
+        return [(one["request"], devices[one["driver"], one["device"]]) for one in results], ""
+
+    def stop(self, name: str) -> None:
+        self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+        for path in (f"{PODS}/{name}", f"{PLACE}/{name}"):
+            if path.startswith(PLACE):
+                self.plane.expect("DELETE", path)
+            self.plane.wait_for(lambda path=path: self.plane.request("GET", path)[0] == 404, f"the end of {path}")
+        self.live.pop(name, None)
+
+    def judge(self, name: str, spec: Object, count: int) -> None:
+        """Let one claim be decided, and compare the decision with the map and with the offline allocator."""
+        board, counts = self.board, self.counts
+        held = [one for results in self.live.values() for one in results]
+        told = allocate([spec], board.classes, self.offers, self.engine, held=held)
+        gpus, nics = self.free()
+        kind = next(iter(request["name"] for request in spec["devices"]["requests"]))
+        space = room(board.pairs, gpus, nics, count) if count else bool({"gpu": gpus, "nic": nics}[kind])
+        self.start(name, spec)
+        got, words = self.outcome(name, space)
+        state = f"{name} ({board.form}, {count} pairs; free {sorted(gpus)} {sorted(nics)})"
+        if bool(got) != space:
+            counts.faults.append(f"{state}: {'bound' if got else 'waits'} against the map; {words}")
+        if "timed out" in words:
+            counts.faults.append(f"{state}: {words}")
+        expected = [(one.request, one.id) for one in told.results] if isinstance(told, Allocation) else []
+        if expected != [(request, identify(offer)) for request, offer in got]:
+            counts.faults.append(f"{state}: offline {told}, scheduler {got}")
+        if count:
+            counts.faults += [f"{state}: {fault}" for fault in unaligned(board.pairs, got, count)] if got else []
+            counts.sizes[count] += 1
+            counts.pairs += 1
+            counts.bound += bool(got)
+            counts.waiting += not got
+        else:
+            counts.singles += 1
+        if got:
+            self.live[name] = [Result(0, request, offer) for request, offer in got]
+        else:
+            self.stop(name)
+
+    def walk(self, wanted: int) -> Counts:
+        """Let claims come and go until so many for pairs were decided."""
+        number, chance, board = 0, self.chance, self.board
+        sizes = sorted(board.claims)
+        while self.counts.pairs < wanted and not self.counts.faults:
+            number += 1
+            # now the board fills up, now it empties
+            while self.live and chance.random() < (0.55 if number // 12 % 2 else 0.15):
+                self.stop(chance.choice(sorted(self.live)))
+            name = f"{board.name}-{number}"
+            if chance.random() < 0.3:
+                self.judge(name, board.single(chance.choice(["gpu", "nic"])), 0)
+            else:
+                count = chance.choice(sizes)
+                self.judge(name, board.claims[count], count)
+        for name in list(self.live):
+            self.stop(name)
+        return self.counts

@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pairs on every board, by real schedulers: none that is not aligned, and a claim waits only where no pairs are left.
+
+Claims for one to four pairs come and go in random order beside pods that take single GPUs and NICs. Alignment is
+judged from the map, room by trying all pairs of free devices, and the offline allocator must name the same devices.
+LANEWISE_BOARD_CLAIMS is the number of claims for pairs on each version: 100 by default, 1,000 with LANEWISE_SLOW=1.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.tests.cluster import boards
+from ansible_collections.lanewise.dra.tests.cluster.board_node import Counts, Node, prepare, unaligned
+from ansible_collections.lanewise.dra.tests.cluster.boards import Board, aligned, room
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+
+CLAIMS = int(os.environ.get("LANEWISE_BOARD_CLAIMS") or (1000 if os.environ.get("LANEWISE_SLOW") else 100))
+SEED = 20261123
+
+
+@pytest.fixture(scope="module")
+def engine() -> t.Any:
+    try:
+        return Engine()
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def every_board(engine: t.Any) -> list[Board]:
+    return boards.real_boards() + boards.machine_boards()
+
+
+@pytest.fixture
+def prepared(control_plane: ControlPlane, every_board: list[Board]) -> ControlPlane:
+    prepare(control_plane, every_board)
+    return control_plane
+
+
+def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: list[Board], engine: t.Any) -> None:
+    share = -(-CLAIMS // len(every_board))
+    began = time.monotonic()
+
+    def run(board: Board) -> Counts:
+        return Node(prepared, board, engine, SEED).walk(share)
+
+    with ThreadPoolExecutor(6) as pool:
+        found = dict(zip([board.name for board in every_board], pool.map(run, every_board)))
+    for name, one in found.items():
+        print(f"{name}: {one.pairs} claims, {one.bound} bound, {one.waiting} waiting, {one.singles} singles")
+    total = Counts()
+    for one in found.values():
+        total.pairs += one.pairs
+        total.bound += one.bound
+        total.waiting += one.waiting
+        total.singles += one.singles
+        total.late += one.late
+        total.slowest = max(total.slowest, one.slowest)
+        total.sizes.update(one.sizes)
+        total.faults += one.faults
+    print(f"Kubernetes {prepared.version}: {total} in {time.monotonic() - began:.0f} s")
+    assert not total.faults, "\n".join(total.faults)
+    assert total.pairs >= CLAIMS and total.bound > CLAIMS / 5 and total.waiting > CLAIMS / 20
+    assert set(total.sizes) == set(range(1, boards.MOST + 1))
+
+
+def test_the_boards_are_what_they_are_for(every_board: list[Board]) -> None:
+    """All forms, real nodes and machines; and maps that a scheduler would not hit by chance."""
+    forms = collections.Counter(board.form for board in every_board)
+    assert set(forms) == {"matchAttribute", "nearestGPUs", "address", "alternatives"}
+    assert {"eks-p4d", "aks-gb300-ours", "oke-gb200"} < {board.name for board in every_board}
+    assert len(every_board) >= 18
+    for board in every_board:
+        addresses = {one.address for one in board.devices.values()}
+        assert set(board.pairs) <= addresses and set().union(*board.pairs.values()) <= addresses
+        if "mixed" in board.name:
+            assert not all(aligned(board.pairs, gpu, nic) for gpu, nic in zip(sorted(board.pairs), sorted(addresses)))
+
+
+@pytest.mark.parametrize(
+    ("got", "count", "expected"),
+    [
+        ({"gpu": "a", "nic": "x"}, 1, []),
+        ({"gpu-0/g0": "a", "nic-0/n0": "x", "gpu-1/g1": "b", "nic-1/n1": "y"}, 2, []),
+        ({"gpu-0/g0": "a", "nic-0/n1": "y"}, 1, ["not aligned: {'gpu': 'a', 'nic': 'y'}"]),
+        ({"gpu-0/g0": "a", "nic-0/n0": "x"}, 2, ["1 pairs instead of 2", "a device twice"]),
+        ({"gpu": "a"}, 1, ["a device twice", "not aligned: {'gpu': 'a'}"]),
+    ],
+)
+def test_what_is_unaligned(got: dict[str, str], count: int, expected: list[str]) -> None:
+    pairs = {"a": frozenset("x"), "b": frozenset("y")}
+    devices = [(request, Offer("d", "p", "n", {"name": one}, address=one)) for request, one in got.items()]
+    assert unaligned(pairs, devices, count) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nics", "count", "expected"),
+    [
+        ("a", "x", 1, True),
+        ("b", "x", 1, False),
+        ("ab", "xy", 2, True),
+        ("ac", "xz", 2, False),
+        ("abc", "xyz", 3, False),
+    ],
+)
+def test_room_is_a_matching(gpus: str, nics: str, count: int, expected: bool) -> None:
+    pairs = {"a": frozenset("x"), "b": frozenset("y"), "c": frozenset("xy")}
+    assert room(pairs, set(gpus), set(nics), count) is expected
