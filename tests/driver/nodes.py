@@ -21,12 +21,17 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import ipv6
+from lanewise_driver.interface import interfaces
+from lanewise_driver.interface.host_state import HostState
+from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import netns
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384
 _SKIPPED = 77
 _libc = ctypes.CDLL(None, use_errno=True)
+#: The interface that `node` makes.
+ONE = Identity(None, None, "one")
 
 
 def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
@@ -206,3 +211,14 @@ def shown(name: str) -> dict[str, str]:
     assert found["link"], f"there is no {name}"
     # noop is until it is up for the first time
     return {**found, "link": found["link"].split(":", 1)[1].replace(" qdisc noop ", " qdisc noqueue ")}
+
+
+def node(*commands: str) -> HostState:
+    """The state of the interface `one` after commands, each of which may need the addresses of the one before."""
+    without_dad()
+    pair("one")
+    wait_for_ipv6()
+    for command in commands:
+        run(command)
+        wait_for_ipv6()
+    return interfaces.snapshot(ONE)

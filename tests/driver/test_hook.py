@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The hook as a container runtime runs it, against the driver's socket, with real processes and network namespaces."""
+"""The hook as a container runtime runs it, against the driver's socket, with real processes and network namespaces.
+
+It has more than 500 lines because hook and server are tested as one: all tests use the same processes and fixtures.
+"""
 
 from __future__ import annotations
 

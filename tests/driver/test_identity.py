@@ -8,15 +8,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
-from ansible_collections.lanewise.dra.tests.driver.nodes import (
-    Pod,
-    on_a_node,
-    pair,
-    run,
-    shown,
-    wait_for_ipv6,
-    without_dad,
-)
+from ansible_collections.lanewise.dra.tests.driver import nodes
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 
@@ -57,84 +49,84 @@ TRICKS = {
 
 @pytest.mark.parametrize("peer", ["on the node", "elsewhere"])
 @pytest.mark.parametrize("trick", TRICKS)
-@on_a_node
+@nodes.on_a_node
 def test_what_a_pod_does(trick: str, peer: str) -> None:
     command, kept = TRICKS[trick]
-    without_dad()
-    pair("one")
+    nodes.without_dad()
+    nodes.pair("one")
     if peer == "elsewhere":
-        run("mkdir -p /run/netns")
-        run(FABRIC)
-    run("ip addr add 10.1.0.2/24 dev one")
-    wait_for_ipv6()
-    before = shown("one")
+        nodes.run("mkdir -p /run/netns")
+        nodes.run(FABRIC)
+    nodes.run("ip addr add 10.1.0.2/24 dev one")
+    nodes.wait_for_ipv6()
+    before = nodes.shown("one")
     host = interfaces.snapshot(ONE)
-    with Pod() as pod:
-        run(f"ip link add eth0 type veth peer name cni0; ip link set cni0 up; ip link set eth0 netns {pod.pin}")
+    with nodes.Pod() as pod:
+        nodes.run(f"ip link add eth0 type veth peer name cni0; ip link set cni0 up; ip link set eth0 netns {pod.pin}")
         interfaces.attach(ONE, host, {}, pod.pin)
         pod.run(command)
         others = {line.split(":")[1].split("@")[0].strip() for line in pod.run("ip -o link").splitlines()}
         notes = interfaces.detach(ONE, host, pod.pin, {})
         if kept:
-            wait_for_ipv6()
-            assert notes == [] and shown("one") == before
+            nodes.wait_for_ipv6()
+            assert notes == [] and nodes.shown("one") == before
             left = {line.split(":")[1].split("@")[0].strip() for line in pod.run("ip -o link").splitlines()}
             assert len(left) == len(others) - 1 and "eth0" in left
         elif peer == "elsewhere":
             # its own is gone for good, and what it made instead stays with the pod
             assert "is gone" in notes[0]
-            assert "one" in pod.run("ip -o link") and run("ip link show one", check=False) == ""
+            assert "one" in pod.run("ip -o link") and nodes.run("ip link show one", check=False) == ""
 
 
-@on_a_node
+@nodes.on_a_node
 def test_a_record_without_the_mark() -> None:
     """As drivers before this one wrote them: the altname alone counts."""
-    without_dad()
-    pair("one")
-    wait_for_ipv6()
-    before = shown("one")
+    nodes.without_dad()
+    nodes.pair("one")
+    nodes.wait_for_ipv6()
+    before = nodes.shown("one")
     host = interfaces.snapshot(ONE)
     for later in ("mark", "attributes", "files", "programs", "driver"):
         del host[later]
     del host["ethtool"]["flowRules"], host["ethtool"]["spreading"]
-    with Pod() as pod:
+    with nodes.Pod() as pod:
         interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
         assert interfaces.where(ONE, pod.pin, host).name == "net1"
         assert interfaces.detach(ONE, host, pod.pin, {}) == []
-    wait_for_ipv6()
-    assert shown("one") == before
+    nodes.wait_for_ipv6()
+    assert nodes.shown("one") == before
 
 
-@on_a_node
+@nodes.on_a_node
 def test_the_other_end_goes_elsewhere_meanwhile() -> None:
-    pair("one")
+    nodes.pair("one")
     host = interfaces.snapshot(ONE)
-    with Pod() as pod:
+    with nodes.Pod() as pod:
         interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
-        run(
+        nodes.run(
             "mkdir -p /run/netns; ip netns add fabric; "
             "for n in a b c d e f; do ip -n fabric link add $n type veth; done"
         )
-        run("ip link set one-far netns fabric; ip -n fabric link set one-far up")
+        nodes.run("ip link set one-far netns fabric; ip -n fabric link set one-far up")
         assert interfaces.where(ONE, pod.pin, host).name == "net1"
         assert interfaces.detach(ONE, host, pod.pin, {}) == []
         assert interfaces.where(ONE, None).side == "host"
 
 
-@on_a_node
+@nodes.on_a_node
 def test_what_is_wrong_with_it() -> None:
-    pair("one")
+    nodes.pair("one")
     host = interfaces.snapshot(ONE)
-    pod = Pod()
+    pod = nodes.Pod()
     interfaces.attach(ONE, host, {"name": "net1", "addresses": []}, pod.pin)
     assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == ""
-    run("ip link set one-far down")
+    nodes.run("ip link set one-far down")
     assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "the link of net1 is down"
     pod.run("ip link set net1 down; ip link set net1 name other")
     assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "other was set down in the pod"
     pod.run("ip link del other")
     assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "its interface is gone"
-    pair("two")
+    nodes.pair("two")
     assert interfaces.health_problem(Identity(None, None, "two"), host, {}, pod.pin).startswith(
         "its interface is on the node"
     )
@@ -143,7 +135,7 @@ def test_what_is_wrong_with_it() -> None:
     child = {"name": "mac0", "child": {"type": "macvlan"}}
     interfaces.attach(two, host, child, pod.pin)
     assert interfaces.health_problem(two, host, child, pod.pin) == ""
-    run("ip link set two-far down")
+    nodes.run("ip link set two-far down")
     until(lambda: interfaces.health_problem(two, host, child, pod.pin))  # the kernel tells it a moment later
     assert interfaces.health_problem(two, host, child, pod.pin) == "the link of mac0 is down"
     pod.run("ip link del mac0")

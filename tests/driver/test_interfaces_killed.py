@@ -10,16 +10,8 @@ import os
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver import nodes
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
-from ansible_collections.lanewise.dra.tests.driver.nodes import (
-    Pod,
-    on_a_node,
-    pair,
-    run,
-    shown,
-    wait_for_ipv6,
-    without_dad,
-)
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel.ethtool import Ethtool
@@ -43,19 +35,19 @@ CONFIG = {
 
 
 def node() -> dict[str, t.Any]:
-    without_dad()
-    pair("one")
-    run("ip link set one alias up mtu 9000; ip link property add dev one altname enp1s0")
+    nodes.without_dad()
+    nodes.pair("one")
+    nodes.run("ip link set one alias up mtu 9000; ip link property add dev one altname enp1s0")
     with Ethtool() as tool:
         tool.set_features("one", {"tx-checksum-ip-generic": False})
-    run("ip addr add 10.1.0.3/24 dev one; ip addr add fd00::3/64 dev one")
-    run("ip route add 10.60.0.0/16 via 10.1.0.1 metric 9; ip rule add from 10.1.0.3 table 101 priority 700")
-    run("echo 2 > /proc/sys/net/ipv4/conf/one/rp_filter")
-    wait_for_ipv6()
+    nodes.run("ip addr add 10.1.0.3/24 dev one; ip addr add fd00::3/64 dev one")
+    nodes.run("ip route add 10.60.0.0/16 via 10.1.0.1 metric 9; ip rule add from 10.1.0.3 table 101 priority 700")
+    nodes.run("echo 2 > /proc/sys/net/ipv4/conf/one/rp_filter")
+    nodes.wait_for_ipv6()
     return interfaces.snapshot(ONE)
 
 
-def inside(pod: Pod) -> str:
+def inside(pod: nodes.Pod) -> str:
     interfaces.settle(pod.pin, {"net1": CONFIG["addresses"]})
     return pod.run(
         "ip -o link show net1 | sed 's/^[0-9]*//'; ip -o addr show net1 | sed 's/ optimistic tentative//'; "
@@ -65,21 +57,21 @@ def inside(pod: Pod) -> str:
 
 @pytest.mark.parametrize("after", ["detach", "attach"])
 def test_attach(after: str) -> None:
-    @on_a_node
+    @nodes.on_a_node
     def test() -> None:
         host = node()
-        before = shown("one")
-        with Pod("whole") as pod:
+        before = nodes.shown("one")
+        with nodes.Pod("whole") as pod:
             interfaces.attach(ONE, host, CONFIG, pod.pin)
             wanted = inside(pod)
             assert interfaces.detach(ONE, host, pod.pin, CONFIG) == []
         steps = 0
-        pods: list[Pod] = []
+        pods: list[nodes.Pod] = []
 
         def attach() -> None:
             interfaces.attach(ONE, host, CONFIG, pods[-1].pin)
 
-        pods.append(Pod("0"))
+        pods.append(nodes.Pod("0"))
         for step in killed_at_each_step(attach, ATTACH_STRIDE):
             pod = pods[-1]
             if after == "attach":
@@ -87,23 +79,23 @@ def test_attach(after: str) -> None:
                 assert inside(pod) == wanted, step
             assert interfaces.detach(ONE, host, pod.pin, CONFIG) == [], step
             assert interfaces.snapshot(ONE) == host, step
-            assert shown("one") == before, step
+            assert nodes.shown("one") == before, step
             pod.end()
-            pods.append(Pod(str(step + 1)))
+            pods.append(nodes.Pod(str(step + 1)))
             steps += 1
         assert steps > 10
 
     test()
 
 
-@on_a_node
+@nodes.on_a_node
 def test_detach() -> None:
     host = node()
-    before = shown("one")
-    pods: list[Pod] = []
+    before = nodes.shown("one")
+    pods: list[nodes.Pod] = []
 
     def attached() -> None:
-        pods.append(Pod(str(len(pods))))
+        pods.append(nodes.Pod(str(len(pods))))
         interfaces.attach(ONE, host, CONFIG, pods[-1].pin)
 
     attached()
@@ -111,7 +103,7 @@ def test_detach() -> None:
     for step in killed_at_each_step(lambda: interfaces.detach(ONE, host, pods[-1].pin, CONFIG), STRIDE):
         assert interfaces.detach(ONE, host, pods[-1].pin, CONFIG) == [], step
         assert interfaces.snapshot(ONE) == host, step
-        assert shown("one") == before, step
+        assert nodes.shown("one") == before, step
         pods[-1].end()
         attached()
         steps += 1

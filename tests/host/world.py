@@ -24,6 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access import me
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem, KernelRefuses
+from ansible_collections.lanewise.dra.tests.host.world_netlink import Socket, decoded, passed
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 MLX5, ICE, RAIL, GPU = "0000:16:00.0", "0000:17:00.0", "0000:1b:00.0", "0000:1a:00.0"
@@ -382,7 +383,7 @@ class World:
                 for number, state in self.vfs[key].items()
             ]
             attributes.append(("IFLA_VFINFO_LIST", {"attrs": vfs}))
-        return _passed(messages.Link, attributes, ifi_type=1)
+        return passed(messages.Link, attributes, ifi_type=1)
 
     def set_vf(self, one: t.Any) -> None:
         attributes = dict(one["attrs"])
@@ -392,7 +393,7 @@ class World:
             number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in names.values())
             if number in self.vfs[key] and "mac" not in names:
                 info["attrs"].append(vf.encoded(number, "mac", self.vfs[key][number]["mac"]))
-        for number, state in vf.decoded(_decoded(messages.Link, attributes)).items():
+        for number, state in vf.decoded(decoded(messages.Link, attributes)).items():
             if number not in self.vfs[key]:
                 raise KernelRefuses(errno.EINVAL)
             self.vfs[key][number].update(state)
@@ -405,7 +406,7 @@ class World:
             for code, priority in sorted(self.dcb["apps"])
         ]
         parts = [("pfc", pfc), ("apps", {"attrs": apps})]
-        return _passed(messages.Dcb, [("ifname", "x"), ("ieee", {"attrs": parts})])
+        return passed(messages.Dcb, [("ifname", "x"), ("ieee", {"attrs": parts})])
 
     def set_dcb(self, one: t.Any, delete: bool) -> None:
         for name, part in dict(one["attrs"])["ieee"]["attrs"]:
@@ -424,70 +425,9 @@ class World:
         self.modes[key] = mode
 
 
-class Socket:
-    """A netlink socket of pyroute2's, of this world's kernel."""
-
-    prid = 30
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def register_policy(self, *_unused: t.Any) -> None:
-        """Answers are decoded already."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def nlm_request(self, one: t.Any, msg_type: int, msg_flags: int) -> t.Iterator[t.Any]:
-        world = self._world
-        if isinstance(one, messages.Link) and msg_type == messages.GET_LINK:
-            yield world.link(dict(one["attrs"])["IFLA_IFNAME"])
-        elif isinstance(one, messages.Link):
-            world.set_vf(one)
-        elif isinstance(one, messages.Dcb) and msg_type == messages.GET_DCB:
-            yield world.tell_dcb()
-        elif isinstance(one, messages.Dcb):
-            world.set_dcb(one, delete=one["cmd"] == 27)
-        elif isinstance(one, messages.RdmaSystem):
-            shared = dict(one["attrs"])["netns_mode"]
-            world.write("sys/module/ib_core/parameters/netns_mode", "Y" if shared else "N")
-        elif isinstance(one, messages.Pause):
-            off = [("rx", 0), ("tx", 0), ("autoneg", 0)]
-            yield _passed(messages.Pause, [(name, {"value": value}) for name, value in off])
-        else:
-            yield from self._devlink(dict(one["attrs"]))
-
-    def _devlink(self, attributes: dict[str, t.Any]) -> t.Iterator[t.Any]:
-        key = attributes["DEVLINK_ATTR_DEV_NAME"]
-        if "DEVLINK_ATTR_ESWITCH_MODE" in attributes:
-            self._world.set_mode(key, attributes["DEVLINK_ATTR_ESWITCH_MODE"])
-        else:
-            yield _Answer({"DEVLINK_ATTR_ESWITCH_MODE": self._world.modes[key]})
-
-
-class _Answer(dict[str, t.Any]):
-    def get_attr(self, name: str) -> t.Any:
-        return self.get(name)
-
-
-def _passed(message: t.Any, attributes: list[t.Any], **fields: int) -> t.Any:
-    """A message as it comes out of a socket."""
-    one = message()
-    one.update(fields)
-    one["attrs"] = attributes
-    one.encode()
-    read = message(one.data)
-    read.decode()
-    return read
-
-
 def _as_json(value: t.Any) -> t.Any:
     """A set, or a value of a resource, as JSON has it."""
     return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
-
-
-def _decoded(message: t.Any, attributes: dict[str, t.Any]) -> t.Any:
-    return _passed(message, list(attributes.items()), ifi_type=1)
 
 
 class EmulatedSystem(System):

@@ -1,0 +1,215 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Addresses and routes of interfaces in pods: when they can be used, and that they come back whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
+from ansible_collections.lanewise.dra.tests.driver import nodes
+from lanewise_driver.base.errors import KernelError
+from lanewise_driver.interface import interfaces
+from lanewise_driver.interface.interfaces import Identity
+
+#: A program that uses an address at once.
+_USE = "import socket; s=socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('fd00::2',0)); print('used')"
+
+
+@nodes.on_a_node
+def test_an_address_that_was_not_proven_unique_yet_is_whole_when_it_comes_back() -> None:
+    """As after a boot, when the kubelet starts pods before the kernel has made the link-local address' own route. The
+    route that the kernel makes later is no addition of the pod's."""
+    nodes.node()
+    nodes.run("echo 1 > /proc/sys/net/ipv6/conf/one/accept_dad")
+    nodes.run("ip link set one down; ip link set one up; ip addr add fd00::77/64 dev one")
+    told = nodes.run("ip -o -6 addr show dev one")
+    host = interfaces.snapshot(nodes.ONE)
+    made = [route["destination"] for route in host["routes"] if route["table"] == 255 and route["type"] == 2]
+    assert "fd00::77/128" not in made, told
+    with nodes.Pod() as pod:
+        interfaces.attach(nodes.ONE, host, {"name": "net1", "addresses": []}, pod.pin)
+        assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
+    nodes.wait_for_ipv6()
+    assert "fd00::77" in nodes.run("ip -6 route show table local dev one")
+    assert "fe80::" in nodes.run("ip -6 route show table local dev one type local")
+    nodes.run("ip addr del fd00::77/64 dev one")
+    assert "fd00::77" not in nodes.run("ip -6 route show table local")
+
+
+@nodes.on_a_node
+def test_a_duplicate_address_is_found() -> None:
+    host = nodes.node()
+    nodes.run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
+    with nodes.Pod() as pod:
+        config = {"name": "net1", "addresses": ["fd00::2/64"], "dad": "wait"}
+        interfaces.attach(nodes.ONE, host, config, pod.pin)
+        with pytest.raises(KernelError, match="another node has fd00::2/64"):
+            interfaces.settle(pod.pin, {"net1": config["addresses"]})
+        assert interfaces.health_problem(nodes.ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1"
+        interfaces.detach(nodes.ONE, host, pod.pin, config)
+        nodes.run("ip link set one-far down")
+        notes = interfaces.attach(nodes.ONE, host, config, pod.pin).notes
+        assert notes == ["net1 has no carrier yet"]
+        (note,) = interfaces.settle(pod.pin, {"net1": config["addresses"]}, timeout=0.1)
+        assert "no carrier" in note
+        assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
+
+
+@nodes.on_a_node
+def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
+    """And one that another node turns out to have is told, as the kernel takes it out of use."""
+    host = nodes.node()
+    routes = [{"destination": "fd09::/32", "gateway": "fd00::9", "source": "fd00::2"}]
+    config: dict[str, t.Any] = {"name": "net1", "addresses": ["fd00::2/64"], "routes": routes}
+    with nodes.Pod() as pod:
+
+        def attach(**more: t.Any) -> str:
+            start = time.monotonic()
+            network = interfaces.attach(nodes.ONE, host, {**config, **more}, pod.pin).network
+            assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+            told = pod.run("ip -o -6 addr show dev net1 to fd00::2")
+            assert pod.run(f'{sys.executable} -c "{_USE}"') == "used\n"
+            assert "src fd00::2 " in pod.run("ip -6 route get fd00::9")
+            if time.monotonic() - start < 0.9:  # else it may be proven meanwhile
+                assert ("tentative" in told) == (more.get("dad") != "none")
+            return told
+
+        for more in ({}, {"dad": "optimistic"}, {"dad": "none"}):
+            told = attach(**more)
+            assert ("nodad" in told) == (more.get("dad") == "none")
+            assert interfaces.detach(nodes.ONE, host, pod.pin, {**config, **more}) == []
+            assert interfaces.snapshot(nodes.ONE) == host
+        # the kernel asks more than once, and another node is there when it asks again
+        attach(sysctls={"net.ipv6.conf.IFNAME.dad_transmits": 30})
+        nodes.run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
+        until(
+            lambda: (
+                interfaces.health_problem(nodes.ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1"
+            ),
+            60,
+        )
+        assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
+        # a claim that switches the kernel's help off waits
+        nodes.run("ip addr del fd00::2/64 dev one-far")
+        switched = {"net.ipv6.conf.IFNAME.optimistic_dad": 0}
+        network = interfaces.attach(nodes.ONE, host, {**config, "sysctls": switched}, pod.pin).network
+        assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+        assert "tentative" not in pod.run("ip -o -6 addr show dev net1 to fd00::2")
+        assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
+    assert interfaces.snapshot(nodes.ONE) == host
+
+
+@nodes.on_a_node
+def test_only_addresses_that_were_asked_for_are_waited_for() -> None:
+    """Each IPv6 address takes a second or more to be proven unique, the link-local one that nobody asked for too."""
+    nodes.pair("one")
+    nodes.run("ip addr add 10.1.0.2/24 dev one")
+    nodes.wait_for_ipv6()
+    host = interfaces.snapshot(nodes.ONE)
+    with nodes.Pod() as pod:
+        for config, takes in (
+            ({"name": "net1"}, False),
+            ({"name": "net1", "addresses": ["10.2.0.2/24"]}, False),
+            ({"name": "net1", "addresses": ["10.2.0.2/24", "fd00:0:0::2/64"], "dad": "wait"}, True),
+            ({"name": "net1", "addresses": ["fe80::77/64"], "dad": "wait"}, True),
+        ):
+            start = time.monotonic()
+            network = interfaces.attach(nodes.ONE, host, config, pod.pin).network
+            assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+            took = time.monotonic() - start
+            assert takes or took < 1, took  # duplicate detection takes a second at least
+            for address in network["ips"]:
+                assert "tentative" not in pod.run(f"ip -o addr show to {address.partition('/')[0]}")
+            assert len(network["ips"]) == len(config.get("addresses", ["the node's"]))
+            assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
+
+
+@nodes.on_a_node
+def test_addresses_with_an_end_keep_it() -> None:
+    host = nodes.node(
+        "ip addr add 10.1.0.2/24 dev one valid_lft 600 preferred_lft 300; ip addr add 10.2.0.2/24 dev one "
+        "valid_lft 1 preferred_lft 1"
+    )
+    with nodes.Pod() as pod:
+        interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+        time.sleep(2.1)
+        assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
+    (now,) = interfaces.snapshot(nodes.ONE)["addresses"][:1]
+    assert abs(now["validUntil"] - host["addresses"][0]["validUntil"]) <= 1
+    assert abs(now["preferredUntil"] - host["addresses"][0]["preferredUntil"]) <= 1
+    assert "10.2.0.2" not in nodes.run("ip addr show dev one")
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_a_route_by_two_interfaces_is_whole_when_both_are_back(order: tuple[str, str]) -> None:
+    @nodes.on_a_node
+    def test() -> None:
+        nodes.without_dad()
+        for place, name in enumerate(order):
+            nodes.pair(name)
+            nodes.run(f"ip addr add 10.{place + 1}.0.2/24 dev {name}; ip addr add fd00:{place + 1}::2/64 dev {name}")
+        hops = "nexthop via 10.1.0.1 weight 3 nexthop via 10.2.0.1 weight 5"
+        nodes.run(
+            f"ip route add 10.50.0.0/16 metric 7 {hops}; ip route add 10.51.0.0/16 {hops}; ip route add default {hops}"
+        )
+        nodes.run("ip -6 route add fd50::/32 nexthop via fd00:1::1 nexthop via fd00:2::1 weight 4")
+        nodes.wait_for_ipv6()
+        before = [nodes.shown(name) for name in order]
+        devices = [Identity(None, None, name) for name in order]
+        hosts = [interfaces.snapshot(device) for device in devices]
+        with nodes.Pod() as pod:
+            for device, host in zip(devices, hosts):
+                interfaces.attach(device, host, {}, pod.pin)
+            notes = [interfaces.detach(device, host, pod.pin, {}) for device, host in zip(devices, hosts)]
+        assert any("restored without next hops whose interfaces are missing" in note for note in notes[0])
+        assert notes[1] == []
+        assert [interfaces.snapshot(device) for device in devices] == hosts
+        assert [nodes.shown(name) for name in order] == before
+
+    test()
+
+
+@nodes.on_a_node
+def test_a_link_that_comes_up_late_gets_all_back() -> None:
+    """As hardware does: it has no carrier for seconds after it was set up."""
+    host = nodes.node(
+        "ip addr add 10.1.0.2/24 dev one; ip addr add fd00::2/64 dev one; ip route add 10.50.0.0/16 via 10.1.0.1",
+        "ip -6 route add fd01::/32 via fd00::1 metric 9; ip -6 route add fd02::/32 via fd00::1 src fd00::2 table 100",
+    )
+    before = nodes.shown("one")
+    with nodes.Pod() as pod:
+        interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+        nodes.run("ip link set one-far down")
+        notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
+        assert notes == [], notes
+    nodes.run("ip link set one-far up")
+    until(lambda: interfaces.snapshot(nodes.ONE) == host)  # the kernel sees the link a moment later
+    nodes.wait_for_ipv6()
+    assert interfaces.snapshot(nodes.ONE) == host
+    assert nodes.shown("one") == before
+
+
+@nodes.on_a_node
+def test_a_node_without_ipv6() -> None:
+    """Its kernel has no sysctls of IPv6; what asks for IPv6 is refused, and nothing else."""
+    nodes.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1; mount -t tmpfs -o ro tmpfs /proc/sys/net/ipv6")
+    nodes.run("ip link add one type veth peer name one-far; ip link set one-far up; ip link set one up")
+    nodes.run("ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1")
+    nodes.wait_for_ipv6()
+    host = interfaces.snapshot(nodes.ONE)
+    assert not any(".ipv6." in key for key in host["sysctls"])
+    with nodes.Pod() as pod:
+        interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+        assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
+    assert interfaces.snapshot(nodes.ONE) == host
+    config = {"addresses": ["fd00::2/64"], "dhcp": ["ipv4"], "sysctls": {"net.ipv6.conf.IFNAME.accept_ra": 0}}
+    assert {problem.path for problem in interfaces.check(nodes.ONE, config)} == {
+        "addresses",
+        "sysctls['net.ipv6.conf.IFNAME.accept_ra']",
+    }

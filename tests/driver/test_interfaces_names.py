@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Interfaces that are found, and come back, whatever their names are meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+import time
+
+import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
+from ansible_collections.lanewise.dra.tests.driver import nodes
+from lanewise_driver.base.errors import KernelError
+from lanewise_driver.interface import identity, interfaces
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.kernel import addresses, links, sysctls
+from lanewise_driver.kernel.netlink import Netlink
+
+
+@nodes.on_a_node
+def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
+    host = nodes.node()
+    pod = nodes.Pod()
+    interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+    pod.end()
+    until(lambda: not nodes.run("ip link show one-far", check=False))  # its peer goes with it
+    assert interfaces.where(nodes.ONE, pod.pin) == interfaces.Place("missing")
+    (note,) = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
+    assert "gone" in note
+    nodes.pair("one", "two")  # another one of this name is left alone
+    nodes.wait_for_ipv6()
+    other = interfaces.snapshot(nodes.ONE)
+    assert interfaces.detach(nodes.ONE, host, None, {"name": "net1"}) == []
+    assert interfaces.snapshot(nodes.ONE) == other
+    (note,) = interfaces.detach(Identity("0000:ff:1f.7", None, "one"), host, None, {})
+    assert "no PCI function" in note  # to wait for it would keep its pod forever
+
+
+@nodes.on_a_node
+def test_a_function_without_an_interface_is_waited_for() -> None:
+    host = nodes.node()
+    functions = sorted(one for one in os.listdir(identity.PCI) if not os.path.exists(f"{identity.PCI}/{one}/net"))
+    if not functions:
+        pytest.skip("this machine has no PCI function without an interface")
+    with pytest.raises(KernelError, match="in no network namespace that"):
+        interfaces.detach(Identity(functions[0], None, "one"), host, None, {})
+
+
+@nodes.on_a_node
+def test_its_name_on_the_node_may_be_taken_meanwhile() -> None:
+    host = nodes.node("ip addr add 10.1.0.2/24 dev one")
+    with nodes.Pod() as pod:
+        interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+        nodes.pair("one", "two")
+        notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
+        assert notes and "the name one is taken by another interface" in notes[0]
+        place = interfaces.where(Identity(None, None, notes[0].split()[-1]), pod.pin)
+        assert place.side == "host"
+        assert "10.1.0.2/24" in nodes.run(f"ip addr show dev {place.name}")
+
+
+def test_an_interface_is_found_by_its_pci_address() -> None:
+    """Those of the machine that the tests run on; they are only looked at."""
+    seen = 0
+    for name in os.listdir("/sys/class/net"):
+        device = os.path.realpath(f"/sys/class/net/{name}/device")
+        match = re.search(r"/([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:/virtio[0-9]+)?$", device)
+        if match is None:
+            continue
+        for hint in (name, "lo", "nothing"):
+            place = interfaces.where(Identity(match.group(1), None, hint), None)
+            assert (place.side, place.name) == ("host", name)
+        state = interfaces.snapshot(Identity(match.group(1), None, "nothing"))
+        with open(f"/sys/class/net/{name}/address") as file:
+            assert (state["name"], state["mac"]) == (name, file.read().strip())
+        seen += 1
+    assert interfaces.where(Identity("0000:ff:1f.7", None, "lo"), None).side == "missing"
+    if not seen:
+        pytest.skip("this machine has no network interface on PCI")
+
+
+@nodes.on_a_node
+def test_names_may_be_any_bytes() -> None:
+    nodes.without_dad()
+    for place, raw in enumerate((b"o.n\xff", b"$(id) ;=".replace(b" ", b""), b"..a", b"-x")):
+        name, far = os.fsdecode(raw), f"far{place}"
+        nodes.run(f"ip link add name {far} type veth; ip link set {far} up")
+        with Netlink() as connection:
+            (link,) = [one for one in links.listed(connection) if one.name.startswith("veth")]
+            links.change(connection, link.index, links.netlink.text(links.IFLA_IFNAME, name))
+            links.set_up(connection, link.index, True)
+            addresses.add(connection, link.index, {"address": f"10.1.{place}.2/24"})
+        nodes.wait_for_ipv6()
+        device = Identity(None, None, name)
+        host = json.loads(json.dumps(interfaces.snapshot(device)))  # as in a record
+        assert host["name"] == name and host["ethtool"]["features"]
+        assert f"net.ipv4.conf.{sysctls.IFNAME}.rp_filter" in host["sysctls"]
+        with nodes.Pod() as pod:
+            interfaces.attach(device, host, {"name": "net1", "mtu": 1400}, pod.pin)
+            assert interfaces.detach(device, host, pod.pin, {"name": "net1"}) == []
+        assert interfaces.snapshot(device) == host
+
+
+@nodes.on_a_node
+def test_udev_may_rename_what_comes_back() -> None:
+    """udev gives an interface that appears the name of its rules, at any moment of its restoring."""
+    host = nodes.node(
+        """ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1
+        sysctl -qw net.ipv4.conf.one.rp_filter=2"""
+    )
+    renamed = 0
+
+    def rename(after: float) -> None:
+        nonlocal renamed
+        with Netlink() as connection:
+            while not ended.is_set():
+                link = links.get(connection, name="one")
+                if link is not None:
+                    time.sleep(after)
+                    with contextlib.suppress(OSError):
+                        links.change(connection, link.index, links.netlink.text(links.IFLA_IFNAME, "enp9s0"))
+                        renamed += 1
+                    return
+
+    for turn in range(8):
+        with nodes.Pod() as pod:
+            interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+            ended = threading.Event()
+            udev = threading.Thread(target=rename, args=(turn * 0.003,))
+            udev.start()
+            notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
+            ended.set()
+            udev.join()
+        if nodes.run("ip link show dev enp9s0", check=False):  # after the last look: nothing can be done about it then
+            nodes.run("ip link set enp9s0 name one")
+        else:
+            assert notes == [] and interfaces.snapshot(nodes.ONE) == host
+    assert renamed >= 4
+
+
+@nodes.on_a_node
+def test_all_its_names_may_be_taken_meanwhile() -> None:
+    """By names and other names of another interface; with those gone, the next detach makes it whole."""
+    host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip link property add dev one altname enp9s0")
+    with nodes.Pod() as pod:
+        interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
+        nodes.pair("two", "net1")  # so that it cannot even come under the name that it has there
+        nodes.run("ip link property add dev two altname one altname enp9s0")
+        notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
+        assert any("the name one is taken by another interface" in note for note in notes)
+        assert any(note.startswith("altname enp9s0") for note in notes)
+        nodes.run("ip link property del dev two altname one altname enp9s0")
+        back = interfaces.where(Identity(None, None, re.findall("this one is ([a-z0-9]+)", notes[0])[0]), None)
+        assert back.side == "host" and "10.1.0.2/24" in nodes.run(f"ip addr show dev {back.name}")
