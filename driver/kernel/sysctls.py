@@ -83,7 +83,8 @@ def _path(name: str, key: str) -> str:
 
 
 def _read(path: str, folder: int | None = None) -> str:
-    """The file C(path), below the open C(folder) where there is one: each look-up of a whole path takes its time."""
+    """The content of the file `path`, relative to the open `folder` if there is one: looking up a whole path takes
+    longer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         content = aio.read(descriptor) if path.endswith(_LOCKED) else os.read(descriptor, 4096)
