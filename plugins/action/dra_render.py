@@ -20,6 +20,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine, engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.nearest import BoardUse
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import Reach
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
@@ -85,6 +86,7 @@ class ActionModule(ClusterAction, ControllerAction):
             objects=rendered.objects,
             kubernetes_version=rendered.kubernetes,
             reach=[vars(entry) for entry in rendered.reach],
+            boards=[vars(entry) for entry in rendered.boards],
             summary=rendered.summary(),
         )
         if rendered.warnings:
@@ -117,7 +119,7 @@ class ActionModule(ClusterAction, ControllerAction):
             raise Problems(wrong)
         tried = bool(nodes) or not any(item["kind"] in NAMESPACED for item in made)
         warnings = [*site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
-        return _Rendered(kubernetes, files, objects, workloads, site.reach, warnings)
+        return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings)
 
     def _cluster(self, options: Variables, variables: Variables) -> tuple[str, list[str]]:
         """The minor version of the cluster, and the API versions of resource.k8s.io that it serves."""
@@ -248,6 +250,7 @@ class _Rendered:
     objects: list[Object]
     workloads: dict[str, str]
     reach: list[Reach]
+    boards: list[BoardUse]
     warnings: list[str]
 
     def summary(self) -> list[str]:
@@ -256,6 +259,7 @@ class _Rendered:
         if self.workloads:
             kinds["workload example"] = len(self.workloads)
         lines = ["rendered " + (", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing")]
+        lines += [entry.line() for entry in self.boards]
         return lines + [line for entry in self.reach for line in entry.lines()]
 
 

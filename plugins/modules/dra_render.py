@@ -130,6 +130,47 @@ kubernetes_version:
   returned: success
   type: str
   sample: "1.37"
+boards:
+  description: Which object each claim with C(align=nearest) has on which boards. Empty without such claims.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    claim:
+      description: Namespace and name of the claim or template in the inventory.
+      type: str
+    name:
+      description: Name of the object. If one object cannot hold all boards, the name of a board's map is added.
+      type: str
+      sample: pair-3f1c09aa
+    form:
+      description:
+        - What NICs are selected by. C(pcie_root) or C(numa_node) if the common attribute selects exactly the nearest
+          pairs, else C(published map), C(board and address) or C(address).
+      type: str
+    at_least:
+      description: The level that pairs reach.
+      type: str
+    boards:
+      description: The names of the boards' maps, as the attribute C(board) of lanewise.dev has them.
+      type: list
+      elements: str
+    nodes:
+      description: The probed nodes with these boards.
+      type: list
+      elements: str
+    gpus:
+      description: The GPUs that have a nearest NIC.
+      type: list
+      elements: str
+    without:
+      description: The GPUs that have none at this level. The claim never gets them.
+      type: list
+      elements: str
+    pairs:
+      description: Level, GPU and NIC of each nearest pair.
+      type: list
+      elements: list
 reach:
   description: Which nodes can satisfy each claim. Empty without topology facts.
   returned: success

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.limits import dns_label
@@ -69,6 +70,11 @@ def _check_claim(claim: object, path: str, namespace: object, objects: Sequence[
     ]
     if wanted not in known:
         near = difflib.get_close_matches(wanted, known, 1)
+        boards = [name for name in known if re.fullmatch(re.escape(wanted) + "-[0-9a-f]{8}", name)]
+        if boards:
+            hint = f"it has one for each kind of board: {', '.join(boards)}"
+            message = f"{_KINDS[given[0]]} {wanted!r} is not one object"
+            return [*found, Problem(f"{path}.{given[0]}", message, "unknown-claim", hint)]
         hint = f"did you mean {near[0]!r}?" if near else f"namespace {namespace!r} has {', '.join(known) or 'none'}"
         message = f"the site renders no {_KINDS[given[0]]} {wanted!r} in namespace {namespace!r}"
         found.append(Problem(f"{path}.{given[0]}", message, "unknown-claim", hint))

@@ -64,6 +64,15 @@ class BoardUse:
     nodes: list[str]
     gpus: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
+    #: Each nearest GPU and NIC, with how near they are: the level, then the addresses.
+    pairs: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def line(self) -> str:
+        """For a person: which boards this object is for, and what it selects by."""
+        boards = f"{len(self.boards)} boards" if len(self.boards) > 1 else f"board {''.join(self.boards)}"
+        text = f"{self.claim}: {self.name} is for {boards} ({_shown(self.nodes)}): {len(self.gpus)} GPUs have a NIC at "
+        text += f"{self.at_least} or nearer, by {self.form}"
+        return text + (f"; without one: {_shown(self.without)}" if self.without else "")
 
 
 class Body(t.Protocol):
@@ -226,7 +235,7 @@ class _Asked:
             if shared:
                 common[level] = shared[0]
         self.plain = plain_level(self.shapes, self.at_least, common)
-        self.planner = Planner(served[0], served[1:], self.at_least, others=len(group.align) > 1)
+        self.planner = Planner(served[0], served[1:], others=len(group.align) > 1)
 
     def keys(self) -> list[str]:
         return [shape.board.shape for shape in self.shapes if shape.served()]
@@ -317,20 +326,24 @@ class _Asked:
     def use(self, claim: Claim, suffix: str, keys: t.Sequence[str]) -> BoardUse:
         shapes = [shape for shape in self.shapes if shape.board.shape in keys]
         served = list(dict.fromkeys(gpu for shape in shapes for gpu in shape.served()))
-        without = sorted({gpu for shape in shapes for gpu in shape.gpus if gpu not in shape.served()})
-        nodes = sorted(node for shape in shapes for node in shape.nodes)
-        form = self.plain or self.planner.form
-        name = claim.name + suffix
-        boards = sorted(keys)
         return BoardUse(
-            "/".join([",".join(claim.namespaces), claim.name]),
-            name,
-            form,
-            self.at_least,
-            boards,
-            nodes,
-            served,
-            without,
+            claim=f"{','.join(claim.namespaces)}/{claim.name}",
+            name=claim.name + suffix,
+            form=self.plain or self.planner.form,
+            at_least=self.at_least,
+            boards=sorted(keys),
+            nodes=sorted(node for shape in shapes for node in shape.nodes),
+            gpus=served,
+            without=sorted({gpu for shape in shapes for gpu in shape.gpus if gpu not in served}),
+            pairs=sorted(
+                {
+                    (shape.board.level(gpu, nic), gpu, nic)
+                    for shape in shapes
+                    for row in shape.allowed
+                    for gpu in shape.served()
+                    for nic in row[gpu]
+                }
+            ),
         )
 
 

@@ -119,12 +119,10 @@ class Planner:
         self,
         gpu: tuple[DriverKnowledge, str],
         nics: t.Sequence[tuple[DriverKnowledge, str]],
-        at_least: str,
         others: bool = False,
     ) -> None:
         self.gpu, self.nics, self.others = gpu, list(nics), others
         self.form = ""
-        self.levels = [level for level in RANK if RANK[level] <= RANK[at_least]]
 
     def pairing(self, shapes: t.Sequence[Shape]) -> Pairing:
         """The alternatives that hold on all of these boards. Raises NotPossible."""
@@ -153,9 +151,8 @@ class Planner:
         """NICs say themselves which GPUs they are nearest to: one list of alternatives for all boards."""
         found = []
         for gpus in _alike(shapes):
-            parts = tuple(selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus)
-            near = (*parts, selectors.one_of(NEAREST_GPU_LEVEL, self.levels))
-            found.append(self._alternative(gpus, [near] * len(self.nics), ""))
+            near = [_map_says(shapes, number, gpus) for number in range(len(self.nics))]
+            found.append(self._alternative(gpus, near, ""))
         return found
 
     def _of_boards(self, shapes: t.Sequence[Shape], mapped: t.Sequence[bool]) -> list[Alternative]:
@@ -173,8 +170,7 @@ class Planner:
             near = []
             for number, own in enumerate(mapped):
                 if own:
-                    parts = tuple(selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus)
-                    near.append((*parts, selectors.one_of(NEAREST_GPU_LEVEL, self.levels), here))
+                    near.append((*_map_says(shapes, number, gpus), here))
                 else:
                     near.append((self._address_of_nic(shapes, number, places[number]), here))
             found.append(self._alternative(gpus, near, names[0] if len({*map(_board, shapes)}) > 1 else ""))
@@ -239,18 +235,14 @@ class Planner:
 
     def _by_map(self, shapes: t.Sequence[Shape], number: int) -> bool:
         """Whether the GPUs that NICs publish as their nearest ones give exactly the allowed pairs."""
-        served = {gpu for shape in shapes for gpu in shape.served()}
-        for shape in shapes:
-            for gpu in served.intersection(shape.gpus):
-                for place, fits in shape.nics[number].items():
+        for gpu in {gpu for shape in shapes for gpu in shape.served()}:
+            levels = _levels(shapes, number, gpu)
+            for shape in shapes:
+                for place, fits in shape.nics[number].items() if gpu in shape.gpus else ():
                     wanted = place in shape.allowed[number][gpu]
-                    if any(self._says(fit, gpu) is not wanted for fit in fits):
+                    if any(_says(fit, gpu, levels) is not wanted for fit in fits):
                         return False
         return True
-
-    def _says(self, fit: Fit, gpu: str) -> bool:
-        near = str(fit.values.get(NEAREST_GPUS, "")).split(",")
-        return gpu in near and fit.values.get(NEAREST_GPU_LEVEL) in self.levels
 
     def _attribute(self, shapes: t.Sequence[Shape], found: t.Sequence[Alternative]) -> str:
         """What every device of the pairs publishes, and never with the same value in a forbidden combination."""
@@ -265,6 +257,24 @@ class Planner:
             "let lanewise.dev serve these NICs: it publishes pciBusID, as the GPU drivers do",
             "no-common-attribute",
         )
+
+
+def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:
+    """How near a GPU's nearest NICs are on these boards."""
+    pairs = [(shape, nic) for shape in shapes for nic in shape.allowed[number].get(gpu, ())]
+    return sorted({shape.board.level(gpu, nic) for shape, nic in pairs}, key=RANK.__getitem__)
+
+
+def _says(fit: Fit, gpu: str, levels: t.Collection[str]) -> bool:
+    """Whether a NIC publishes that it is nearest to a GPU, at one of these levels."""
+    near = str(fit.values.get(NEAREST_GPUS, "")).split(",")
+    return gpu in near and fit.values.get(NEAREST_GPU_LEVEL) in levels
+
+
+def _map_says(shapes: t.Sequence[Shape], number: int, gpus: tuple[str, ...]) -> tuple[selectors.Selector, ...]:
+    levels = [level for level in RANK if any(level in _levels(shapes, number, gpu) for gpu in gpus)]
+    parts = [selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus]
+    return (*parts, selectors.one_of(NEAREST_GPU_LEVEL, levels))
 
 
 def _board(shape: Shape) -> str:

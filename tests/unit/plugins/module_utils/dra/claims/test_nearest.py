@@ -110,8 +110,9 @@ def diagonal(facts: Values) -> Values:
 class World:
     """A node on which claims of a site come and go."""
 
-    def __init__(self, values: Values, facts: Values, name: str = "pair") -> None:
-        self.made = compile_site(values, {"node": facts})
+    def __init__(self, values: Values, nodes: Values, node: str = "node", name: str = "pair") -> None:
+        facts = nodes[node]
+        self.made = compile_site(values, nodes)
         self.claim = {"devices": templates(self.made)[name]}
         self.classes = {item["metadata"]["name"]: item for item in self.made.objects if item["kind"] == "DeviceClass"}
         self.offers = offers("node", facts, values["dra_claims_drivers"])
@@ -281,7 +282,7 @@ def test_without_an_attribute_in_common_the_claim_is_refused(machines: t.Callabl
 def test_dranet_is_written_by_addresses_where_roots_differ(machines: t.Callable[[str], Values]) -> None:
     facts = machines("gb200")
     values = site([GPU, NIC], {"gpu.nvidia.com": {"version": "0.4.0"}, **DRANET}, at_least="NODE")
-    world = World(values, facts)
+    world = World(values, {"node": facts})
     text = str(world.claim)
     assert "pciAddress" in text and "lanewise.dev" not in text
     assert world.made.boards[0].form == "address"
@@ -292,9 +293,90 @@ def test_dranet_is_written_by_addresses_where_roots_differ(machines: t.Callable[
     assert all(nic in allowed[gpu] for gpu, nic in world.pairs())
 
 
+def _drained(values: Values, nodes: Values, node: str, name: str, at_least: str = "PHB") -> tuple[int, int]:
+    """How many claims a node takes, all of them right, and how many a matching says."""
+    world = World(values, nodes, node, name)
+    while world.take(len(world.held)):
+        pass
+    allowed = world.nearest(at_least)
+    assert all(nic in allowed[gpu] for gpu, nic in world.pairs())
+    return len(world.held), most_pairs(allowed, _taken(World(values, nodes, node, name)))
+
+
+def test_one_template_for_boards_with_the_same_gpus(machines: t.Callable[[str], Values]) -> None:
+    """NICs publish their own map, so boards that differ in it share the alternatives."""
+    nodes = {
+        "a": with_own(machines("hgx-h100"), lambda i: [i]),
+        "b": with_own(machines("hgx-h100"), lambda i: [(3 * i + 1) % 8]),
+        "c": with_own(machines("hgx-h100"), lambda i: [i // 2]),
+        "d": with_own(machines("hgx-h100"), lambda i: [i] if i != 5 else []),
+    }
+    values = site([GPU, NIC])
+    made = compile_site(values, nodes)
+    assert sorted(templates(made)) == ["pair"]
+    assert len(templates(made)["pair"]["requests"][0]["firstAvailable"]) == 8
+    assert [(one.form, one.nodes, len(one.boards)) for one in made.boards] == [("published map", sorted(nodes), 4)]
+    for node, number in (("a", 8), ("b", 8), ("c", 4), ("d", 7)):
+        assert _drained(values, nodes, node, "pair") == (number, number)
+
+
+def test_boards_that_do_not_fit_in_one_object_get_one_each(machines: t.Callable[[str], Values]) -> None:
+    nodes = {"h": diagonal(machines("hgx-h100")), "h2": diagonal(machines("hgx-h100")), "b": machines("hgx-b200")}
+    nodes["b"] = diagonal(nodes["b"])
+    values = site([GPU, NIC])
+    made = compile_site(values, nodes)
+    shapes = {name: board_map(facts).shape for name, facts in nodes.items()}
+    names = {f"pair-{shapes['h'][:8]}": ["h", "h2"], f"pair-{shapes['b'][:8]}": ["b"]}
+    assert {one.name: one.nodes for one in made.boards} == names
+    assert sorted(templates(made)) == sorted(names)
+    # the scheduler finds the nodes of a template by itself, and no others
+    assert {entry.claim.partition("/")[2]: entry.nodes for entry in made.reach} == names
+    assert {node for entry in made.reach for node in entry.refused} == set(nodes)
+    for name, on in names.items():
+        assert _drained(values, nodes, on[0], name) == (8, 8)
+        other = next(node for node in nodes if node not in on)
+        assert not World(values, nodes, other, name).take(0)
+    claims = {"dra_claims_claims": values.pop("dra_claims_templates"), **values}
+    with pytest.raises(Problems, match="boards of 2 kinds"):
+        compile_site(claims, nodes)
+
+
+def test_an_unknown_board_gets_nothing(machines: t.Callable[[str], Values]) -> None:
+    """Addresses mean something else on another board: the name of the map decides."""
+    # six GPUs are more than an attribute can list
+    here = with_own(machines("hgx-h100"), lambda i: [0] if i < 6 else [1])
+    values = site([GPU, NIC])
+    world = World(values, {"node": here})
+    assert world.made.boards[0].form == "board and address"
+    assert world.take(0)
+    moved = World(values, {"node": here})
+    moved.offers = offers("node", with_own(machines("hgx-h100"), lambda i: [i]), values["dra_claims_drivers"])
+    assert not moved.take(0)
+    # with the published map a NIC is given by what its own board says
+    mapped = World(values, {"node": diagonal(machines("hgx-h100"))})
+    other = with_own(machines("hgx-h100"), lambda i: [i])
+    mapped.offers, mapped.board = offers("node", other, values["dra_claims_drivers"]), board_map(other)
+    while mapped.take(len(mapped.held)):
+        pass
+    assert len(mapped.held) == 8
+    assert all(nic in mapped.nearest("PHB")[gpu] for gpu, nic in mapped.pairs())
+
+
+def test_boards_that_nothing_tells_apart_are_split_for_dranet(machines: t.Callable[[str], Values]) -> None:
+    """DRANET publishes neither the map nor its name."""
+    drivers = {"gpu.nvidia.com": {"version": "0.4.0"}, **DRANET}
+    nodes = {
+        "a": with_own(machines("gb200"), lambda i: [i]),
+        "b": with_own(machines("gb200"), lambda i: [(i + 1) % 4]),
+    }
+    made = compile_site(site([GPU, NIC], drivers), nodes)
+    assert len(templates(made)) == 2
+    assert sorted(one.nodes for one in made.boards) == [["a"], ["b"]]
+
+
 def test_several_nics_for_each_gpu(machines: t.Callable[[str], Values]) -> None:
     near = with_own(machines("gb300"), lambda i: [2 * i, 2 * i + 1] if i < 2 else [])
-    world = World(site([GPU, {**NIC, "count": 2}]), near)
+    world = World(site([GPU, {**NIC, "count": 2}]), {"node": near})
     assert [one["name"] for one in world.claim["devices"]["requests"]] == ["gpu", "nic-a", "nic-b"]
     while world.take(len(world.held)):
         pass
@@ -305,13 +387,13 @@ def test_several_nics_for_each_gpu(machines: t.Callable[[str], Values]) -> None:
 
 def test_a_list_tries_nearest_before_what_is_farther(machines: t.Callable[[str], Values]) -> None:
     facts = with_own(machines("gb300"), lambda i: [3 - i], "PXB")
-    world = World(site([GPU, NIC], align=["nearest", "any"]), facts)
+    world = World(site([GPU, NIC], align=["nearest", "any"]), {"node": facts})
     allowed = world.nearest("PHB")
     for number in range(4):
         assert world.take(number)
     assert all(nic in allowed[gpu] for gpu, nic in world.pairs())
     # with the NICs of the near pairs held, a GPU gets any other
-    blocked = World(site([GPU, NIC], align=["nearest", "any"]), facts)
+    blocked = World(site([GPU, NIC], align=["nearest", "any"]), {"node": facts})
     near = [nic for gpu in list(allowed)[:1] for nic in allowed[gpu]]
     others = [one for one in blocked.offers if one.driver == "lanewise.dev" and one.address not in near]
     gpus = [one for one in blocked.offers if one.address == list(allowed)[0]]
@@ -336,7 +418,7 @@ def test_only_nearest_pairs_and_every_one_that_is_free(
     values = site([GPU, NIC], drivers, at_least=at_least, count=pairs)
     values["dra_claims_allow_unreachable"] = True
     try:
-        world = World(values, facts)
+        world = World(values, {"node": facts})
     except Problems as problems:
         assert all(one.rule in ("unreachable", "search-cost", "too-many") for one in problems.problems), problems
         return
@@ -382,7 +464,7 @@ def test_the_scheduler_never_looks_more_often_than_the_bound(
     values = site([GPU, {**NIC, "count": each}], count=pairs)
     values["dra_claims_allow_unreachable"] = True
     try:
-        world = World(values, facts)
+        world = World(values, {"node": facts})
     except Problems:
         return
     allowed = world.nearest("PHB")
