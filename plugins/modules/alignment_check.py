@@ -242,8 +242,8 @@ claims:
       elements: dict
     promises:
       description:
-        - The promises. C(rule) is V(match), V(distinct), V(selector), or V(class) for one that is gone; C(subject) is
-          the attribute, the expression or the class.
+        - The promises. C(rule) is V(match), V(distinct), V(nearest), V(selector), or V(class) for one that is gone;
+          C(subject) is the attribute, the expression or the class.
         - C(requests), C(verdict), C(proven), C(values) as published, C(kernel) as the kernel reports it, C(reason),
           C(fix).
       type: list

@@ -11,13 +11,15 @@ import typing as t
 
 from ..cel.errors import EvaluationError, Uncheckable
 from ..cel.selector_text import conjuncts, mentioned
+from ..claims.inventory import NEAREST
+from ..claims.pair_form import PairForm, pair_forms
 from ..kube.objects import Object
 from ..scheduler.search_devices import LIST, attribute, comparable
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import Engine
 from ..vendors.drivers import DRIVERS
 from .claim_devices import PROBE_AGAIN, ClaimDevices
-from .devices import KERNEL, LOCALITY, Facts, Published, hidden, value_of
+from .devices import KERNEL, LOCALITY, Facts, Published, hidden, nearer, value_of
 from .words import BROKEN, KEPT, UNKNOWN, Device, Promise
 
 
@@ -109,6 +111,62 @@ class ClaimPromises(ClaimDevices):
         promise.reason = f"the slices and the probed topology of {self.node} disagree on {name}: {reason}"
         promise.fix = PROBE_AGAIN
 
+    def _nearest(self) -> list[Promise]:
+        """Are the devices of alternatives that are tied together still the nearest ones of their board?"""
+        found = []
+        for form in pair_forms(self.spec):
+            first = self._taken(form.first, form.ours)
+            second = self._taken(form.second, form.theirs)
+            if first and second:
+                found.append(self._nearest_pair(form, first, second))
+        return found
+
+    def _taken(self, request: str, names: t.Collection[str]) -> Device | None:
+        """The device that one of these alternatives of a request got."""
+        wanted = {f"{request}/{name}" for name in names}
+        return next((one for one in self.devices if one.request in wanted), None)
+
+    def _nearest_pair(self, form: PairForm, gpu: Device, nic: Device) -> Promise:
+        promise = Promise("nearest", "the map of the board", [gpu.request, nic.request], KEPT)
+        again = "render the claims for the boards as they are now; then delete the pod and the claim for another pair"
+        if not form.allowed(gpu.request.partition("/")[2], nic.request.partition("/")[2]):
+            promise.verdict, promise.fix = BROKEN, again
+            promise.reason = f"{gpu.shown} and {nic.shown} are no pair of this claim"
+            return promise
+        if self.machine is None or gpu.published is None or nic.published is None:
+            return promise
+        level = self.machine.level(gpu.address, nic.address)[0]
+        promise.values = {nic.shown: level}
+        if level == "UNKNOWN":
+            promise.verdict, promise.fix = UNKNOWN, PROBE_AGAIN
+            promise.reason = f"the probe of {self.node} does not say how near {nic.shown} is to {gpu.shown}"
+            return promise
+        others = [(self.machine.level(gpu.address, one.address)[0], one) for one in self._candidates(form)]
+        best = next((entry for entry in others if not any(nearer(one[0], entry[0]) for one in others)), None)
+        if best and nearer(best[0], level):
+            promise.verdict, promise.fix = BROKEN, again
+            promise.reason = f"{nic.shown} is at {level} of {gpu.shown}, and {best[1].name} is at {best[0]} now"
+            return promise
+        promise.proven = self.machine.probed
+        return promise
+
+    def _candidates(self, form: PairForm) -> list[Published]:
+        """The devices of the node that some alternative of the second request selects."""
+        request = next(one for one in self.spec.get("requests") or () if one["name"] == form.second)
+        bodies = [sub for sub in request["firstAvailable"] if sub["name"] in form.theirs]
+        here = self.check.pools.on(self.node or "")
+        return [one for one in here if any(self._matches(body, one) for body in bodies)]
+
+    def _matches(self, body: Object, published: Published) -> bool:
+        """Whether a device surely is one that a request selects."""
+        texts = expressions([*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())])
+        try:
+            return self.check.engine is not None and all(
+                self.check.engine.matches(text, published.device, published.driver) for text in texts
+            )
+        except (EvaluationError, Uncheckable):
+            return False
+
     def _selectors(self) -> list[Promise]:
         """Do the devices still match what the requests and classes ask for? What cannot be checked is unknown."""
         found: list[Promise] = []
@@ -163,12 +221,19 @@ class ClaimPromises(ClaimDevices):
     def _preferences(self) -> list[Object]:
         """Which alternative of each firstAvailable request was taken."""
         found: list[Object] = []
-        taken = {one.request for one in self.devices}
+        taken = {one.request.partition("/")[0]: one.request.partition("/")[2] for one in self.devices}
+        tied: dict[str, tuple[str, ...]] = {form.second: form.theirs for form in pair_forms(self.spec)}
+        firsts = {form.first for form in pair_forms(self.spec)}
         for request in self.spec.get("requests") or ():
-            names = [sub["name"] for sub in request.get("firstAvailable") or ()]
-            chosen = next((name for name in names if f"{request['name']}/{name}" in taken), None)
-            if chosen is None:
+            if request["name"] in firsts:
+                continue  # its alternatives are places, none better than another
+            alike = tied.get(request["name"], ())
+            subs = [sub["name"] for sub in request.get("firstAvailable") or ()]
+            names = list(dict.fromkeys(NEAREST if name in alike else name for name in subs))
+            chosen = taken.get(request["name"], "")
+            if chosen not in subs or (alike and len(names) == 1):
                 continue
+            chosen = NEAREST if chosen in alike else chosen
             better = names[: names.index(chosen)]
             entry = {"request": request["name"], "chosen": chosen, "rank": len(better) + 1, "of": len(names)}
             found.append({**entry, "better": better})

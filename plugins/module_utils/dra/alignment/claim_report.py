@@ -27,7 +27,7 @@ class ClaimReport(ClaimPromises):
         for device in self.devices:
             self._state(device)
         pods = self._pods()
-        promises = self._constraints() + self._selectors()
+        promises = self._constraints() + self._nearest() + self._selectors()
         for promise in promises:
             if promise.verdict != KEPT:
                 severity = "error" if promise.verdict == BROKEN else "warning"
@@ -65,7 +65,7 @@ class ClaimReport(ClaimPromises):
         own = [one for one in self.devices if one.published and not one.admin]
         gpus = [one for one in own if one.kind == GPU]
         nics = [one for one in own if one.kind == NIC]
-        tied = [one for one in promises if one.rule == "match" and one.verdict == KEPT and one.subject in LOCALITY]
+        tied = [one for one in promises if one.verdict == KEPT and (one.rule == "nearest" or _of_place(one))]
         found: list[Object] = []
         for gpu in gpus:
             best: tuple[str, Device | None, list[str]] = ("UNKNOWN", None, [])
@@ -167,6 +167,10 @@ class ClaimReport(ClaimPromises):
             names[str(one.get("containerID", "")).rpartition("/")[2]] = one["name"]
             names[one["name"]] = one["name"]
         return {names[key]: cpus for key, cpus in cpusets.items() if key in names}
+
+
+def _of_place(promise: Promise) -> bool:
+    return promise.rule == "match" and promise.subject in LOCALITY
 
 
 def _is_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:

@@ -29,11 +29,14 @@ from ..vendors.offers import blind
 from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
+from .pair_reasons import pair_reason
 from .selector_memory import SelectorMemory, Texts
 from .shapes import shapes
 from .unreachable import by_reason, constraint_of, shown, unreachable
 
 _V1 = "resource.k8s.io/v1"
+#: Refusals that say that there are too few devices.
+_LACKING = ("absent", "count", "selector", "taint", "used", "constraint")
 
 
 @dataclass
@@ -228,6 +231,10 @@ def _try(
         if name not in classes:
             return allocator.Refusal(f"class {name!r} is not of this site", "", "unknown")
     answer = allocator.allocate([{"devices": asked}], classes, offered, engine, blind=unseen, constraints=kinds)
+    if isinstance(answer, allocator.Refusal) and answer.kind in _LACKING:
+        reason = pair_reason(asked, classes, offered, engine)
+        if reason:
+            return replace(answer, reason=reason)
     if isinstance(answer, allocator.Refusal) and answer.kind == "constraint":
         names = constraint_of(asked, answer.path).get("requests") or ()
         if len({"/" in name for name in names}) == 2:

@@ -19,12 +19,15 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import search_cost
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_reasons import pair_reason
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pairing import exclusions, families
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import reach_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Allocation, Result
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.candidates import Question
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search import Search
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_selection import Selection
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
@@ -360,6 +363,30 @@ def test_an_unknown_board_gets_nothing(machines: t.Callable[[str], Values]) -> N
         pass
     assert len(mapped.held) == 8
     assert all(nic in mapped.nearest("PHB")[gpu] for gpu, nic in mapped.pairs())
+
+
+def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values]) -> None:
+    facts = diagonal(machines("hgx-h100"))
+    values = site([GPU, NIC])
+    world = World(values, {"node": facts})
+    pairs = [(gpu, nic) for gpu, nics in world.nearest("PHB").items() for nic in nics]
+    held = [one for one in world.offers if one.address in [nic for _gpu, nic in pairs]]
+    asked = world.claim["devices"]
+    reason = pair_reason(asked, world.classes, world.offers, world.engine, [identify(one) for one in held])
+    assert reason.startswith("0 of 1 nearest pairs can be had: ")
+    assert f"GPU {pairs[0][0]} is free, its NIC {pairs[0][1]} is in use" in reason and "and 5 more" in reason
+    assert pair_reason(asked, world.classes, world.offers, world.engine) == ""
+    # the same through the report of where claims can run: another node has other GPUs, a third one dead links
+    nodes = {"node": facts, "other": machines("hgx-b200"), "down": diagonal(machines("hgx-h100"))}
+    for nic in nodes["down"]["nics"]:
+        nic["up"] = False
+    objects = compile_site(values, {"node": facts}).objects
+    [found] = reach_of(objects, nodes, values["dra_claims_drivers"], world.engine)
+    assert found.nodes == ["node"]
+    assert "is another board" in found.refused["other"]
+    assert (
+        "is free, its NIC" in found.refused["down"] and "tainted with lanewise.dev/link-down" in found.refused["down"]
+    )
 
 
 def test_boards_that_nothing_tells_apart_are_split_for_dranet(machines: t.Callable[[str], Values]) -> None:
