@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The page about boards: its table is what compiler and allocator say of example machines, and its YAML compiles."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Result
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
+from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+cel = pytest.importorskip("cel_expr_python")
+
+PAGE = COLLECTION / "docs" / "boards.md"
+Values = dict[str, t.Any]
+#: The columns: what a group asks for.
+ASKED: list[tuple[str, Values]] = [
+    ("pcie_root", {"align": "pcie_root"}),
+    ("numa_node", {"align": "numa_node"}),
+    ("nearest", {"align": "nearest"}),
+    ("at_least: NODE", {"align": "nearest", "at_least": "NODE"}),
+]
+
+
+def drivers(machine: Values) -> Values:
+    vendors = {machine["functions"][gpu["address"]]["vendor_id"] for gpu in machine["gpus"]}
+    gpu = {"gpu.amd.com": {"version": "1.0.0"}} if "1002" in vendors else {"gpu.nvidia.com": {"version": "0.5.0"}}
+    return {**gpu, "lanewise.dev": {"version": "1.0.0"}}
+
+
+def pairs(machine: Values, group: Values) -> str:
+    """How many single pairs the machine gives away at a time, and by which form."""
+    devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+    values: Values = {
+        "dra_claims_drivers": drivers(machine),
+        "dra_claims_templates": [{"name": "pair", "namespace": "ml", "groups": [{**group, "devices": devices}]}],
+        "dra_claims_allow_unreachable": True,
+    }
+    try:
+        made = compile_site(values, {"node": machine})
+    except Problems:
+        return "-"
+    number = _drained(made, machine, values["dra_claims_drivers"])
+    form = f", {made.boards[0].form}" if made.boards else ""
+    return f"{number}{form}" if number else "-"
+
+
+def _drained(made: Site, machine: Values, of: Values) -> int:
+    classes = {item["metadata"]["name"]: item for item in made.objects if item["kind"] == "DeviceClass"}
+    [spec] = [item["spec"]["spec"] for item in made.objects if item["kind"] == "ResourceClaimTemplate"]
+    held: list[Result] = []
+    offered, engine, number = offers("node", machine, of), Engine(), 0
+    while isinstance(answer := allocate([spec], classes, offered, engine, held=held), Allocation):
+        held += answer.results
+        number += 1
+    return number
+
+
+def row(name: str) -> list[str]:
+    machine = facts(name)
+    return [str(len(machine["gpus"])), *(pairs(machine, group) for _title, group in ASKED)]
+
+
+def table() -> str:
+    head = ["machine", "GPUs", *(f"`{title}`" for title, _group in ASKED)]
+    lines = [head, ["---"] * len(head), *([f"`{name}`", *row(name)] for name in names() if facts(name)["gpus"])]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def test_the_table_of_example_machines() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    written = [line for line in text.partition("## What each board gets")[2].splitlines() if line.startswith("| `")]
+    assert written, "the table is not there"
+    assert written == [line for line in table().splitlines() if line.startswith("| `")]
+
+
+def test_the_inventories_of_the_page_compile() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    compiled = 0
+    for block in blocks:
+        values = yaml.safe_load(block)
+        if isinstance(values, dict) and "dra_claims_templates" in values:
+            values.setdefault("dra_claims_drivers", drivers(facts("gb300")))
+            compiled += len(compile_site(values, {"node": facts("gb300")}).objects) > 0
+    assert compiled
