@@ -37,14 +37,7 @@ def shapes(
     only constraints name, it counts which devices have the same value, not the value.
     """
     problems = []
-    texts = {text for body in bodies(claims, classes) for text in expressions(body.get("selectors") or ())}
-    matched = {
-        str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
-        for _claim, compiled in claims
-        for constraint in compiled.devices.get("constraints", ())
-    }
-    everything = "\n".join(texts)
-    sight = _Sight(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
+    sight = sight_of([compiled.devices for _claim, compiled in claims], classes)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
     found: dict[str, tuple[list[Offer], list[str]]] = {}
     for node in sorted(nodes):
@@ -58,15 +51,28 @@ def shapes(
     return list(found.values()), problems
 
 
-def bodies(claims: t.Sequence[tuple[Claim, Compiled]], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:
+def sight_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> Sight:
+    """What claims with these `devices` can see of a device, with all `classes`, v1 DeviceClasses by name."""
+    texts = {text for body in bodies(devices, classes) for text in expressions(body.get("selectors") or ())}
+    matched = {
+        str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
+        for one in devices
+        for constraint in one.get("constraints", ())
+    }
+    everything = "\n".join(texts)
+    return Sight(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
+
+
+def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:
+    """All that has selectors: classes, and the requests and alternatives of claims."""
     for item in classes.values():
         yield item["spec"]
-    for _claim, compiled in claims:
-        for request in compiled.devices["requests"]:
+    for one in devices:
+        for request in one["requests"]:
             yield from request.get("firstAvailable") or [request["exactly"]]
 
 
-class _Sight:
+class Sight:
     """What the claims of a site can see of devices: `words` in selectors, attributes `matched` by constraints."""
 
     def __init__(self, words: set[str], matched: set[str], whole: bool) -> None:

@@ -1,0 +1,12 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What fits on a fleet: how many more workloads, which devices none of them can use, and what a change would do.
+
+It imports `scheduler`, `claims`, `alignment`, `cel`, `vendors` and `kube`. It never talks to a server: `reader` takes
+objects that somebody else has read.
+"""
+
+from __future__ import annotations

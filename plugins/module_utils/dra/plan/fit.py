@@ -1,0 +1,149 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How many more of a workload fit on a fleet, where, and why no more."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ..cel.engine import Engine
+from ..kube import quantity
+from ..kube.objects import ObjectView
+from ..scheduler.answers import Refusal
+from . import pods, spread
+from .fleet import Fleet, Node, Workload
+from .states import MOST, States
+
+#: Why a node takes no more: it takes none of these pods at all, it has no room for another one, its devices are not
+#: enough, a spread constraint holds, or it cannot be said.
+REFUSED, ROOM, DEVICES, SPREAD, UNKNOWN = "refused", "room", "devices", "spread", "unknown"
+
+#: What may keep a pod waiting and is not modelled: where a pod has one of these the count is an upper bound.
+_NOT_MODELLED = {
+    "podAffinity": "its pod affinity",
+    "podAntiAffinity": "its pod anti-affinity",
+}
+
+
+@dataclass(frozen=True)
+class OnNode:
+    """How many more of a workload a node takes, and why no more: `kind` is one of those above.
+
+    `placements` are the names of the devices of each, C(driver/pool/device). `certain` is False where the count is what
+    is sure at least.
+    """
+
+    count: int
+    kind: str
+    reason: str
+    placements: tuple[tuple[str, ...], ...] = ()
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many more of a workload fit on a fleet.
+
+    `nodes` says it of each node alone; `total` is less than their sum where a spread constraint holds pods back.
+    `at_least` and `at_most` say that the total is a bound, and `notes` why.
+    """
+
+    workload: str
+    total: int
+    nodes: t.Mapping[str, OnNode]
+    at_least: bool = False
+    at_most: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+    def reasons(self) -> list[tuple[str, str, list[str]]]:
+        """Why no more fit: each kind and reason once, with the nodes that it holds for, most nodes first."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name, one in self.nodes.items():
+            found.setdefault((one.kind, one.reason), []).append(name)
+        return sorted(((*key, names) for key, names in found.items()), key=lambda one: (-len(one[2]), one[:2]))
+
+    def by(self, fleet: Fleet, label: str) -> dict[str, int]:
+        """The counts by the value of a node label, such as a rack's; '' for nodes without it."""
+        found: dict[str, int] = {}
+        for name, one in self.nodes.items():
+            value = fleet.nodes[name].labels.get(label, "")
+            found[value] = found.get(value, 0) + one.count
+        return found
+
+
+def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> list[Fit]:
+    """How many more of each workload fit, each as if it came alone.
+
+    A node's count is that of pods that come one after the other, so it does not depend on the order in which the
+    scheduler takes nodes. Raises ValueError for a workload without claims, or of requests that cannot be read.
+    """
+    states = States(fleet, workloads, engine)
+    return [_fit(fleet, workload, states) for workload in workloads]
+
+
+def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
+    if not workload.claims:
+        raise ValueError(f"workload {workload.name} has no claims: there is nothing to count")
+    try:
+        asked = pods.requests(workload.pod)
+    except quantity.QuantityError as error:
+        raise ValueError(f"workload {workload.name}: its requests cannot be read: {error}") from error
+    nodes = {name: _on_node(node, workload, asked, states) for name, node in fleet.nodes.items()}
+    notes = list(fleet.notes)
+    affinity: ObjectView = workload.pod.get("affinity") or {}
+    ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
+    if ignored:
+        notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit")
+    total, nodes, bound = _spread(fleet, workload, nodes)
+    if bound:
+        notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
+    return Fit(
+        workload.name,
+        total,
+        nodes,
+        at_least=any(not one.certain for one in nodes.values()),
+        at_most=bool(ignored) or bound,
+        notes=tuple(notes),
+    )
+
+
+def _on_node(node: Node, workload: Workload, asked: t.Mapping[str, int], states: States) -> OnNode:
+    reason = pods.refuses(node, workload.pod)
+    if reason:
+        return OnNode(0, REFUSED, reason)
+    most, resource = pods.room(node, asked)
+    if most == 0:
+        return OnNode(0, ROOM, f"too little {resource} is left")
+    state = states.of(node, workload)
+    count = state.upto(MOST + 1 if most is None else most)
+    names = ["/".join((offer.driver, offer.pool, str(offer.device["name"]))) for offer in node.offers]
+    placements = tuple(tuple(names[number] for number in one) for one in state.found[:count])
+    if count == most or state.refusal is None:
+        return OnNode(count, ROOM, f"too little {resource} is left", placements)
+    return _ended(count, state.refusal, placements, node)
+
+
+def _ended(count: int, refusal: Refusal, placements: tuple[tuple[str, ...], ...], node: Node) -> OnNode:
+    if refusal.unknown:
+        reason = "; ".join([refusal.reason, *sorted(set(node.unclear.values()))])
+        return OnNode(count, UNKNOWN, reason, placements, certain=False)
+    return OnNode(count, DEVICES, refusal.reason, placements)
+
+
+def _spread(fleet: Fleet, workload: Workload, nodes: dict[str, OnNode]) -> tuple[int, dict[str, OnNode], bool]:
+    """The total under the spread constraints, with the nodes as they limit them, and whether it is only a bound."""
+    rules = spread.constraints(workload)
+    total = sum(one.count for one in nodes.values())
+    for rule in rules:
+        key = str(rule["topologyKey"])
+        capacity = {name: one.count for name, one in nodes.items()}
+        left = spread.limit(rule, workload, fleet, capacity)
+        total = min(total, sum(left.values()))
+        for name, one in nodes.items():
+            if one.count and key not in fleet.nodes[name].labels:
+                nodes[name] = OnNode(0, SPREAD, f"the node has no label {key}, by which pods are spread")
+    return total, nodes, len(rules) > 1

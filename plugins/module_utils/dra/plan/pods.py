@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Whether a node takes a pod, devices aside: what kube-scheduler's filters for resources, taints and labels say.
+
+Source: kube-scheduler 1.37, plugins NodeResourcesFit, NodeUnschedulable, TaintToleration, NodeAffinity and NodeName;
+k8s.io/component-helpers/resource (PodRequests).
+"""
+
+from __future__ import annotations
+
+import math
+import typing as t
+
+from ..kube import quantity
+from ..kube.objects import ObjectView
+from .fleet import PODS, Node
+
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_BLOCKING = ("NoSchedule", "NoExecute")
+#: What a pod may ask for as a whole (KEP-2837).
+_OF_POD = ("cpu", "memory")
+
+
+def units(amounts: ObjectView | None) -> dict[str, int]:
+    """Quantities as whole units, CPU in thousandths, rounded up as the scheduler does. Raises QuantityError."""
+    return {
+        name: math.ceil(quantity.parse(value) * (1000 if name == "cpu" else 1))
+        for name, value in (amounts or {}).items()
+    }
+
+
+def _add(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
+def _most(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+
+
+def requests(spec: ObjectView) -> dict[str, int]:
+    """What a v1 PodSpec asks for, in units as `units` has them. Raises QuantityError.
+
+    Init containers run one after the other, beside those that stay (restartPolicy Always) and began before.
+    """
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        total = _add(total, _asked(container))
+    staying: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        asked = _asked(container)
+        if container.get("restartPolicy") == "Always":
+            total, staying = _add(total, asked), _add(staying, asked)
+            peak = _most(peak, staying)
+        else:
+            peak = _most(peak, _add(asked, staying))
+    total = _most(total, peak)
+    whole = _asked(spec)
+    total.update({name: amount for name, amount in whole.items() if name in _OF_POD or name.startswith("hugepages-")})
+    return _add(total, units(spec.get("overhead")))
+
+
+def _asked(part: ObjectView) -> dict[str, int]:
+    return units((part.get("resources") or {}).get("requests"))
+
+
+def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:
+    """How many pods that ask for so much have room on a node, and the resource that ends it; None for any number."""
+    free = node.free()
+    if free is None:
+        return None, ""
+    found = [
+        (max(0, free.get(name, 0)) // amount, name) for name, amount in sorted({**asked, PODS: 1}.items()) if amount
+    ]
+    return min(found)
+
+
+def refuses(node: Node, spec: ObjectView) -> str:
+    """Why a node does not take a pod of this spec at all; empty where it does, devices and room aside."""
+    if spec.get("nodeName") and spec["nodeName"] != node.name:
+        return f"the pod is for node {spec['nodeName']}"
+    tolerations = spec.get("tolerations") or ()
+    if node.cordoned and not tolerates(tolerations, _UNSCHEDULABLE):
+        return "the node is cordoned"
+    for taint in node.taints:
+        if taint.get("effect") in _BLOCKING and not tolerates(tolerations, taint):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"the node has the taint {taint.get('key')}{value}:{taint['effect']}"
+    for name, value in sorted((spec.get("nodeSelector") or {}).items()):
+        if node.labels.get(name) != value:
+            return f"the node has no label {name}={value}"
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is not None and not selects(required, node):
+        return "the pod's required node affinity does not select the node"
+    return ""
+
+
+def tolerates(tolerations: t.Iterable[ObjectView], taint: ObjectView) -> bool:
+    """Whether one of a pod's tolerations is for a node's taint (v1 Toleration.ToleratesTaint)."""
+    for one in tolerations:
+        if one.get("effect") and one["effect"] != taint.get("effect"):
+            continue
+        if one.get("key") and one["key"] != taint.get("key"):
+            continue
+        operator = one.get("operator") or "Equal"
+        if operator == "Exists" or (operator == "Equal" and (one.get("value") or "") == (taint.get("value") or "")):
+            return True
+    return False
+
+
+def selects(selector: ObjectView, node: Node) -> bool:
+    """Whether a v1 NodeSelector selects a node: one of its terms does, and an empty term selects nothing."""
+    return any(_term(term, node) for term in selector.get("nodeSelectorTerms") or ())
+
+
+def _term(term: ObjectView, node: Node) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(matches(one, node.labels) for one in expressions) and all(
+        matches(one, {"metadata.name": node.name}) for one in fields
+    )
+
+
+def matches(requirement: ObjectView, labels: t.Mapping[str, str]) -> bool:
+    """Whether labels meet a requirement of a node selector or label selector; one that is not understood is not met."""
+    key, operator = requirement.get("key", ""), requirement.get("operator")
+    values = requirement.get("values") or ()
+    if operator == "In":
+        return key in labels and labels[key] in values
+    if operator == "NotIn":
+        return key not in labels or labels[key] not in values
+    if operator == "Exists":
+        return key in labels
+    if operator == "DoesNotExist":
+        return key not in labels
+    if operator in ("Gt", "Lt") and len(values) == 1:
+        try:
+            label, bound = int(labels.get(key, "")), int(values[0])
+        except ValueError:
+            return False
+        return label > bound if operator == "Gt" else label < bound
+    return False
+
+
+def selected(selector: ObjectView | None, labels: t.Mapping[str, str]) -> bool:
+    """Whether a v1 LabelSelector selects labels: none selects nothing, an empty one all."""
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    return all(labels.get(name) == value for name, value in wanted.items()) and all(
+        matches(one, labels) for one in selector.get("matchExpressions") or ()
+    )

@@ -1,0 +1,208 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A fleet from the objects of a cluster, or from the facts of probed nodes."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..alignment.cluster import results, title
+from ..alignment.devices import Pool, Pools, v1
+from ..kube import quantity, schema, versions
+from ..kube.objects import Object, ObjectView
+from ..scheduler.answers import Result
+from ..scheduler.search_devices import DeviceId, identify
+from ..vendors.drivers import knowledge
+from ..vendors.offer import Offer
+from ..vendors.offers import offers
+from ..vendors.server import Server
+from .fleet import Fleet, Held, Node, Placed
+from .pods import requests, units
+
+#: Kinds that a fleet is made of; others are passed over.
+KINDS = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule")
+_ENDED = ("Succeeded", "Failed")
+
+
+def read(objects: t.Iterable[ObjectView], kubernetes: str = f"1.{schema.NEWEST}", gates: versions.Gates = None) -> Fleet:
+    """The fleet that these objects are, of the API versions that the server serves.
+
+    Without Nodes, each node that a slice names is one with room for every pod. What cannot be used is left out and
+    noted, never guessed. Raises ValueError for an object that is not of its kind, and for a release that is not known.
+    """
+    by_kind: dict[str, list[ObjectView]] = {kind: [] for kind in KINDS}
+    for one in objects:
+        if one.get("kind") in by_kind:
+            by_kind[str(one["kind"])].append(one)
+    slices = sorted(by_kind["ResourceSlice"], key=lambda one: str(one["metadata"]["name"]))
+    server = Server(kubernetes, gates, [v1_rule(one) for one in by_kind["DeviceTaintRule"]])
+    reading = _Reading(Pools(slices), server)
+    reading.devices()
+    reading.claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
+    reading.pods(by_kind["Pod"])
+    classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in by_kind["DeviceClass"]}
+    nodes = {one["metadata"]["name"]: reading.node(one) for one in by_kind["Node"]}
+    if not by_kind["Node"]:
+        names = sorted({*reading.offers, *reading.unclear})
+        nodes = {name: reading.node({"metadata": {"name": name}}) for name in names}
+    reading.note_strangers(nodes)
+    return Fleet(nodes, classes, server, tuple(reading.notes))
+
+
+def v1_rule(rule: ObjectView) -> ObjectView:
+    """A DeviceTaintRule of any served version; its spec has been the same in all. Raises ValueError for other kinds."""
+    if rule.get("kind") != "DeviceTaintRule" or not isinstance(rule.get("spec"), dict):
+        raise ValueError(f"this is not a DeviceTaintRule: {str(rule)[:80]}")
+    return rule
+
+
+def probed(
+    facts: ObjectView,
+    drivers: ObjectView,
+    classes: t.Mapping[str, Object],
+    kubernetes: str = f"1.{schema.NEWEST}",
+    gates: versions.Gates = None,
+) -> Fleet:
+    """A fleet without a cluster: topology facts by node, and `dra_claims_drivers`.
+
+    Nothing is held, and there is room for every pod. Raises kube.problems.Problems for a driver that is not known,
+    ValueError for a release that is not, KeyError and TypeError for facts that are none of topology_info.
+    """
+    server = Server(kubernetes, gates)
+    known = {name: knowledge(name, options) for name, options in drivers.items()}
+    nodes = {
+        name: Node(name, offers=tuple(offers(name, facts[name], drivers, known, server))) for name in sorted(facts)
+    }
+    return Fleet(nodes, classes, server)
+
+
+class _Reading:
+    """Collects by node what objects say; `notes` are what cannot be used."""
+
+    def __init__(self, pools: Pools, server: Server) -> None:
+        self.pools = pools
+        self.server = server
+        self.notes: list[str] = []
+        self.offers: dict[str, list[Offer]] = {}
+        self.unclear: dict[str, dict[str, str]] = {}
+        self.held: dict[str, list[Held]] = {}
+        self.placed: dict[str, list[Placed]] = {}
+        self._where: dict[DeviceId, Offer] = {}
+
+    def devices(self) -> None:
+        """The devices of whole pools, by node; the drivers of others are unclear there."""
+        for (driver, name), pool in self.pools.pools.items():
+            if not pool.whole:
+                reason = f"pool {name} of {driver} has {pool.slices} of {pool.wanted} slices: it is being written"
+                for node in pool.nodes:
+                    self.unclear.setdefault(node, {})[driver] = reason
+                self.notes.append(f"{reason}; its devices are not counted")
+                continue
+            self._pool(driver, name, pool)
+
+    def _pool(self, driver: str, name: str, pool: Pool) -> None:
+        sets = _counter_sets(pool)
+        shared = 0
+        for one in pool.devices.values():
+            if one.node is None:
+                shared += 1
+                continue
+            names = [entry["counterSet"] for entry in one.device.get("consumesCounters") or ()]
+            counters = tuple(sets[each] for each in names if each in sets)
+            offer = self.server.keeps(Offer(driver, name, one.node, one.device, one.address or "", counters))
+            self.offers.setdefault(one.node, []).append(offer)
+            self._where[identify(offer)] = offer
+        if shared:
+            self.notes.append(
+                f"pool {name} of {driver}: {shared} device(s) belong to several nodes, and are not counted"
+            )
+
+    def claims(self, claims: t.Iterable[Object]) -> None:
+        """What claims hold, by the node of the device."""
+        for claim in claims:
+            for index, result in enumerate(results(claim)):
+                key: DeviceId = (result["driver"], result["pool"], result["device"])
+                offer = self._where.get(key)
+                if offer is None:
+                    self.notes.append(f"claim {title(claim)} has {'/'.join(key)}, which no whole pool lists")
+                    continue
+                consumed = {name: str(value) for name, value in (result.get("consumedCapacity") or {}).items()}
+                admin = bool(result.get("adminAccess"))
+                found = Result(index, str(result["request"]), offer, admin, consumed)
+                self.held.setdefault(offer.node, []).append(Held(found, title(claim)))
+
+    def pods(self, pods: t.Iterable[ObjectView]) -> None:
+        """The pods of each node; those that wait for one are noted."""
+        waiting = 0
+        for pod in pods:
+            spec, status = pod.get("spec") or {}, pod.get("status") or {}
+            if status.get("phase") in _ENDED:
+                continue
+            if not spec.get("nodeName"):
+                waiting += bool(spec.get("resourceClaims"))
+                continue
+            metadata = pod["metadata"]
+            try:
+                asked = requests(spec)
+            except quantity.QuantityError as error:
+                self.notes.append(f"pod {title(pod)}: its requests cannot be read: {error}")
+                asked = {}
+            placed = Placed(
+                str(metadata["namespace"]), str(metadata["name"]), metadata.get("labels") or {}, asked, _claims(pod)
+            )
+            self.placed.setdefault(spec["nodeName"], []).append(placed)
+        if waiting:
+            self.notes.append(f"{waiting} pod(s) with claims wait for a node; they want the same devices")
+
+    def node(self, node: ObjectView) -> Node:
+        """A v1 Node with all that was collected of it."""
+        metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+        name = str(metadata["name"])
+        unclear = dict(self.unclear.get(name, {}))
+        allocatable: dict[str, int] | None = None
+        if status.get("allocatable"):
+            try:
+                allocatable = units(status["allocatable"])
+            except quantity.QuantityError as error:
+                self.notes.append(f"node {name}: its allocatable resources cannot be read: {error}")
+        return Node(
+            name,
+            labels=metadata.get("labels") or {},
+            taints=tuple(spec.get("taints") or ()),
+            cordoned=bool(spec.get("unschedulable")),
+            allocatable=allocatable,
+            pods=tuple(self.placed.get(name, ())),
+            offers=tuple(self.offers.get(name, ())),
+            held=tuple(self.held.get(name, ())),
+            unclear=unclear,
+        )
+
+    def note_strangers(self, nodes: t.Mapping[str, Node]) -> None:
+        for name in sorted(set(self.offers) - set(nodes)):
+            self.notes.append(f"{len(self.offers[name])} device(s) are of node {name}, which does not exist")
+
+
+def _counter_sets(pool: Pool) -> dict[str, Object]:
+    """The v1 CounterSets of a pool, by name."""
+    found: dict[str, Object] = {}
+    for (_driver, _pool, name, counter), value in pool.counters.items():
+        entry = found.setdefault(name, {"name": name, "counters": {}})
+        entry["counters"][counter] = {"value": quantity.canonical(value)}
+    return found
+
+
+def _claims(pod: ObjectView) -> tuple[str, ...]:
+    """`namespace/name` of the claims of a pod, those made for it from templates among them."""
+    namespace = pod["metadata"]["namespace"]
+    made = {
+        entry["name"]: entry.get("resourceClaimName")
+        for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    names = [
+        entry.get("resourceClaimName") or made.get(entry["name"])
+        for entry in pod["spec"].get("resourceClaims") or ()
+    ]
+    return tuple(f"{namespace}/{name}" for name in names if name)

@@ -1,0 +1,199 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Counts of what fits on a fleet, against the real scheduler: so many pods are bound, and one more is not.
+
+Random fleets of example machines, on which pods already have some devices. LANEWISE_FLEETS says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import CLASSES, DRIVERS, SPECS
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+FLEETS = int(os.environ.get("LANEWISE_FLEETS", "6"))
+SEED = 20261123
+#: Seconds in which the pod that is one too many would be bound, if it could be.
+PATIENCE = 1.0
+
+Object = dict[str, t.Any]
+RESOURCE = "/apis/resource.k8s.io/v1"
+NAMESPACE = "plan"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+MACHINES = ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    try:
+        return Engine()
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def plane(newest: ControlPlane) -> ControlPlane:
+    newest.add_namespace(NAMESPACE)
+    for one in CLASSES.values():
+        newest.request("POST", f"{RESOURCE}/deviceclasses", one)
+    return newest
+
+
+class Site:
+    """A fleet in the cluster: random machines with some of their devices in use."""
+
+    def __init__(self, plane: ControlPlane, number: int) -> None:
+        self.plane, self.name = plane, f"fleet-{number}"
+        self.chance = random.Random(SEED + number)
+        self.started = 0
+        self.nodes = [f"{self.name}-{place}" for place in range(self.chance.randint(1, 5))]
+        for node in self.nodes:
+            self._add(node)
+        for _turn in range(self.chance.randint(0, 3 * len(self.nodes))):
+            self.start(self.chance.choice(["one-gpu", "one-nic", "one-pair"]))
+        self.settled()
+
+    def _add(self, node: str) -> None:
+        machine = self.chance.choice(MACHINES)
+        self.plane.add_node(node)
+        labels = {"fleet": self.name, "zone": self.chance.choice("ab")}
+        spec = {"unschedulable": True} if self.chance.random() < 0.15 else {}
+        change = {"metadata": {"labels": labels}, "spec": spec}
+        self.plane.expect("PATCH", f"/api/v1/nodes/{node}", change, "application/merge-patch+json")
+        if self.chance.random() < 0.3:
+            little = {"status": {"allocatable": {"cpu": str(self.chance.randint(1, 12))}}}
+            little["status"]["capacity"] = dict(little["status"]["allocatable"])
+            self.plane.expect("PATCH", f"/api/v1/nodes/{node}/status", little, "application/merge-patch+json")
+        for one in slices(offers(node, facts(machine), DRIVERS)):
+            self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+    def pod(self, template: str) -> Object:
+        """The spec of a pod for this fleet's nodes."""
+        asked = {"requests": {"cpu": "500m"}, "claims": [{"name": "d"}]}
+        return {
+            "nodeSelector": {"fleet": self.name},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "none.example.com/none", "resources": asked}],
+            "topologySpreadConstraints": self.spread(template),
+        }
+
+    def spread(self, template: str) -> list[Object]:
+        if not self.name.endswith(("2", "5")):
+            return []
+        selector = {"matchLabels": {"of": f"{self.name}-{template}"}}
+        rule = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
+        return [rule]
+
+    def workload(self, template: str) -> Workload:
+        labels = {"of": f"{self.name}-{template}"}
+        return Workload(template, (SPECS[template],), self.pod(template), NAMESPACE, labels)
+
+    def start(self, template: str) -> str:
+        self.started += 1
+        name = f"{self.name}-{self.started}"
+        self.plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": SPECS[template]})
+        spec = {**self.pod(template), "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
+        labels = {"fleet": self.name, "of": f"{self.name}-{template}"}
+        self.plane.expect("POST", PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        return name
+
+    def pods(self) -> list[Object]:
+        items = self.plane.expect("GET", f"{PODS}?labelSelector=fleet%3D{self.name}")["items"]
+        return t.cast("list[Object]", items)
+
+    def settled(self) -> tuple[set[str], dict[str, str]]:
+        """When the scheduler has decided about every pod: those that are bound, and the others with its reason."""
+
+        def decided() -> t.Any:
+            bound, waiting = set(), {}
+            for pod in self.pods():
+                name = pod["metadata"]["name"]
+                conditions = pod.get("status", {}).get("conditions", ())
+                refused = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
+                if pod["spec"].get("nodeName"):
+                    bound.add(name)
+                elif refused:
+                    waiting[name] = refused[0]
+                else:
+                    return None
+            return bound, waiting
+
+        return t.cast("tuple[set[str], dict[str, str]]", self.plane.wait_for(decided, f"pods of {self.name}", 120))
+
+    def objects(self) -> list[Object]:
+        """What a plan reads, of this fleet."""
+        kinds = (
+            ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
+            ("Pod", "v1", PODS),
+            ("ResourceSlice", "resource.k8s.io/v1", f"{RESOURCE}/resourceslices"),
+            ("ResourceClaim", "resource.k8s.io/v1", CLAIMS),
+            ("DeviceClass", "resource.k8s.io/v1", f"{RESOURCE}/deviceclasses"),
+        )
+        found = []
+        for kind, version, path in kinds:
+            found += [
+                {"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]
+            ]
+        return found
+
+    def clear(self, names: t.Iterable[str]) -> None:
+        """Pods that wait go, with their claims."""
+        for name in names:
+            self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+            self.plane.expect("DELETE", f"{CLAIMS}/{name}")
+
+
+@pytest.mark.parametrize("number", range(FLEETS))
+def test_so_many_are_bound_and_no_more(plane: ControlPlane, engine: Engine, number: int) -> None:
+    site = Site(plane, number)
+    site.clear(site.settled()[1])
+    template = site.chance.choice(["one-pair", "two-pairs", "three-pairs", "one-gpu", "one-nic"])
+    fleet = reader.read(site.objects())
+    assert set(fleet.nodes) == set(site.nodes)
+    (told,) = fits.fit(fleet, [site.workload(template)], engine)
+    assert not told.at_least and not told.at_most
+    before, _waiting = site.settled()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _turn: site.start(template), range(told.total + 1)))
+    bound, waiting = site.settled()
+    time.sleep(PATIENCE)
+    assert site.settled()[0] == bound
+    assert len(bound - before) == told.total, (template, told.total, told.reasons(), waiting)
+    (words,) = waiting.values()
+    kinds = {kind for kind, _reason, _nodes in told.reasons()}
+    assert (fits.DEVICES not in kinds) or "cannot allocate all claims" in words, (told.reasons(), words)
+    assert (fits.ROOM not in kinds) or "Insufficient cpu" in words, (told.reasons(), words)
+
+
+def test_a_change_does_what_was_said(plane: ControlPlane, engine: Engine) -> None:
+    """Cordon a node, and drain another one: the counts of the changed cluster are those that were said before."""
+    site = Site(plane, 1000)
+    site.clear(site.settled()[1])
+    work = site.workload("one-pair")
+    fleet = reader.read(site.objects())
+    first = site.nodes[0]
+    told = fits.fit(after(fleet, [{"cordon": {"nodes": [first]}}]), [work], engine)[0]
+    change = {"spec": {"unschedulable": True}}
+    plane.expect("PATCH", f"/api/v1/nodes/{first}", change, "application/merge-patch+json")
+    now = fits.fit(reader.read(site.objects()), [work], engine)[0]
+    assert now.total == told.total and {n: o.count for n, o in now.nodes.items()} == {
+        n: o.count for n, o in told.nodes.items()
+    }

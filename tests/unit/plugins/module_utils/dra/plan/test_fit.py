@@ -1,0 +1,263 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How many more of a workload fit: on example machines, and on random small nodes against a search of all ways."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.4.1"}, "lanewise.dev": {}}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    try:
+        return Engine()
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+def _pairs(count: int, *levels: str) -> Object:
+    devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+    return {"count": count, "align": list(levels or ["pcie_root"]), "devices": devices}
+
+
+TEMPLATES = {
+    "one-pair": [_pairs(1)],
+    "two-pairs": [_pairs(2)],
+    "three-pairs": [_pairs(3)],
+    "one-gpu": [{"devices": [{"name": "gpu", "kind": "gpu"}]}],
+    "one-nic": [{"devices": [{"name": "nic", "kind": "rdma"}]}],
+}
+_SITE = compile_site(
+    {
+        "dra_claims_drivers": DRIVERS,
+        "dra_claims_templates": [
+            {"name": name, "namespace": "team", "groups": groups} for name, groups in TEMPLATES.items()
+        ],
+    }
+).objects
+CLASSES = {one["metadata"]["name"]: one for one in _SITE if one["kind"] == "DeviceClass"}
+SPECS = {one["metadata"]["name"]: one["spec"]["spec"] for one in _SITE if one["kind"] == "ResourceClaimTemplate"}
+
+
+def workload(name: str, **pod: t.Any) -> Workload:
+    return Workload(name, (SPECS[name],), pod, labels={"app": name})
+
+
+def probed(*machines: str) -> Fleet:
+    """One node of each machine; a machine that is there twice makes two nodes."""
+    nodes = {f"{name}-{number}": facts(name) for number, name in enumerate(machines)}
+    return reader.probed(nodes, DRIVERS, CLASSES)
+
+
+def node(name: str, cpu: str = "128", pods: str = "110", **more: t.Any) -> Object:
+    status = {"allocatable": {"cpu": cpu, "memory": "2Ti", "pods": pods}}
+    labels = {"zone": name.partition("-")[0], **more.pop("labels", {})}
+    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": more, "status": status}
+
+
+def cluster(nodes: t.Sequence[Object], *more: Object, machine: str = "hgx-h100") -> Fleet:
+    """A cluster in which each node publishes a machine's devices."""
+    bare = reader.probed({one["metadata"]["name"]: facts(machine) for one in nodes}, DRIVERS, CLASSES)
+    published = [one for each in bare.nodes.values() for one in slices(each.offers)]
+    return reader.read([*nodes, *published, *CLASSES.values(), *more])
+
+
+def claim(name: str, where: Fleet, node_name: str, *positions: int) -> Object:
+    """A claim that has devices of a node, by their positions."""
+    offers = [where.nodes[node_name].offers[position] for position in positions]
+    results = [
+        {"request": "r", "driver": one.driver, "pool": one.pool, "device": one.device["name"]} for one in offers
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"devices": {}},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+
+
+def _of(fleet: Fleet, driver: str) -> list[int]:
+    first = next(iter(fleet.nodes.values()))
+    return [number for number, offer in enumerate(first.offers) if offer.driver == driver]
+
+
+def test_pairs_of_a_machine(engine: Engine) -> None:
+    one, two, three = fits.fit(probed("hgx-h100"), [workload(f"{n}-pair{s}") for n, s in
+                                                   (("one", ""), ("two", "s"), ("three", "s"))], engine)  # fmt: skip
+    assert (one.total, two.total, three.total) == (8, 4, 2)
+    (on_node,) = three.nodes.values()
+    assert on_node.kind == fits.DEVICES and on_node.reason and len(on_node.placements[0]) == 6
+    assert not one.at_least and not one.at_most
+
+
+def test_nodes_in_the_same_state_are_searched_once(engine: Engine) -> None:
+    fleet = probed(*["hgx-h100"] * 50)
+    work = [workload("one-pair")]
+    states = fits.States(fleet, work, engine)
+    assert fits.fit(fleet, work, engine)[0].total == 400
+    assert len({states.key(one) for one in fleet.nodes.values()}) == 1
+    mixed = probed("hgx-h100", "dgx-a100", "hgx-h100")
+    assert len({fits.States(mixed, work, engine).key(one) for one in mixed.nodes.values()}) == 2
+
+
+def test_what_claims_hold_is_not_counted(engine: Engine) -> None:
+    empty = cluster([node("a-0"), node("a-1")])
+    gpu, nic = _of(empty, "gpu.nvidia.com")[0], _of(empty, "lanewise.dev")[0]
+    held = claim("c", empty, "a-0", gpu)
+    fleet = cluster([node("a-0"), node("a-1")], held)
+    found = fits.fit(fleet, [workload("one-pair"), workload("one-gpu"), workload("one-nic")], engine)
+    before = fits.fit(empty, [workload("one-pair"), workload("one-gpu"), workload("one-nic")], engine)
+    assert [a.total - b.total for a, b in zip(before, found)] == [1, 1, 0]
+    assert found[0].nodes["a-0"].count == 7 and found[0].nodes["a-1"].count == 8
+    assert nic >= 0
+
+
+def test_room_for_pods_ends_the_count(engine: Engine) -> None:
+    fleet = cluster([node("a-0", cpu="10"), node("b-0", pods="3")])
+    ask = {"containers": [{"resources": {"requests": {"cpu": "1500m"}}}]}
+    (found,) = fits.fit(fleet, [workload("one-pair", **ask)], engine)
+    assert found.nodes["a-0"].count == 6 and found.nodes["a-0"].reason == "too little cpu is left"
+    assert found.nodes["b-0"].count == 3 and found.nodes["b-0"].reason == "too little pods is left"
+    assert found.total == 9
+
+
+def test_nodes_that_take_no_such_pod(engine: Engine) -> None:
+    taint = {"key": "maintenance", "effect": "NoExecute"}
+    nodes = [node("a-0", unschedulable=True), node("b-0", taints=[taint]), node("c-0"), node("d-0", labels={"x": "y"})]
+    fleet = cluster(nodes)
+    (plain,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert {name: one.count for name, one in plain.nodes.items()} == {"a-0": 0, "b-0": 0, "c-0": 8, "d-0": 8}
+    assert plain.nodes["a-0"].reason == "the node is cordoned"
+    assert plain.nodes["b-0"].reason == "the node has the taint maintenance:NoExecute"
+    (selected,) = fits.fit(fleet, [workload("one-pair", nodeSelector={"x": "y"})], engine)
+    assert selected.total == 8 and selected.nodes["c-0"].kind == fits.REFUSED
+    (tolerant,) = fits.fit(fleet, [workload("one-pair", tolerations=[{"operator": "Exists"}])], engine)
+    assert tolerant.total == 32
+
+
+@pytest.mark.parametrize(("skew", "total"), [(1, 17), (2, 18), (8, 24), (20, 24)])
+def test_spread_by_zone(engine: Engine, skew: int, total: int) -> None:
+    """Zone b has eight pairs and a sixteen: b is full at eight, and a may be ahead by the skew."""
+    fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
+    rule = {
+        "topologyKey": "zone",
+        "maxSkew": skew,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "one-pair"}},
+    }
+    (found,) = fits.fit(fleet, [workload("one-pair", topologySpreadConstraints=[rule])], engine)
+    assert found.total == total
+    assert found.by(fleet, "zone") == {"a": 16, "b": 8}
+
+
+def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
+    bare = reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES)
+    published = slices(bare.nodes["a-0"].offers)
+    gpus = next(one for one in published if one["spec"]["driver"] == "gpu.nvidia.com")
+    gpus["spec"]["pool"]["resourceSliceCount"] += 1
+    fleet = reader.read([node("a-0"), *published, *CLASSES.values()])
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert found.total == 0 and found.at_least and found.nodes["a-0"].kind == fits.UNKNOWN
+    assert "is being written" in found.nodes["a-0"].reason
+    (nics,) = fits.fit(fleet, [workload("one-nic")], engine)
+    assert nics.total > 0 and not nics.at_least
+
+
+def test_what_cannot_be_used_is_noted(engine: Engine) -> None:
+    empty = cluster([node("a-0")])
+    lost = claim("lost", empty, "a-0", 0)
+    lost["status"]["allocation"]["devices"]["results"][0]["device"] = "gone"
+    waiting = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {"resourceClaims": [{"name": "x"}]},
+        "status": {"phase": "Pending"},
+    }
+    fleet = cluster([node("a-0")], lost, waiting)
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert found.total == 8
+    assert [note for note in found.notes if "team/lost" in note and "no whole pool lists" in note]
+    assert [note for note in found.notes if note.startswith("1 pod(s) with claims wait")]
+
+
+def test_a_workload_without_claims_is_refused(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="workload bare has no claims"):
+        fits.fit(probed("hgx-h100"), [Workload("bare", ())], engine)
+    with pytest.raises(ValueError, match="workload one-pair: its requests cannot be read"):
+        odd = {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}
+        fits.fit(probed("hgx-h100"), [workload("one-pair", **odd)], engine)
+
+
+def test_a_gpu_whose_nic_is_taken_is_stranded(engine: Engine) -> None:
+    empty = cluster([node("a-0"), node("b-0")])
+    before = fits.fit(empty, [workload("one-pair")], engine)[0].nodes["a-0"].placements[0]
+    names = ["/".join((o.driver, o.pool, o.device["name"])) for o in empty.nodes["a-0"].offers]
+    nic = next(one for one in before if one.startswith("lanewise.dev/"))
+    gpu = next(one for one in before if one.startswith("gpu.nvidia.com/"))
+    fleet = cluster([node("a-0"), node("b-0")], claim("c", empty, "a-0", names.index(nic)))
+    found = {one.device: one for one in stranded(fleet, [workload("one-pair")], engine) if one.certain}
+    assert found[gpu].holders == ("team/c",) and found[gpu].node == "a-0"
+    assert "gpu.nvidia.com/b-0/" + gpu.rpartition("/")[2] not in found
+    # another workload may use it
+    assert gpu not in {one.device for one in stranded(fleet, [workload("one-pair"), workload("one-gpu")], engine)}
+
+
+def test_holders_are_those_of_each_node(engine: Engine) -> None:
+    """Two nodes in the same state, whose claims have other names."""
+    empty = cluster([node("a-0"), node("b-0")])
+    nic = _of(empty, "lanewise.dev")[0]
+    fleet = cluster([node("a-0"), node("b-0")], claim("c", empty, "a-0", nic), claim("d", empty, "b-0", nic))
+    found = stranded(fleet, [workload("one-pair")], engine)
+    by_node = {name: {one.holders for one in found if one.node == name and one.holders} for name in ("a-0", "b-0")}
+    assert by_node == {"a-0": {("team/c",)}, "b-0": {("team/d",)}}
+
+
+def test_changes(engine: Engine) -> None:
+    fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
+
+    def total(*steps: Object) -> int:
+        return fits.fit(after(fleet, steps), [workload("one-pair")], engine)[0].total
+
+    assert total() == 24
+    assert total({"cordon": {"labels": {"zone": "a"}}}) == 8
+    assert total({"remove": {"nodes": ["b-0"]}}, {"add": {"like": "a-0", "count": 10}}) == 96
+    assert total({"cordon": {"nodes": ["a-0"]}}, {"uncordon": {"nodes": ["a-0"]}}) == 24
+    pair = fits.fit(fleet, [workload("one-pair")], engine)[0].nodes["a-0"].placements[0]
+    nic = next(one for one in pair if one.startswith("lanewise.dev/")).rpartition("/")[2]
+    assert total({"lose": {"node": "a-0", "devices": [nic]}}) == 23
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ({"cordon": {"nodes": ["x"]}}, "what_if[0].cordon.nodes: names nodes that do not exist: x"),
+        ({"cordon": {}}, "what_if[0].cordon: must have nodes or labels"),
+        ({"shrink": {}}, "what_if[0]: is not a mapping with one step"),
+        ({"add": {"like": "x", "count": 0}}, "what_if[0].add.count: is not a number from 1 to 10000"),
+        ({"lose": {"node": "a-0", "devices": ["x"]}}, "what_if[0].lose.devices: node a-0 has no device x"),
+        ({"release": {"claims": ["team/x"]}}, "what_if[0].release.claims: have no devices: team/x"),
+    ],
+)
+def test_a_step_that_cannot_be_taken(step: Object, said: str) -> None:
+    with pytest.raises(Problems) as caught:
+        after(cluster([node("a-0")]), [step])
+    assert said in str(caught.value)
