@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..cel.engine import Engine
 from ..kube import quantity
@@ -48,8 +48,8 @@ class OnNode:
 class Fit:
     """How many more of a workload fit on a fleet.
 
-    `nodes` says it of each node alone; `total` is less than their sum where a spread constraint holds pods back.
-    `at_least` and `at_most` say that the total is a bound, and `notes` why.
+    `nodes` says it of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
+    constraints. `at_least` and `at_most` say that the total is a bound, and `notes` why.
     """
 
     workload: str
@@ -57,7 +57,8 @@ class Fit:
     nodes: t.Mapping[str, OnNode]
     at_least: bool = False
     at_most: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    held_back: int = 0
 
     def reasons(self) -> list[tuple[str, str, list[str]]]:
         """Why no more fit: each kind and reason once, with the nodes that it holds for, most nodes first."""
@@ -108,6 +109,7 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         at_least=any(not one.certain for one in nodes.values()),
         at_most=bool(ignored) or bound,
         notes=tuple(notes),
+        held_back=sum(one.count for one in nodes.values()) - total,
     )
 
 
