@@ -13,7 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Lists ResourceClaims, ResourceSlices, DeviceClasses and Pods of all namespaces.
+  - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules and Pods of all
+    namespaces, and Nodes.
   - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
     and invalid UTF-8 as U+FFFD, so that such a claim cannot hide others.
   - Fields that are not about devices are left out, such as annotations, volumes, commands and environments.
@@ -33,14 +34,14 @@ options:
     description: The context of the kubeconfig, by default the current one.
     type: str
   api_version:
-    description: The group and version of all kinds but C(Pod).
+    description: The group and version of all kinds but C(Pod) and C(Node).
     type: str
     default: resource.k8s.io/v1
   kinds:
     description: What to list.
     type: list
     elements: str
-    choices: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
+    choices: [ResourceClaim, ResourceClaimTemplate, ResourceSlice, DeviceClass, DeviceTaintRule, Pod, Node]
     default: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
 seealso:
   - module: lanewise.dra.alignment_check
@@ -94,11 +95,14 @@ except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
-#: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
+#: Those that are listed only if they are asked for.
+MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node")
+_CORE = ("Pod", "Node")
+#: What is left out, as whole pods are large and what their containers are told may be secret.
 HIDDEN = {
     "metadata": ("annotations", "managedFields"),
-    "spec": ("affinity", "initContainers", "tolerations", "volumes"),
-    "status": ("conditions",),
+    "spec": ("affinity", "tolerations", "volumes"),
+    "status": ("conditions", "images"),
 }
 HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -109,7 +113,8 @@ def reduced(found: Object) -> Object:
     for part, names in HIDDEN.items():
         for name in names:
             (found.get(part) or {}).pop(name, None)
-    for container in (found.get("spec") or {}).get("containers") or ():
+    spec = found.get("spec") or {}
+    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
         for name in (*HIDDEN_OF_CONTAINERS, *PROBES):
             container.pop(name, None)
     return found
@@ -119,6 +124,8 @@ def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> lis
     """All objects of a kind. Raises as cluster_lists.read_all."""
     if kind == "Pod":
         return read_all(kubernetes.client.CoreV1Api(api).list_pod_for_all_namespaces, "v1", kind)
+    if kind == "Node":
+        return read_all(kubernetes.client.CoreV1Api(api).list_node, "v1", kind)
     group, _slash, version = api_version.partition("/")
     plural = "deviceclasses" if kind == "DeviceClass" else f"{kind.lower()}s"
     custom = kubernetes.client.CustomObjectsApi(api)
@@ -133,7 +140,7 @@ def main() -> None:
             "kubeconfig": {"type": "path"},
             "context": {"type": "str"},
             "api_version": {"type": "str", "default": "resource.k8s.io/v1"},
-            "kinds": {"type": "list", "elements": "str", "choices": list(KINDS), "default": list(KINDS)},
+            "kinds": {"type": "list", "elements": "str", "choices": [*KINDS, *MORE], "default": list(KINDS)},
         },
         supports_check_mode=True,
     )
@@ -146,7 +153,7 @@ def main() -> None:
     try:
         api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
         for kind in params["kinds"]:
-            doing = f"{kind}s of {'v1' if kind == 'Pod' else params['api_version']} cannot be listed"
+            doing = f"{kind}s of {'v1' if kind in _CORE else params['api_version']} cannot be listed"
             try:
                 objects[kind] = [reduced(one) for one in listed(api, kind, params["api_version"])]
             except kubernetes.client.ApiException as error:

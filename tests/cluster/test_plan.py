@@ -9,13 +9,18 @@ Random fleets of example machines, on which pods already have some devices. LANE
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 import time
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
@@ -25,6 +30,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import CLASSES, DRIVERS, SPECS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -38,6 +44,7 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 NAMESPACE = "plan"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 MACHINES = ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200")
 
 
@@ -149,9 +156,7 @@ class Site:
         )
         found = []
         for kind, version, path in kinds:
-            found += [
-                {"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]
-            ]
+            found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
         return found
 
     def clear(self, names: t.Iterable[str]) -> None:
@@ -203,3 +208,43 @@ def test_a_change_does_what_was_said(plane: ControlPlane, engine: Engine) -> Non
     assert now.total == told.total and {n: o.count for n, o in now.nodes.items()} == {
         n: o.count for n, o in told.nodes.items()
     }
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+def test_the_play_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
+    """As docs/planning.md has it: the counts that it shows, of two nodes of which a claim has a GPU."""
+    pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+    play = yaml.safe_load((COLLECTION / "docs/planning.md").read_text().partition("```yaml\n")[2].partition("```")[0])
+    plane.add_namespace("team")
+    for place, name in enumerate(("a-0", "b-0")):
+        plane.add_node(name, {"rack": str(place + 1)})
+        for one in slices(offers(name, facts("hgx-h100"), DRIVERS)):
+            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+    template = {"metadata": {"name": "one-pair"}, "spec": {"spec": SPECS["one-pair"]}}
+    plane.expect("POST", f"{RESOURCE}/namespaces/team/resourceclaimtemplates", template)
+    plane.expect(
+        "POST", f"{RESOURCE}/namespaces/team/resourceclaims", {"metadata": {"name": "c"}, "spec": SPECS["one-gpu"]}
+    )
+    pod = {
+        "nodeName": "",
+        "nodeSelector": {"rack": "1"},
+        "containers": [{"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}],
+        "resourceClaims": [{"name": "d", "resourceClaimName": "c"}],
+    }
+    pods = "/api/v1/namespaces/team/pods"
+    plane.expect("POST", pods, {"metadata": {"name": "p"}, "spec": pod})
+    plane.wait_for(lambda: plane.expect("GET", f"{pods}/p")["spec"].get("nodeName"), "the pod to be bound")
+    # other fleets of this file are not part of the guide's
+    for one in plane.expect("GET", "/api/v1/nodes?labelSelector=fleet")["items"]:
+        plane.expect("DELETE", f"/api/v1/nodes/{one['metadata']['name']}")
+    (tmp_path / "plan.yml").write_text(json.dumps(play))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+    paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+    kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+    kept["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
+    kept["ANSIBLE_HOME"], kept["ANSIBLE_STDOUT_CALLBACK"] = str(tmp_path), "ansible.builtin.default"
+    command = [str(PROGRAM), "-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
+    done = subprocess.run([*command, "plan.yml"], capture_output=True, text=True, check=False, cwd=tmp_path, env=kept)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pair: 15 more, 7 after the change" in done.stdout, done.stdout
+    assert "b-0: the node is cordoned" in done.stdout and "free it with team/c" in done.stdout, done.stdout

@@ -80,8 +80,13 @@ def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> list[F
     """How many more of each workload fit, each as if it came alone.
 
     A node's count is that of pods that come one after the other, so it does not depend on the order in which the
-    scheduler takes nodes. Raises ValueError for a workload without claims, or of requests that cannot be read.
+    scheduler takes nodes. Raises ValueError for a workload without claims, of requests that cannot be read, or with the
+    name of another one.
     """
+    names = [workload.name for workload in workloads]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"several workloads have the name {', '.join(twice)}: give each its own")
     states = States(fleet, workloads, engine)
     return [_fit(fleet, workload, states) for workload in workloads]
 

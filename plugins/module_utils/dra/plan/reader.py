@@ -27,7 +27,9 @@ KINDS = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device
 _ENDED = ("Succeeded", "Failed")
 
 
-def read(objects: t.Iterable[ObjectView], kubernetes: str = f"1.{schema.NEWEST}", gates: versions.Gates = None) -> Fleet:
+def read(
+    objects: t.Iterable[ObjectView], kubernetes: str = f"1.{schema.NEWEST}", gates: versions.Gates = None
+) -> Fleet:
     """The fleet that these objects are, of the API versions that the server serves.
 
     Without Nodes, each node that a slice names is one with room for every pod. What cannot be used is left out and
@@ -202,7 +204,6 @@ def _claims(pod: ObjectView) -> tuple[str, ...]:
         for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
     names = [
-        entry.get("resourceClaimName") or made.get(entry["name"])
-        for entry in pod["spec"].get("resourceClaims") or ()
+        entry.get("resourceClaimName") or made.get(entry["name"]) for entry in pod["spec"].get("resourceClaims") or ()
     ]
     return tuple(f"{namespace}/{name}" for name in names if name)

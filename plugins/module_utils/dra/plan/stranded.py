@@ -98,9 +98,7 @@ class _Question:
                     first = answer
         return False, first
 
-    def _with(
-        self, node: Node, offer: Offer, workload: Workload, claim: int, number: int, way: int
-    ) -> Refusal | None:
+    def _with(self, node: Node, offer: Offer, workload: Workload, claim: int, number: int, way: int) -> Refusal | None:
         """Why no allocation of the workload has this device for this request; None where one has."""
         claims = list(workload.claims)
         body = _ways(claims[claim]["devices"]["requests"][number])[way]
@@ -150,9 +148,7 @@ def _of_node(question: _Question, node: Node, refusals: t.Sequence[str]) -> list
     return found
 
 
-def _holders(
-    question: _Question, node: Node, offer: Offer, refusals: t.Sequence[str]
-) -> tuple[list[str], list[str]]:
+def _holders(question: _Question, node: Node, offer: Offer, refusals: t.Sequence[str]) -> tuple[list[str], list[str]]:
     """The claims each of which frees the device by going; where there are none, those that do so together."""
     owners = list(dict.fromkeys(one.owner for one in node.held))
     alone = [owner for owner in owners if question.usable(node.without([owner]), offer, refusals)[0]]

@@ -114,9 +114,7 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
 
 def _empty(node: Node, name: str) -> Node:
     labels = {**node.labels, "kubernetes.io/hostname": name} if node.labels else node.labels
-    return replace(
-        node, name=name, labels=labels, cordoned=False, pods=(), held=(), offers=tuple(_moved(node, name))
-    )
+    return replace(node, name=name, labels=labels, cordoned=False, pods=(), held=(), offers=tuple(_moved(node, name)))
 
 
 def _moved(node: Node, name: str) -> t.Iterator[Offer]:

@@ -83,9 +83,7 @@ def cluster(nodes: t.Sequence[Object], *more: Object, machine: str = "hgx-h100")
 def claim(name: str, where: Fleet, node_name: str, *positions: int) -> Object:
     """A claim that has devices of a node, by their positions."""
     offers = [where.nodes[node_name].offers[position] for position in positions]
-    results = [
-        {"request": "r", "driver": one.driver, "pool": one.pool, "device": one.device["name"]} for one in offers
-    ]
+    results = [{"request": "r", "driver": one.driver, "pool": one.pool, "device": one.device["name"]} for one in offers]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

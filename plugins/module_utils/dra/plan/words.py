@@ -1,0 +1,55 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A plan as lines for a terminal."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .fit import Fit
+from .stranded import Stranded
+
+#: Nodes that a line names before it only counts the others.
+_NAMED = 4
+
+
+def total(found: Fit) -> str:
+    """A count with what is known of its bounds: `8`, `at least 8`, `at most 8`, `about 8` where it is neither."""
+    bound = {(False, False): "", (True, False): "at least ", (False, True): "at most ", (True, True): "about "}
+    return f"{bound[found.at_least, found.at_most]}{found.total}"
+
+
+def lines(fits: t.Sequence[Fit], after: t.Sequence[Fit], lost: t.Sequence[Stranded]) -> list[str]:
+    """How many fit, before and after a change, with the reasons why no more; then the stranded devices."""
+    found = []
+    changed = {one.workload: one for one in after}
+    for one in fits:
+        then = changed.get(one.workload)
+        found.append(f"{one.workload}: {total(one)} more" + (f", {total(then)} after the change" if then else ""))
+        if one.held_back:
+            found.append(f"  {one.held_back} fit on nodes, but are held back by the spread constraints")
+        found += [f"  {_some(names)}: {reason}" for _kind, reason, names in (then or one).reasons()]
+    for (reason, who), devices in _by_reason(lost).items():
+        found.append(f"stranded: {_some(devices)}: {reason}{who}")
+    return found
+
+
+def _by_reason(lost: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in lost:
+        if not one.certain:
+            who = " (not certain)"
+        elif one.holders:
+            who = f"; free it with {' or '.join(one.holders)}"
+        else:
+            who = f"; free it with {' and '.join(one.together)} together" if one.together else ""
+        groups.setdefault((one.reason, who), []).append(one.device)
+    return groups
+
+
+def _some(names: t.Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

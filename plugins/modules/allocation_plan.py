@@ -1,0 +1,334 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: allocation_plan
+short_description: Count how many more pods with claims fit on a fleet
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Counts how many more pods of each workload the scheduler can place, on each node and in all, with the reason why no
+    more fit.
+  - Names free devices that none of the workloads can use, with the claims that keep them from use.
+  - Answers the same for the fleet after a change, O(what_if).
+  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
+  - Models the default scheduler's search for devices, its filters for node resources, taints, node selectors and
+    affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption, quotas,
+    host ports, volumes, plugins of others and other schedulers. Pods that have one of these may fit less often.
+  - Devices that belong to several nodes are not counted.
+requirements:
+  - cel-expr-python >= 0.1.3
+notes:
+  - Run it where the data is, usually with C(delegate_to=localhost).
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  objects:
+    description:
+      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
+      - Used are C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass) and
+        C(DeviceTaintRule). Without any C(Node), each node that a slice names has room for every pod.
+    type: dict
+    required: true
+  workloads:
+    description: The pods to place.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Its name in the result.
+        type: str
+        required: true
+      templates:
+        description:
+          - Names of ResourceClaimTemplates in O(workloads[].namespace), one for each claim of the pod.
+          - Give this or O(workloads[].claims).
+        type: list
+        elements: str
+      claims:
+        description: The specs of its ResourceClaims, of C(resource.k8s.io/v1).
+        type: list
+        elements: dict
+      namespace:
+        description: The namespace of the pod and its templates.
+        type: str
+        default: default
+      pod:
+        description:
+          - The pod's C(spec). Its resources, tolerations, node selector, node affinity and spread constraints count.
+        type: dict
+        default: {}
+      labels:
+        description: The pod's labels, which spread constraints select.
+        type: dict
+        default: {}
+  what_if:
+    description:
+      - Changes, one after the other. Each is a dictionary with one key.
+      - C(cordon), C(uncordon), C(drain), C(remove) take C(nodes), a list of names, or C(labels).
+      - C(add) takes C(like), a node, and C(count). The new nodes have the devices of that one, and are empty.
+      - C(lose) takes C(node) and C(devices), names or PCI addresses.
+      - C(release) takes C(claims), a list of C(namespace/name). The claims go, with their pods.
+    type: list
+    elements: dict
+    default: []
+  stranded:
+    description: Whether to look for stranded devices.
+    type: bool
+    default: true
+  require:
+    description: The least number of each workload that has to fit, by name. If fewer fit, the task fails.
+    type: dict
+    default: {}
+  by:
+    description: Node labels by whose values to add up the counts, such as that of the rack.
+    type: list
+    elements: str
+    default: []
+  kubernetes_version:
+    description: The minor version of Kubernetes.
+    type: str
+    default: "1.37"
+  feature_gates:
+    description: Feature gates of the cluster that differ from the defaults of its version.
+    type: dict
+    default: {}
+seealso:
+  - module: lanewise.dra.dra_objects_info
+  - module: lanewise.dra.alignment_check
+"""
+
+EXAMPLES = r"""
+- name: Read the cluster
+  lanewise.dra.dra_objects_info:
+    kinds: [Node, Pod, ResourceSlice, ResourceClaim, ResourceClaimTemplate, DeviceClass]
+  delegate_to: localhost
+  run_once: true
+  register: cluster
+
+- name: How many more jobs with eight aligned pairs fit, and how many without rack 4?
+  lanewise.dra.allocation_plan:
+    objects: "{{ cluster.objects }}"
+    workloads:
+      - name: eight-pairs
+        namespace: training
+        templates: [eight-pairs]
+        pod:
+          containers:
+            - resources: {requests: {cpu: "64", memory: 512Gi}}
+    what_if:
+      - cordon: {labels: {rack: "4"}}
+    by: [rack]
+    require: {eight-pairs: 20}
+  delegate_to: localhost
+  run_once: true
+  register: plan
+
+- name: Show the answer
+  ansible.builtin.debug:
+    msg: "{{ plan.lines }}"
+"""
+
+RETURN = r"""
+fit:
+  description: The answer for each workload, as the fleet is.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    workload:
+      description: Its name.
+      type: str
+      sample: eight-pairs
+    total:
+      description: How many more fit.
+      type: int
+      sample: 24
+    at_least:
+      description: Whether more may fit, since something is unknown.
+      type: bool
+    at_most:
+      description: Whether fewer may fit, since the pod has something that is not modelled.
+      type: bool
+    held_back:
+      description: How many more would fit on the nodes without the pod's spread constraints.
+      type: int
+    nodes:
+      description:
+        - For each node the C(count), the C(reason) why no more fit there, and its C(kind), which is V(refused),
+          V(room), V(devices), V(spread) or V(unknown).
+        - C(placements) has the devices of each pod, as C(driver/pool/device).
+      type: dict
+    by:
+      description: The counts by the values of each label of O(by).
+      type: dict
+      sample: {rack: {"1": 8, "2": 16}}
+after:
+  description: The same after O(what_if); empty without it.
+  returned: always
+  type: list
+  elements: dict
+stranded:
+  description:
+    - Free devices that no workload can use, as the fleet is. C(node), C(device), C(reason).
+    - C(holders) are claims, each of which frees the device for use if it goes. If none does so alone, C(together) are
+      those that have to go together. If C(certain) is false, the device may be usable.
+  returned: always
+  type: list
+  elements: dict
+lines:
+  description: The answer as readable lines.
+  returned: always
+  type: list
+  elements: str
+  sample: ["eight-pairs: 24 more"]
+notes:
+  description: What was read and not used, or is not certain.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import dataclasses
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.dra.cel.engine import engine_for
+from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.kube.versions import convert
+from ..module_utils.dra.plan import words
+from ..module_utils.dra.plan.fit import Fit, fit
+from ..module_utils.dra.plan.fleet import Fleet, Workload
+from ..module_utils.dra.plan.reader import read
+from ..module_utils.dra.plan.stranded import stranded
+from ..module_utils.dra.plan.what_if import after
+
+WORKLOAD = {
+    "name": {"type": "str", "required": True},
+    "templates": {"type": "list", "elements": "str"},
+    "claims": {"type": "list", "elements": "dict"},
+    "namespace": {"type": "str", "default": "default"},
+    "pod": {"type": "dict", "default": {}},
+    "labels": {"type": "dict", "default": {}},
+}
+
+
+def workload(entry: dict[str, t.Any], templates: dict[tuple[str, str], dict[str, t.Any]]) -> Workload:
+    """One entry of `workloads`. Raises ValueError."""
+    claims = list(entry["claims"] or ())
+    for name in entry["templates"] or ():
+        found = templates.get((entry["namespace"], name))
+        if found is None:
+            there = ", ".join(sorted(one for space, one in templates if space == entry["namespace"])) or "none"
+            raise ValueError(
+                f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
+                f"objects; of this namespace there is {there}"
+            )
+        claims.append(found["spec"]["spec"])
+    broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
+    if broken:
+        raise ValueError(f"workload {entry['name']}: claims[{broken[0]}] has no devices: give the spec of a claim")
+    labels = {key: str(value) for key, value in entry["labels"].items()}
+    return Workload(entry["name"], tuple(claims), entry["pod"], entry["namespace"], labels)
+
+
+def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> dict[str, t.Any]:
+    """A count as the module returns it."""
+    result = {key: value for key, value in dataclasses.asdict(found).items() if key != "notes"}
+    return {**result, "by": {label: found.by(fleet, label) for label in labels}}
+
+
+def objects_of(given: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+    """All objects, each with its kind. Raises ValueError."""
+    found = []
+    for kind, items in given.items():
+        if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+            raise ValueError(f"objects.{kind} is not a list of objects")
+        found += [{"kind": kind, **one} for one in items]
+    return found
+
+
+def planned(module: AnsibleModule) -> dict[str, t.Any]:
+    """What the module returns. Raises ValueError, KeyError and EngineMissing."""
+    params = module.params
+    engine = engine_for(params["kubernetes_version"])
+    objects = objects_of(params["objects"])
+    fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
+    templates = {
+        (one["metadata"]["namespace"], one["metadata"]["name"]): convert(one, "resource.k8s.io/v1")
+        for one in objects
+        if one["kind"] == "ResourceClaimTemplate"
+    }
+    workloads = [workload(entry, templates) for entry in params["workloads"]]
+    found = fit(fleet, workloads, engine)
+    changed: list[Fit] = []
+    shown_after: list[dict[str, t.Any]] = []
+    if params["what_if"]:
+        then = after(fleet, params["what_if"])
+        changed = fit(then, workloads, engine)
+        shown_after = [shown(one, then, params["by"]) for one in changed]
+    lost = stranded(fleet, workloads, engine) if params["stranded"] else []
+    return {
+        "changed": False,
+        "fit": [shown(one, fleet, params["by"]) for one in found],
+        "after": shown_after,
+        "stranded": [dataclasses.asdict(one) for one in lost],
+        "lines": words.lines(found, changed, lost),
+        "notes": sorted({note for one in [*found, *changed] for note in one.notes}),
+    }
+
+
+def too_few(result: dict[str, t.Any], require: dict[str, t.Any]) -> list[str]:
+    """The workloads of which fewer fit than is required, after the change where there is one. Raises ValueError."""
+    counts = {one["workload"]: one["total"] for one in result["after"] or result["fit"]}
+    found = []
+    for name, least in require.items():
+        if name not in counts:
+            raise ValueError(f"require.{name}: there is no such workload; there is {', '.join(counts)}")
+        if not isinstance(least, int) or isinstance(least, bool):
+            raise ValueError(f"require.{name}: {least!r} is not a whole number")
+        if counts[name] < least:
+            found.append(f"{name}: {counts[name]} fit, {least} are required")
+    return found
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "objects": {"type": "dict", "required": True},
+            "workloads": {"type": "list", "elements": "dict", "required": True, "options": WORKLOAD},
+            "what_if": {"type": "list", "elements": "dict", "default": []},
+            "stranded": {"type": "bool", "default": True},
+            "require": {"type": "dict", "default": {}},
+            "by": {"type": "list", "elements": "str", "default": []},
+            "kubernetes_version": {"type": "str", "default": "1.37"},
+            "feature_gates": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = planned(module)
+        lacking = too_few(result, module.params["require"])
+    except KeyError as error:
+        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+    except (ValueError, EngineMissing) as error:
+        module.fail_json(msg=str(error))
+    except (TypeError, AttributeError) as error:
+        module.fail_json(msg=f"The objects or the workloads are not as the Kubernetes API has them: {error}")
+    if lacking:
+        module.fail_json(msg="Too few fit. " + "; ".join(lacking), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

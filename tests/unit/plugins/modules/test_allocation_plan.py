@@ -1,0 +1,119 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.plugins.modules import allocation_plan
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
+    CLASSES,
+    DRIVERS,
+    SPECS,
+    claim,
+    cluster,
+    node,
+)
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+RETURN = yaml.safe_load(allocation_plan.RETURN)
+NODES = [node("a-0", labels={"rack": "1"}), node("b-0", labels={"rack": "2"})]
+ONE_PAIR = {"name": "pair", "namespace": "team", "templates": ["one-pair"]}
+
+
+def _objects() -> dict[str, t.Any]:
+    bare = reader.probed({one["metadata"]["name"]: facts("hgx-h100") for one in NODES}, DRIVERS, CLASSES)
+    templates = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": "team"},
+            "spec": {"spec": spec},
+        }
+        for name, spec in SPECS.items()
+    ]
+    return {
+        "Node": NODES,
+        "Pod": [],
+        "ResourceSlice": [one for each in bare.nodes.values() for one in slices(each.offers)],
+        "ResourceClaim": [claim("c", cluster(NODES), "a-0", 0)],
+        "ResourceClaimTemplate": templates,
+        "DeviceClass": list(CLASSES.values()),
+    }
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
+    """Run the module on two nodes with eight GPUs, one of them taken, and give its answer."""
+    try:
+        Engine()
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+    def call(**arguments: t.Any) -> dict[str, t.Any]:
+        given = {"objects": _objects(), "workloads": [ONE_PAIR]}
+        with patch_module_args({**given, **arguments}), pytest.raises(SystemExit) as stop:
+            allocation_plan.main()
+        answer: dict[str, t.Any] = json.loads(capsys.readouterr().out)
+        assert bool(stop.value.code) == bool(answer.get("failed"))
+        return answer
+
+    return call
+
+
+def test_counts_and_stranded_devices(run: t.Any) -> None:
+    answer = run(by=["rack"])
+    assert set(answer) - {"invocation", "changed"} == set(RETURN)
+    (found,) = answer["fit"]
+    assert set(found) == set(RETURN["fit"]["contains"])
+    assert found["total"] == 15 and found["by"] == {"rack": {"1": 7, "2": 8}}
+    assert answer["lines"][0] == "pair: 15 more"
+    (lost,) = [one for one in answer["stranded"] if one["holders"]]
+    assert lost["holders"] == ["team/c"] and lost["node"] == "a-0"
+    assert any(line.endswith("free it with team/c") for line in answer["lines"])
+    assert run(stranded=False)["stranded"] == []
+
+
+def test_a_change_before_and_after(run: t.Any) -> None:
+    answer = run(what_if=[{"cordon": {"labels": {"rack": "2"}}}, {"release": {"claims": ["team/c"]}}])
+    assert (answer["fit"][0]["total"], answer["after"][0]["total"]) == (15, 8)
+    assert answer["lines"][0] == "pair: 15 more, 8 after the change"
+    assert answer["after"][0]["nodes"]["b-0"]["reason"] == "the node is cordoned"
+
+
+def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
+    assert not run(require={"pair": 15}).get("failed")
+    answer = run(require={"pair": 16})
+    assert answer["failed"] and "pair: 15 fit, 16 are required" in answer["msg"] and answer["fit"]
+    answer = run(require={"pair": 15}, what_if=[{"remove": {"nodes": ["b-0"]}}])
+    assert answer["failed"] and "pair: 7 fit" in answer["msg"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"workloads": [{"name": "x", "namespace": "team", "templates": ["no"]}]}, "there is no ResourceClaimTemplate"),
+        ({"workloads": [{"name": "x"}]}, "workload x has no claims"),
+        ({"workloads": [{"name": "x", "claims": [{"requests": []}]}]}, "claims[0] has no devices"),
+        ({"require": {"other": 1}}, "require.other: there is no such workload; there is pair"),
+        ({"require": {"pair": "many"}}, "require.pair: 'many' is not a whole number"),
+        ({"what_if": [{"cordon": {"nodes": ["z"]}}]}, "what_if[0].cordon.nodes: names nodes that do not exist: z"),
+        ({"objects": {"Node": "x"}}, "objects.Node is not a list of objects"),
+        ({"objects": {"ResourceSlice": [{"kind": "Pod", "metadata": {"name": "p"}}]}}, ""),
+        ({"workloads": [{**ONE_PAIR, "pod": {"containers": "x"}}]}, "are not as the Kubernetes API has them"),
+        ({"workloads": [ONE_PAIR, ONE_PAIR]}, "several workloads have the name pair"),
+        ({"kubernetes_version": "1.20"}, "1.20"),
+    ],
+)
+def test_what_cannot_be_planned(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
+    answer = run(**arguments)
+    assert answer["failed"] and said in answer["msg"]
