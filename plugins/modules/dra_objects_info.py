@@ -98,7 +98,7 @@ KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
 #: Those that are listed only if they are asked for.
 MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node")
 _CORE = ("Pod", "Node")
-#: What is left out, as whole pods are large and what their containers are told may be secret.
+#: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
     "metadata": ("annotations", "managedFields"),
     "spec": ("affinity", "tolerations", "volumes"),

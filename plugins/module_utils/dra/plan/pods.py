@@ -129,7 +129,7 @@ def _term(term: ObjectView, node: Node) -> bool:
 def matches(requirement: ObjectView, labels: t.Mapping[str, str]) -> bool:
     """Whether labels meet a requirement of a node selector or label selector; one that is not understood is not met."""
     key, operator = requirement.get("key", ""), requirement.get("operator")
-    values = requirement.get("values") or ()
+    values: t.Sequence[str] = requirement.get("values") or ()
     if operator == "In":
         return key in labels and labels[key] in values
     if operator == "NotIn":

@@ -61,6 +61,8 @@ def _chosen(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
         if not found:
             raise Problems([Problem(f"{place}.labels", "are those of no node", "no-node", "look at the nodes' labels")])
         return found
+    if not isinstance(names, list):
+        raise Problems([Problem(f"{place}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
     missing = [name for name in names if name not in fleet.nodes]
     if missing or not names:
         said = f"names nodes that do not exist: {', '.join(map(str, missing))}" if missing else "names no node"

@@ -248,6 +248,7 @@ def test_changes(engine: Engine) -> None:
     ("step", "said"),
     [
         ({"cordon": {"nodes": ["x"]}}, "what_if[0].cordon.nodes: names nodes that do not exist: x"),
+        ({"cordon": {"nodes": "a-0"}}, "what_if[0].cordon.nodes: is not a list"),
         ({"cordon": {}}, "what_if[0].cordon: must have nodes or labels"),
         ({"shrink": {}}, "what_if[0]: is not a mapping with one step"),
         ({"add": {"like": "x", "count": 0}}, "what_if[0].add.count: is not a number from 1 to 10000"),
