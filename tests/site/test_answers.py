@@ -30,6 +30,7 @@ CHECKED = sorted(
 AT_HOME = {
     "alignment_check",
     "alignment_report",
+    "allocation_plan",
     "dra_apply",
     "dra_driver_access",
     "dra_driver_wheel",
