@@ -88,7 +88,6 @@ class _Connection:
             ssl_context=context,
             server_hostname=access.server_name,
             assert_hostname=access.server_name,
-            timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS),
         )
 
     def stale(self) -> bool:
@@ -198,11 +197,10 @@ class Client:
         if wanted.body is not None:
             content = json.dumps(wanted.body, separators=(",", ":")).encode()
             headers["Content-Type"] = wanted.content_type
-        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=WATCH_SECONDS + 10) if stream else None
-        more: dict[str, t.Any] = {"timeout": timeout} if timeout else {}
+        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=WATCH_SECONDS + 10 if stream else _READ_SECONDS)
         try:
             response = connection.pool.request(
-                wanted.method, url, body=content, headers=headers, preload_content=not stream, **more
+                wanted.method, url, body=content, headers=headers, preload_content=not stream, timeout=timeout
             )
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(f"the API server does not answer {wanted}: {error}") from error

@@ -41,6 +41,7 @@ from ..dra.kube.reader import Reader, child
 from ..topology import overrides
 from ..topology.pci import ADDRESS
 from ..topology.selector import LINK_LAYERS, NEAR, NUMBERS, TEXTS, TYPES, Selector
+from .objects import Object, ObjectView
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _ALIAS_BYTES = limits.ATTRIBUTE_VALUE_BYTES
@@ -67,7 +68,7 @@ class Settings:
     keep_ib_interfaces: bool = False
     rails: tuple[tuple[str, int], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
-    locality: tuple[t.Mapping[str, t.Any], ...] = ()
+    locality: tuple[ObjectView, ...] = ()
 
     @property
     def node(self) -> str:
@@ -75,17 +76,17 @@ class Settings:
         return self.node_name or socket.gethostname().lower()
 
     @property
-    def locality_overrides(self) -> list[dict[str, t.Any]]:
+    def locality_overrides(self) -> list[Object]:
         """The localities and rails in the form that `topology.probe` takes."""
         rails = [{"address": address, "rail": rail} for address, rail in self.rails]
         return [*map(dict, self.locality), *rails]
 
 
-def read(data: t.Any) -> Settings:
+def read(data: object) -> Settings:
     """Settings from parsed YAML (None means all defaults). Raises `Problems` with every error."""
     reader = Reader()
     values = reader.mapping({} if data is None else data, "", [one.name for one in fields(Settings)], "the settings")
-    found: dict[str, t.Any] = {}
+    found: Object = {}
     for key, value in (values or {}).items():
         read_value = _READERS[key](reader, value, key)
         if read_value is not None:
@@ -104,7 +105,7 @@ def load(path: Path) -> Settings:
     class Loader(yaml.SafeLoader):
         """Refuses duplicate keys, of which PyYAML keeps the last."""
 
-    def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Any, t.Any]:
+    def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Hashable, object]:
         keys = [loader.construct_object(key, deep=True) for key, _value in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:
@@ -167,19 +168,19 @@ class SettingsFile:
         return old != new
 
 
-def _text(reader: Reader, value: t.Any, path: str) -> str | None:
+def _text(reader: Reader, value: object, path: str) -> str | None:
     return reader.string(value, path)
 
 
-def _node_name(reader: Reader, value: t.Any, path: str) -> str | None:
+def _node_name(reader: Reader, value: object, path: str) -> str | None:
     return reader.name(value, path, limits.dns_subdomain)
 
 
-def _boolean(reader: Reader, value: t.Any, path: str) -> bool | None:
+def _boolean(reader: Reader, value: object, path: str) -> bool | None:
     return reader.boolean(value, path)
 
 
-def _absolute(reader: Reader, value: t.Any, path: str) -> str | None:
+def _absolute(reader: Reader, value: object, path: str) -> str | None:
     text = reader.string(value, path)
     if text is not None and not text.startswith("/"):
         reader.problem(path, "must be an absolute path", "bad-path")
@@ -187,7 +188,7 @@ def _absolute(reader: Reader, value: t.Any, path: str) -> str | None:
     return text
 
 
-def _address(reader: Reader, value: t.Any, path: str) -> tuple[str, int] | None:
+def _address(reader: Reader, value: object, path: str) -> tuple[str, int] | None:
     if value == "":
         return None
     text = reader.string(value, path)
@@ -205,20 +206,20 @@ def _address(reader: Reader, value: t.Any, path: str) -> tuple[str, int] | None:
     return host.strip("[]"), number
 
 
-def _choice(*known: str) -> t.Callable[[Reader, t.Any, str], str | None]:
+def _choice(*known: str) -> t.Callable[[Reader, object, str], str | None]:
     return lambda reader, value, path: reader.choice(value, path, known)
 
 
-def _patterns(reader: Reader, value: t.Any, path: str) -> tuple[str, ...]:
+def _patterns(reader: Reader, value: object, path: str) -> tuple[str, ...]:
     return tuple(reader.strings(value, path))
 
 
-def _selectors(reader: Reader, value: t.Any, path: str) -> tuple[Selector, ...]:
+def _selectors(reader: Reader, value: object, path: str) -> tuple[Selector, ...]:
     found = [_selector(reader, item, place) for item, place in reader.items(value, path)]
     return tuple(one for one in found if one is not None)
 
 
-def _selector(reader: Reader, value: t.Any, path: str) -> Selector | None:
+def _selector(reader: Reader, value: object, path: str) -> Selector | None:
     known = [one.name for one in fields(Selector)]
     given = reader.mapping(value, path, known, "a selector")
     if given is None:
@@ -226,7 +227,7 @@ def _selector(reader: Reader, value: t.Any, path: str) -> Selector | None:
     if not given:
         reader.problem(path, "is an empty selector", "empty", f"set at least one of {', '.join(known)}")
         return None
-    found: dict[str, t.Any] = {}
+    found: Object = {}
     for key, item in given.items():
         place = child(path, key)
         if key in TEXTS:
@@ -245,7 +246,7 @@ def _selector(reader: Reader, value: t.Any, path: str) -> Selector | None:
     return Selector(**found)
 
 
-def _rails(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
+def _rails(reader: Reader, value: object, path: str) -> tuple[tuple[str, int], ...]:
     found = []
     for key, item in reader.free_mapping(value, path).items():
         place = child(path, key)
@@ -257,7 +258,7 @@ def _rails(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, int], ..
     return tuple(found)
 
 
-def _aliases(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, str], ...]:
+def _aliases(reader: Reader, value: object, path: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for key, item in reader.free_mapping(value, path).items():
         place = child(path, key)
@@ -273,7 +274,7 @@ def _aliases(reader: Reader, value: t.Any, path: str) -> tuple[tuple[str, str], 
     return tuple(found.items())
 
 
-def _locality(reader: Reader, value: t.Any, path: str) -> tuple[t.Mapping[str, t.Any], ...]:
+def _locality(reader: Reader, value: object, path: str) -> tuple[ObjectView, ...]:
     found = []
     for item, place in reader.items(value, path):
         before = len(reader.problems)
@@ -290,7 +291,7 @@ def _locality(reader: Reader, value: t.Any, path: str) -> tuple[t.Mapping[str, t
     return tuple(found)
 
 
-_READERS: dict[str, t.Callable[[Reader, t.Any, str], t.Any]] = {
+_READERS: dict[str, t.Callable[[Reader, object, str], object]] = {
     "node_name": _node_name,
     "kubeconfig": _absolute,
     "token_file": _absolute,

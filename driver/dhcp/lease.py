@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ..base.objects import Object
+
 
 class Obtained(t.TypedDict, total=False):
     """When a lease was obtained: Unix time, and CLOCK_BOOTTIME at that moment. Older releases wrote only the first."""
@@ -41,6 +43,6 @@ class Lease(_Always, Obtained, Times, total=False):
     preferred: float
     server: str
     serverDuid: str
-    routes: list[dict[str, t.Any]]
+    routes: list[Object]
     mtu: int
     lost: bool

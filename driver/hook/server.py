@@ -33,6 +33,8 @@ from ..kernel import netns as namespaces
 
 log = logging.getLogger(__name__)
 
+T = t.TypeVar("T")
+
 #: Hooks that are served at the same time; others wait in the socket's queue.
 WORKERS = 32
 #: Seconds for a hook to send its request, and the largest request in bytes: a pod's annotations have up to 256 KiB.
@@ -270,7 +272,7 @@ def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
     return request
 
 
-def _typed(value: t.Any, kind: type) -> t.Any:
-    if value.__class__ is not kind:  # isinstance would accept a bool as an int
+def _typed(value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind) or value.__class__ is not kind:  # isinstance would accept a bool as an int
         raise TypeError(value)
     return value

@@ -17,7 +17,6 @@ import errno
 import os
 import threading
 import time
-import typing as t
 
 #: Seconds between two attempts, and seconds after which the usual system call is used.
 STEP, PATIENCE = 0.001, 5.0
@@ -100,7 +99,7 @@ class _Context:
             return int(event.result)
 
 
-def _call(number: int, *arguments: t.Any) -> int:
+def _call(number: int, *arguments: object) -> int:
     """A system call; -1 if it fails, with the reason in ctypes.get_errno."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     return int(_libc.syscall(ctypes.c_long(number), *words))

@@ -81,12 +81,14 @@ class Monitor:
 
     def _run(self) -> None:
         uevents = self._sockets[1]
-        waited: list[t.Any] = [*self._sockets, self._wake]
+        waited: list[socket.socket | int] = [*self._sockets, self._wake]
         while True:
             ready, _write, _error = select.select(waited, [], [])
             if self._wake in ready:
                 return
-            for opened in ready:
+            for opened in self._sockets:
+                if opened not in ready:
+                    continue
                 try:
                     data = opened.recv(1 << 16)
                 except BlockingIOError:

@@ -39,6 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 log = logging.getLogger(__name__)
 
 T = t.TypeVar("T")
+P = t.ParamSpec("P")
 PathLike = t.Union[str, "os.PathLike[str]"]
 
 
@@ -144,7 +145,7 @@ def unpin(at: Path, mounts: str | None = None) -> None:
     _mounting(unmount, mounts, f"unpin the network namespace {at}")
 
 
-def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any) -> T:
+def run(path: PathLike | int | None, function: t.Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls the function with this thread moved to a namespace. None is the driver's own namespace.
 
     The main thread never leaves its namespace, because `/proc/self` shows the main thread's: another thread makes the
@@ -153,7 +154,7 @@ def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any)
     continue in a pod's network as if that were the node's.
     """
     if path is None:
-        return function(*args)
+        return function(*args, **kwargs)
     step = "enter the pod's network namespace"
     descriptor = path if isinstance(path, int) else _open(path, step)
 
@@ -165,7 +166,7 @@ def run(path: PathLike | int | None, function: t.Callable[..., T], *args: t.Any)
             except OSError as error:
                 raise KernelError(step, error.errno or 0) from error
             try:
-                return function(*args)
+                return function(*args, **kwargs)
             finally:
                 _return(own)
         finally:

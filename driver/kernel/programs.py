@@ -110,7 +110,7 @@ def _query(index: int, place: int) -> list[tuple[int, int]]:
     return [(programs[place], held[place]) for place in range(min(count, _MOST))]
 
 
-def _call(command: int, request: t.Any) -> int:
+def _call(command: int, request: bytes | ctypes.Array[ctypes.c_char]) -> int:
     number = _NUMBERS.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, "the system call number of bpf(2) is not known for this architecture")

@@ -24,6 +24,7 @@ from ..base.calls import ClaimRef, DeviceHealth, PreparedDevice, Service
 from ..base.errors import DriverError
 from ..base.lock import Owned, serialized
 from ..base.metrics import PREPARE, UNPREPARE, Metrics
+from ..base.objects import Object
 from ..base.paths import Paths
 from ..dra.config.interface_config import DRIVER
 from . import protocol
@@ -54,7 +55,7 @@ PATIENCE = 20.0
 _MESSAGE_LIMIT = 4000
 _HEALTH_MESSAGE_LIMIT = 1024
 
-_Handler = t.Callable[[t.Any, "grpc.ServicerContext"], t.Any]
+_Handler = t.Callable[[protocol.Message, "grpc.ServicerContext"], protocol.Message]
 
 
 class Plugin:
@@ -159,7 +160,7 @@ class Plugin:
         self._registered, self._failure = registered, failure
         self.metrics.registered(registered)
 
-    def _info(self, request: t.Any, context: grpc.ServicerContext) -> t.Any:
+    def _info(self, request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
         return protocol.message("pluginregistration.PluginInfo")(
             type="DRAPlugin",
             name=DRIVER,
@@ -167,7 +168,7 @@ class Plugin:
             supported_versions=protocol.SUPPORTED,
         )
 
-    def _notified(self, request: t.Any, context: grpc.ServicerContext) -> t.Any:
+    def _notified(self, request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
         if request.plugin_registered:
             log.info("kubelet registered the driver")
             self._report(True)
@@ -180,12 +181,12 @@ class Plugin:
     def _dra(self, service: str) -> dict[str, _Handler]:
         methods = protocol.methods(service)
 
-        def prepare(request: t.Any, context: grpc.ServicerContext) -> t.Any:
+        def prepare(request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
             response = methods["NodePrepareResources"].response()
             self._each(PREPARE, request, response, context, self._prepare)
             return response
 
-        def unprepare(request: t.Any, context: grpc.ServicerContext) -> t.Any:
+        def unprepare(request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
             response = methods["NodeUnprepareResources"].response()
             self._each(UNPREPARE, request, response, context, self._unprepare)
             return response
@@ -195,10 +196,10 @@ class Plugin:
     def _each(
         self,
         operation: str,
-        request: t.Any,
-        response: t.Any,
+        request: protocol.Message,
+        response: protocol.Message,
         context: grpc.ServicerContext,
-        work: t.Callable[[ClaimRef, t.Any], None],
+        work: t.Callable[[ClaimRef, protocol.Message], None],
     ) -> None:
         for named in request.claims:
             if named.uid in response.claims:
@@ -217,7 +218,7 @@ class Plugin:
                     entry.Clear()
                     entry.error = _error_text(error)
 
-    def _prepare(self, claim: ClaimRef, entry: t.Any) -> None:
+    def _prepare(self, claim: ClaimRef, entry: protocol.Message) -> None:
         problem = claim.problem()
         if problem:
             raise DriverError(problem)
@@ -226,7 +227,7 @@ class Plugin:
         for device in devices:
             _fill(entry.devices.add(), device)
 
-    def _unprepare(self, claim: ClaimRef, entry: t.Any) -> None:
+    def _unprepare(self, claim: ClaimRef, entry: protocol.Message) -> None:
         if claim.problem():
             # it was never prepared: there is nothing to undo, and an error would keep its pod terminating forever
             log.warning("ignoring unprepare of an invalid claim: %s", claim.problem())
@@ -239,7 +240,7 @@ class Plugin:
 
         response = protocol.methods(service)["NodeWatchResources"].response
 
-        def watch(request: t.Any, context: grpc.ServicerContext) -> t.Iterator[t.Any]:
+        def watch(request: protocol.Message, context: grpc.ServicerContext) -> t.Iterator[protocol.Message]:
             if not self._streams.acquire(blocking=False):
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {STREAMS} health streams")
             # false if the stream has already ended
@@ -316,7 +317,7 @@ def _handler(method: protocol.Method, handler: _Handler) -> grpc.RpcMethodHandle
     )
 
 
-def _fill(entry: t.Any, device: PreparedDevice) -> None:
+def _fill(entry: protocol.Message, device: PreparedDevice) -> None:
     # kubelet compares with containers' main requests: strip subrequests, as Kubernetes' own helper does
     entry.request_names.extend(dict.fromkeys(request.partition("/")[0] for request in device.requests))
     entry.pool_name = device.pool
@@ -326,7 +327,7 @@ def _fill(entry: t.Any, device: PreparedDevice) -> None:
         entry.share_id = device.share_id
 
 
-def _health(device: DeviceHealth) -> dict[str, t.Any]:
+def _health(device: DeviceHealth) -> Object:
     return {
         "device": {"pool_name": device.pool, "device_name": device.device},
         "health": protocol.HEALTH_STATUS[device.health],

@@ -178,11 +178,15 @@ for _file in _FILES:
     pool.Add(_described(_file))
 
 
+#: A message, or the class of one. The classes are built at run time, so a type checker does not know their fields.
+Message = t.Any
+
+
 class Method(t.NamedTuple):
     """A method of a service, with the classes of its messages."""
 
-    request: t.Any
-    response: t.Any
+    request: Message
+    response: Message
     stream: bool
 
 
@@ -199,6 +203,6 @@ def methods(service: str) -> dict[str, Method]:
     }
 
 
-def message(name: str) -> t.Any:
+def message(name: str) -> Message:
     """The class of a message by its full name. Raises KeyError for an unknown one."""
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))

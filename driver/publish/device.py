@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import asdict, dataclass, fields, replace
 
-from ..base.objects import Object
+from ..base.objects import Object, ObjectView
 
 if t.TYPE_CHECKING:
     from ..interface.identity import Identity
@@ -53,7 +53,7 @@ class Device:
         return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
 
     @classmethod
-    def from_json(cls, data: t.Mapping[str, t.Any]) -> Device:
+    def from_json(cls, data: ObjectView) -> Device:
         """Unknown keys of another release are ignored, missing ones get their defaults. Raises ValueError if it is not
         a valid device: the API server would refuse the node's slices if it were published."""
         known = {name: data[name] for name in _NAMES if name in data}
@@ -73,13 +73,13 @@ _NAMES = tuple(one.name for one in fields(Device))
 _TEXTS = ("address", "permanent_mac", "interface", "pf", "link_layer")
 
 
-def _names(value: t.Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise ValueError("the device's rdma_devices must be a list of strings")
     return tuple(value)
 
 
-def _check_published(value: t.Any, name: str) -> None:
+def _check_published(value: object, name: str) -> None:
     if not isinstance(value, dict) or value.get("name") != name:
         raise ValueError(f"the published form of device {name} is missing or has another name")
     for key in ("attributes", "capacity"):

@@ -194,7 +194,7 @@ def _updated(existing: Object, desired: Object) -> Object:
     }
 
 
-def same(actual: t.Any, desired: t.Any, name: str = "") -> bool:
+def same(actual: object, desired: object, name: str = "") -> bool:
     """Whether actual and desired are equal, except for the format of quantities and the times of taints."""
     if isinstance(actual, dict) and isinstance(desired, dict):
         keys = {key for side in (actual, desired) for key, value in side.items() if value not in (None, [], {})}

@@ -28,6 +28,7 @@ from ansible_collections.lanewise.dra.plugins.modules import dra_driver_access
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.common.waiting import until
+from ansible_collections.lanewise.dra.tests.driver.big_machine import EIGHT_BY_SIXTEEN
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 driver = pytest.importorskip("lanewise_driver.api.access", reason="the driver's package is not installed")
@@ -485,26 +486,13 @@ def test_a_policy_of_an_earlier_release_gives_a_day(installed: Installed, tmp_pa
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
 def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) -> None:
     """Eight PFs with sixteen VFs each, from the tree of such a machine to the server and back, in each version."""
-    description = {
-        "name": "eight-by-sixteen",
-        "summary": "eight PFs with sixteen VFs each",
-        "system": {"vendor": "V", "product": "P", "kernel": "6.8.0"},
-        "cpu": {"model": "C", "sockets": 1, "cores": 8, "threads": 1, "memory_gib": 64},
-        "roots": {
-            f"0000:{0x10 * (number + 1):02x}": {
-                "numa": 0,
-                "01.0 spr-root-port": {"00.0 cx7-eth": {"vfs": 16, "state": "nolink" if number == 3 else "up"}},
-            }
-            for number in range(8)
-        },
-    }
     name = f"big-{version}"
     cluster = installed.node(name)
     cluster._version = f"resource.k8s.io/{version}"
     modern = installed.plane.minor != "1.34"
     features = cluster.features()
     assert features == Features(taints=modern, counters=modern)
-    inventory = Inventory(Settings, lambda: (), str(build(description, tmp_path / "machine")))
+    inventory = Inventory(Settings, lambda: (), str(build(EIGHT_BY_SIXTEEN, tmp_path / "machine")))
     publisher = Publisher(cluster, inventory)
     plan = publisher.publish("test")
     assert plan.generation == 1 and len(plan.create) == (4 if modern else 1)

@@ -12,6 +12,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver.big_machine import EIGHT_BY_SIXTEEN
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,24 +26,11 @@ from lanewise_driver.topology.publish import COUNTER, LINK_DOWN, VERSION_ANNOTAT
 Object = dict[str, t.Any]
 
 DRIVER, NODE = "lanewise.dev", "worker-1.example.com"
-BIG: Object = {
-    "name": "eight-by-sixteen",
-    "summary": "eight PFs with sixteen VFs each",
-    "system": {"vendor": "V", "product": "P", "kernel": "6.8.0"},
-    "cpu": {"model": "C", "sockets": 1, "cores": 8, "threads": 1, "memory_gib": 64},
-    "roots": {
-        f"0000:{0x10 * (number + 1):02x}": {
-            "numa": 0,
-            "01.0 spr-root-port": {"00.0 cx7-eth": {"vfs": 16, "state": "nolink" if number == 3 else "up"}},
-        }
-        for number in range(8)
-    },
-}
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Object:
-    root = build(BIG, Path(tmp_path_factory.mktemp("machines")) / "big")
+    root = build(EIGHT_BY_SIXTEEN, Path(tmp_path_factory.mktemp("machines")) / "big")
     return t.cast("Object", as_dict(probe(str(root))))
 
 

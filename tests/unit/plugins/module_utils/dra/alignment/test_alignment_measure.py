@@ -11,6 +11,7 @@ The tables of nccl-tests are written in the form that its source has, and were p
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
@@ -19,243 +20,22 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignm
 from hypothesis import given
 from hypothesis import strategies as st
 
-TCP = """\
-{
- "start": {
-  "version": "iperf 3.12"
- },
- "intervals": [],
- "end": {
-  "streams": [
-   {
-    "sender": {
-     "socket": 5,
-     "start": 0,
-     "end": 1.000377,
-     "seconds": 1.000377,
-     "bytes": 1097072640,
-     "bits_per_second": 8773273595.85436,
-     "retransmits": 1,
-     "max_snd_cwnd": 2226422,
-     "max_snd_wnd": 21521408,
-     "max_rtt": 259,
-     "min_rtt": 259,
-     "mean_rtt": 259,
-     "sender": true
-    },
-    "receiver": {
-     "socket": 5,
-     "start": 0,
-     "end": 1.00272,
-     "seconds": 1.000377,
-     "bytes": 1095630848,
-     "bits_per_second": 8741270528.163395,
-     "sender": true
-    }
-   }
-  ],
-  "sum_sent": {
-   "start": 0,
-   "end": 1.000377,
-   "seconds": 1.000377,
-   "bytes": 1097072640,
-   "bits_per_second": 8773273595.85436,
-   "retransmits": 1,
-   "sender": true
-  },
-  "sum_received": {
-   "start": 0,
-   "end": 1.00272,
-   "seconds": 1.00272,
-   "bytes": 1095630848,
-   "bits_per_second": 8741270528.163395,
-   "sender": true
-  },
-  "sender_tcp_congestion": "bbr",
-  "receiver_tcp_congestion": "bbr"
- }
-}
-"""
-UDP = """\
-{
- "start": {
-  "version": "iperf 3.12"
- },
- "intervals": [],
- "end": {
-  "streams": [
-   {
-    "udp": {
-     "socket": 5,
-     "start": 0,
-     "end": 1.000094,
-     "seconds": 1.000094,
-     "bytes": 12517376,
-     "bits_per_second": 100129595.8179931,
-     "jitter_ms": 0.1461110638945124,
-     "lost_packets": 22,
-     "packets": 382,
-     "lost_percent": 5.7591623036649215,
-     "out_of_order": 0,
-     "sender": true
-    }
-   }
-  ],
-  "sum": {
-   "start": 0,
-   "end": 1.000554,
-   "seconds": 1.000554,
-   "bytes": 12517376,
-   "bits_per_second": 100129595.8179931,
-   "jitter_ms": 0.1461110638945124,
-   "lost_packets": 22,
-   "packets": 382,
-   "lost_percent": 5.7591623036649215,
-   "sender": true
-  },
-  "sum_sent": {
-   "start": 0,
-   "end": 1.000094,
-   "seconds": 1.000094,
-   "bytes": 12517376,
-   "bits_per_second": 100129595.8179931,
-   "jitter_ms": 0,
-   "lost_packets": 0,
-   "packets": 382,
-   "lost_percent": 0,
-   "sender": true
-  },
-  "sum_received": {
-   "start": 0,
-   "end": 1.000554,
-   "seconds": 1.000554,
-   "bytes": 11796480,
-   "bits_per_second": 94319586.94883035,
-   "jitter_ms": 0.1461110638945124,
-   "lost_packets": 22,
-   "packets": 382,
-   "lost_percent": 5.7591623036649215,
-   "sender": false
-  }
- }
-}
-"""
+
+def recorded(name: str) -> str:
+    return (Path(__file__).parent / "measured" / name).read_text(encoding="utf-8")
+
+
+TCP = recorded("iperf3_tcp.json")
+UDP = recorded("iperf3_udp.json")
+RATE = recorded("write_bw.txt")
+SIZES = recorded("write_bw_sizes.txt")
+LATENCY = recorded("write_lat.txt")
+DURATION = recorded("write_lat_duration.txt")
+NCCL = recorded("all_gather.txt")
 REFUSED = (
     '{"start": {"connected": [], "version": "iperf 3.12"}, "intervals": [], "end": {}, '
     '"error": "unable to connect to server: Connection refused"}'
 )
-RATE = """\
- WARNING: BW peak won't be measured in this run.
----------------------------------------------------------------------------------------
-                    RDMA_Write BW Test
- Dual-port       : OFF\t\tDevice         : rxe0
- Number of qps   : 2\t\tTransport type : IB
- Connection type : RC\t\tUsing SRQ      : OFF
- PCIe relax order: ON\t\tLock-free      : OFF
- ibv_wr* API     : OFF\t\tUsing DDP      : OFF
- TX depth        : 128
- CQ Moderation   : 1
- Mtu             : 1024[B]
- Link type       : Ethernet
- GID index       : 1
- Max inline data : 0[B]
- rdma_cm QPs\t : OFF
- Data ex. method : Ethernet
----------------------------------------------------------------------------------------
----------------------------------------------------------------------------------------
- #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
- 65536      729              0.00               0.19   \t\t     0.000363
----------------------------------------------------------------------------------------
-"""
-SIZES = """\
----------------------------------------------------------------------------------------
-                    RDMA_Write BW Test
- Dual-port       : OFF\t\tDevice         : rxe0
- Number of qps   : 1\t\tTransport type : IB
- Connection type : RC\t\tUsing SRQ      : OFF
- PCIe relax order: ON\t\tLock-free      : OFF
- ibv_wr* API     : OFF\t\tUsing DDP      : OFF
- TX depth        : 8
- CQ Moderation   : 8
- Mtu             : 1024[B]
- Link type       : Ethernet
- GID index       : 1
- Max inline data : 0[B]
- rdma_cm QPs\t : OFF
- Data ex. method : Ethernet
----------------------------------------------------------------------------------------
----------------------------------------------------------------------------------------
- #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]
- 8192       8                4.71               4.71   \t\t     0.000603
- 16384      8                3.57               3.57   \t\t     0.000228
- 32768      8                10.07              10.07  \t\t     0.000322
- 65536      8                11.69              11.69  \t\t     0.000187
- 131072     8                9.36               9.36   \t\t     0.000075
- 262144     8                15.63              15.63  \t\t     0.000063
- 524288     8                9.81               9.81   \t\t     0.000020
- 1048576    8                8.26               8.26   \t\t     0.000008
- 2097152    8                9.04               9.04   \t\t     0.000005
- 4194304    8                9.34               9.34   \t\t     0.000002
- 8388608    8                7.80               7.80   \t\t     0.000001
----------------------------------------------------------------------------------------
-"""
-LATENCY = """\
----------------------------------------------------------------------------------------
-                    RDMA_Write Latency Test
- Dual-port       : OFF\t\tDevice         : rxe0
- Number of qps   : 1\t\tTransport type : IB
- Connection type : RC\t\tUsing SRQ      : OFF
- PCIe relax order: OFF\t\tLock-free      : OFF
- ibv_wr* API     : OFF\t\tUsing DDP      : OFF
- TX depth        : 1
- Mtu             : 1024[B]
- Link type       : Ethernet
- GID index       : 1
- Max inline data : 0[B]
- rdma_cm QPs\t : OFF
- Data ex. method : Ethernet
----------------------------------------------------------------------------------------
----------------------------------------------------------------------------------------
- #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
-t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
- 8       200          5927.66        90207.42      10954.49  \t       12285.68     \t6572.19\t\t53431.44 \t\t90207.42
----------------------------------------------------------------------------------------
-"""
-DURATION = """\
----------------------------------------------------------------------------------------
-                    RDMA_Write Latency Test
- Dual-port       : OFF\t\tDevice         : rxe0
- Number of qps   : 1\t\tTransport type : IB
- Connection type : RC\t\tUsing SRQ      : OFF
- PCIe relax order: OFF\t\tLock-free      : OFF
- ibv_wr* API     : OFF\t\tUsing DDP      : OFF
- TX depth        : 1
- Mtu             : 1024[B]
- Link type       : Ethernet
- GID index       : 1
- Max inline data : 0[B]
- rdma_cm QPs\t : OFF
- Data ex. method : Ethernet
----------------------------------------------------------------------------------------
----------------------------------------------------------------------------------------
- #bytes        #iterations       t_avg[usec]    tps average
- 8             87            11544.32        43.31
----------------------------------------------------------------------------------------
-"""
-NCCL = """\
-# Collective test starting: all_gather_perf
-# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 50 iters: 100 agg iters: 1
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-           0             0     float    none      -1     0.24    0.00    0.00      0     0.23    0.00    0.00      0
-  4294967296     536870912     float    none      -1    46210   92.94   46.47      0    46190   92.99   46.49    N/A
-  8589934592    1073741824     float    none      -1    92188   93.18   46.59      0    92201   93.17   46.58      0
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 31.0217
-#
-"""
 
 
 def test_iperf3():

@@ -13,6 +13,7 @@ import time
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.kube.slices import resource_slice
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,27 +57,16 @@ TEMPLATE = {
     "kind": "ResourceClaimTemplate",
     "spec": {"metadata": {"labels": {"a": "b"}}, "spec": CLAIM["spec"]},
 }
-SLICE = {
-    "apiVersion": schema.V1,
-    "kind": "ResourceSlice",
-    "metadata": {"name": "node-1-nics"},
-    "spec": {
-        "driver": "lanewise.dev",
-        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
-        "nodeName": "node-1",
-        "devices": [
-            {
-                "name": "nic",
-                "attributes": {"model": {"string": "x"}, "lanewise.dev/fw": {"version": "1.2.3"}},
-                "capacity": {
-                    "bandwidth": {"value": "16", "requestPolicy": {"default": "4", "validValues": ["2", "4"]}}
-                },
-                "allowMultipleAllocations": True,
-            },
-            {"name": "gpu", "attributes": {"numa": {"int": 0}}},
-        ],
+SLICE = resource_slice(
+    "node-1-nics",
+    {
+        "name": "nic",
+        "attributes": {"model": {"string": "x"}, "lanewise.dev/fw": {"version": "1.2.3"}},
+        "capacity": {"bandwidth": {"value": "16", "requestPolicy": {"default": "4", "validValues": ["2", "4"]}}},
+        "allowMultipleAllocations": True,
     },
-}
+    {"name": "gpu", "attributes": {"numa": {"int": 0}}},
+)
 RULE = {
     "apiVersion": schema.V1,
     "kind": "DeviceTaintRule",

@@ -8,6 +8,7 @@ import copy
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.kube.slices import resource_slice
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,26 +35,17 @@ CLAIM = {
         }
     },
 }
-SLICE = {
-    "apiVersion": schema.V1,
-    "kind": "ResourceSlice",
-    "metadata": {"name": "node-1"},
-    "spec": {
-        "driver": "lanewise.dev",
-        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
-        "nodeName": "node-1",
-        "devices": [
-            {
-                "name": "nic",
-                "attributes": {"a.b/rails": {"ints": [0, 1]}, "model": {"string": "x"}},
-                "capacity": {"bandwidth": {"value": "400G", "requestPolicy": {"default": "1G"}}},
-                "allowMultipleAllocations": True,
-                "taints": [{"key": "x", "effect": "NoSchedule"}],
-            },
-            {"name": "gpu"},
-        ],
+SLICE = resource_slice(
+    "node-1",
+    {
+        "name": "nic",
+        "attributes": {"a.b/rails": {"ints": [0, 1]}, "model": {"string": "x"}},
+        "capacity": {"bandwidth": {"value": "400G", "requestPolicy": {"default": "1G"}}},
+        "allowMultipleAllocations": True,
+        "taints": [{"key": "x", "effect": "NoSchedule"}],
     },
-}
+    {"name": "gpu"},
+)
 
 
 def template(claim):
