@@ -251,6 +251,33 @@ def real_boards() -> list[Board]:
     return found
 
 
+def drawn(name: str, gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]]) -> Board:
+    """A board as drawn: `near` has the NICs of each GPU by number. Devices have an address and no place."""
+    gpu_at = [f"0000:{0x10 + index:02x}:00.0" for index in range(gpus)]
+    nic_at = [f"0001:{0x10 + index:02x}:00.0" for index in range(nics)]
+    given = []
+    for index, address in enumerate(gpu_at + nic_at):
+        own = {"type": {"string": "gpu"}} if index < gpus else {"type": {"string": "pf"}, "rdma": {"bool": True}}
+        device = {"name": f"d-{index}", "attributes": {PCI_BUS_ID: {"string": address}, **own}}
+        driver = "gpu.nvidia.com" if index < gpus else "lanewise.dev"
+        given.append(Offer(driver, name, name, device, address=address))
+    pairs = {gpu: frozenset(nic_at[nic] for nic in near(index)) for index, gpu in enumerate(gpu_at)}
+    return by_hand(name, given, pairs, PCI_BUS_ID, "address")
+
+
+def taking(board: Board, addresses: t.Iterable[str]) -> Object:
+    """A claim for exactly these devices."""
+    gpus = set(gpus_of(board.offers))
+    requests = []
+    for index, address in enumerate(sorted(addresses)):
+        body = {
+            "deviceClassName": board.gpu if address in gpus else board.nic,
+            "selectors": [_address(PCI_BUS_ID, [address])],
+        }
+        requests.append({"name": f"d{index}", "exactly": body})
+    return {"devices": {"requests": requests}}
+
+
 # example machines, with what the compiler writes
 
 

@@ -20,9 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Result
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.tests.cluster import boards
-from ansible_collections.lanewise.dra.tests.cluster.board_node import Counts, Node, prepare, unaligned
+from ansible_collections.lanewise.dra.tests.cluster.board_node import NAMESPACE, Counts, Node, prepare, unaligned
 from ansible_collections.lanewise.dra.tests.cluster.boards import Board, aligned, room
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
@@ -74,6 +75,47 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
     assert not total.faults, "\n".join(total.faults)
     assert total.pairs >= CLAIMS and total.bound > CLAIMS / 5 and total.waiting > CLAIMS / 20
     assert set(total.sizes) == set(range(1, boards.MOST + 1))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nics", "near"),
+    [
+        (8, 8, lambda gpu: [(3 * gpu + 1) % 8]),
+        (8, 8, lambda gpu: [gpu, (gpu + 1) % 8]),
+        (8, 8, lambda gpu: range(4 * (gpu // 4), 4 * (gpu // 4) + 4)),
+        (8, 16, lambda gpu: range(8 * (gpu // 4), 8 * (gpu // 4) + 8)),
+        (8, 8, lambda gpu: range(8)),
+    ],
+    ids=["own", "ring", "halves", "halves of 16", "all"],
+)
+def test_a_search_in_vain_stays_below_the_time_limit(
+    gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]], newest: ControlPlane, engine: t.Any
+) -> None:
+    """Four pairs where three are left: the scheduler tries everything, and gives up a node after ten seconds.
+
+    These have eight alternatives and 32 constraints, the most that a claim can have; the compiler writes fewer, and
+    refuses what its bound says is too long.
+    """
+    board = boards.drawn(f"vain-{gpus}-{nics}-{len(set(near(0)))}", gpus, nics, near)
+    if newest.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
+        prepare(newest, [board])
+    node = Node(newest, board, engine, SEED)
+    all_gpus, all_nics = sorted(node.free()[0]), sorted(node.free()[1])
+    for held in (all_nics[:-3], all_gpus[:-3]):
+        spec = boards.taking(board, held)
+        node.start("held", spec)
+        got, words = node.outcome("held", True)
+        assert len(got) == len(held), words
+        node.live["held"] = [Result(0, request, offer) for request, offer in got]
+        free = node.free()
+        assert not room(board.pairs, *free, 4)
+        node.start("vain", board.claims[4])
+        got, words = node.outcome("vain", False)
+        assert not got and "cannot allocate all claims" in words and "timed out" not in words
+        for name in ("vain", "held"):
+            node.stop(name)
+    print(f"{board.name}: decided in {node.counts.slowest:.2f} s")
+    assert node.counts.slowest < 10
 
 
 def test_the_boards_are_what_they_are_for(every_board: list[Board]) -> None:
