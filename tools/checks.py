@@ -56,7 +56,7 @@ _RESULTS = "LANEWISE_RESULTS"  # names the file where checks note a line each, f
 
 
 def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
-    """A nox session whose result stands in the table at the end. One that raises Missing is skipped with its text."""
+    """A nox session whose result is in the table at the end. One that raises Missing is skipped with its text."""
 
     @functools.wraps(function)
     def run(session: t.Any, **arguments: str) -> None:

@@ -65,5 +65,5 @@ def primary() -> str:
 
 
 def newest_target() -> str:
-    """The version of the newest Python on this machine that stands for a managed node."""
+    """The newest Python of this machine that runs as a managed node."""
     return next(name for name in reversed(TARGETS) if name in pythons())

@@ -154,7 +154,7 @@ def ensure_useful(session: nox.Session, package: str, *programs: str) -> None:
 
 
 def driver_package(session: nox.Session, venv: Path) -> str:
-    """A PYTHONPATH on which the driver stands as its wheel installs it, after the collections."""
+    """A PYTHONPATH with the driver as its wheel installs it, after the collections."""
     return os.pathsep.join(str(path) for path in (room(session) / "stage", OTHERS, driver_site(venv, room(session))))
 
 

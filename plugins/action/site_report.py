@@ -46,8 +46,8 @@ class ActionModule(ReportAction):
             site = Site(dest, Pages(folders, options["title"]), options["title"], dry=self._task.check_mode)
             result.update(site.update(self._request(options, variables)))
         result.update(changed=site.changed, path=f"{dest}/index.html")
-        if site.warnings or self._incomplete:
-            result["warnings"] = site.warnings + self._incomplete
+        if site.store.warnings or self._incomplete:
+            result["warnings"] = site.store.warnings + self._incomplete
         if self._task.diff and site.diff:
             result["diff"] = {"prepared": "\n".join([f"{dest}:", *site.diff]) + "\n"}
         return result

@@ -30,6 +30,13 @@ from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import colorize, hostcolor
 
+if t.TYPE_CHECKING:
+    from ansible.executor.stats import AggregateStats
+    from ansible.executor.task_result import CallbackTaskResult
+    from ansible.playbook.included_file import IncludedFile
+    from ansible.playbook.play import Play
+    from ansible.playbook.task import Task
+
 _DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
 _COLORS = {
     "ok": constants.COLOR_OK,
@@ -49,44 +56,44 @@ class CallbackModule(Default):
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "lanewise.dra.quiet"
 
-    def get_option(self, k: str, hostvars: t.Any = None) -> t.Any:
+    def get_option(self, k: str, hostvars: object = None) -> object:
         if k in ("display_ok_hosts", "display_skipped_hosts") and not (self._display.verbosity or self._showing):
-            return False  # then Ansible's own shows the name of a task only where something follows
+            return False  # Ansible then shows the name of a task only if a line follows
         return super().get_option(k, hostvars)
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun: t.Any = None
+        self._begun: Play | None = None
         self._showing = False
 
-    def v2_playbook_on_play_start(self, play: t.Any) -> None:
+    def v2_playbook_on_play_start(self, play: Play) -> None:
         if self._display.verbosity:
             super().v2_playbook_on_play_start(play)
         else:
-            self._begun = play  # one without hosts has nothing to say
+            self._begun = play  # shown with the first task: a play without hosts has none
 
-    def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
+    def v2_playbook_on_task_start(self, task: Task, is_conditional: bool) -> None:
         if self._begun is not None:
             super().v2_playbook_on_play_start(self._begun)
             self._begun = None
         super().v2_playbook_on_task_start(task, is_conditional)
 
-    def v2_runner_on_ok(self, result: t.Any) -> None:
+    def v2_runner_on_ok(self, result: CallbackTaskResult) -> None:
         if self._display.verbosity or result.result.get("changed"):
             super().v2_runner_on_ok(result)
             return
         if result.task.action not in _DEBUG:
             self._handle_warnings_and_exception(result)
-        elif not result.task.loop:  # what items say was shown with each
+        elif not result.task.loop:  # the messages of items are shown with each item
             self._show(result, super().v2_runner_on_ok)
 
-    def v2_runner_item_on_ok(self, result: t.Any) -> None:
+    def v2_runner_item_on_ok(self, result: CallbackTaskResult) -> None:
         if self._display.verbosity or result.task.action not in _DEBUG or result.result.get("changed"):
             super().v2_runner_item_on_ok(result)
         else:
             self._show(result, super().v2_runner_item_on_ok)
 
-    def v2_playbook_on_include(self, included_file: t.Any) -> None:
+    def v2_playbook_on_include(self, included_file: IncludedFile) -> None:
         if self._display.verbosity:
             super().v2_playbook_on_include(included_file)
 
@@ -94,24 +101,24 @@ class CallbackModule(Default):
         if self._display.verbosity:
             super().v2_playbook_on_no_hosts_matched()
 
-    def v2_playbook_on_stats(self, stats: t.Any) -> None:
+    def v2_playbook_on_stats(self, stats: AggregateStats) -> None:
         if self._display.verbosity:
             super().v2_playbook_on_stats(stats)
             return
         self._display.banner("PLAY RECAP")
         hosts = {host: stats.summarize(host) for host in sorted(stats.processed)}
-        told = {host: one for host, one in hosts.items() if any(one[key] for key in _NOTABLE)}
-        for host, one in told.items():
+        notable = {host: one for host, one in hosts.items() if any(one[key] for key in _NOTABLE)}
+        for host, one in notable.items():
             shown = {("failed" if key == "failures" else key): value for key, value in one.items()}
             line = " ".join(colorize(key, shown[key], color) for key, color in _COLORS.items())
             self._display.display(f"{hostcolor(host, one)} : {line}")
-        rest = len(hosts) - len(told)
+        rest = len(hosts) - len(notable)
         if rest:
             self._display.display(f"{rest} host{'s' * (rest > 1)}: nothing changed, nothing failed")
         self._display.display("")
 
-    def _show(self, result: t.Any, otherwise: t.Callable[[t.Any], None]) -> None:
-        """What a task says: of one task for all hosts without the host's name, which means nothing there."""
+    def _show(self, result: CallbackTaskResult, otherwise: t.Callable[[CallbackTaskResult], None]) -> None:
+        """The message of a task. That of a task for all hosts has no host name."""
         if "msg" not in result.result:  # a variable
             self._showing = True
             try:
@@ -122,8 +129,8 @@ class CallbackModule(Default):
         self._handle_warnings_and_exception(result)
         if self._last_task_banner != result.task._uuid:
             self._print_task_banner(result.task)
-        said = result.result["msg"]
-        lines = [str(line) for line in said] if isinstance(said, list) else str(said).splitlines()
+        message = result.result["msg"]
+        lines = [str(line) for line in message] if isinstance(message, list) else str(message).splitlines()
         host = "" if result.task.run_once else f"{result.host.get_name()}: "
         for line in lines:
             self._display.display(f"{host}{line}")

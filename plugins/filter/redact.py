@@ -96,20 +96,20 @@ _MADE_REAL = re.compile(r"\0(\\+n)\n")
 _NAME = re.compile(_SECRET + r"([\w-]{0,64})")
 _KEY = re.compile(_SECRET + r"([\w.-]{0,64})\Z")
 _LAST = re.compile(_SECRET + r"\Z")
-#: Ends of names that tell of a secret, and not what it is.
-_TELLS = re.compile(
+#: Endings of names that refer to a secret but do not contain it.
+_REFERRING = re.compile(
     r"(?i)(?:name|namespace|ref|type|kind|request|review|file|path|dir|audience|controller|error|statu|version)s?\Z"
     r"|(?:expir\w*|seconds|ttl|length|count|limit|policy|stdin|enabled|required|less|i[sz]er)\Z"
 )
 _MARK = r"(?:\\*[\"'])?"
 _SPACE = r"(?:\s|\\+[nrt])*"
-#: What stands between a name and its value: also in a pair of the two, but not where a message goes on.
+#: The text between a name and its value, also in pairs of name and value, but not within a message.
 _GIVEN = re.compile(
     r"(?!\\*[\"'][ \t]+:[ \t]+[A-Za-z])"
     rf"(?:{_MARK}{_SPACE}(?:,{_SPACE})?{_MARK}value)?{_MARK}"
     r"[ \t]*(?::=|=>|==|[:=])[ \t]*(?:\r?\n[ \t]+(?=\\*[\"'\[{]))?"
 )
-#: What stands between an option and its value, also in lists.
+#: The text between an option and its value, also in lists.
 _NEXT = re.compile(rf"(?:[ \t]+|\\*[\"']{_SPACE},{_SPACE}|[ \t]*\n[ \t]*-[ \t]+)(?!{_MARK}--)")
 _DASHES = re.compile(r"--[\w-]*\Z")
 _OPTION = re.compile(r"--?[\w-]+")
@@ -130,7 +130,7 @@ _BARE = re.compile(
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
 _PIECE = re.compile(r"[\[{}\]]|\\*[\"']|\\+[nrt](?=[\s\\\"'\]}])|\\+|[:=]|[\s,]+|[^\s\"'\\\[\]{},:=]+")
 _COLON = re.compile(r"\s*:")
-#: In YAML, the end of a line whose value stands in those below.
+#: In YAML, the end of a line whose value is in the lines below.
 _BELOW = re.compile(r"([|>][-+\d]*)?[ \t]*(?:#[^\n]*)?\n")
 _LEAD = re.compile(r"([ \t]*(?:- +)*)[\"']?[\w./-]*")
 _ROW = re.compile(r"([ \t]*)((?:- +)*(?:[\w./\"'-]+:(?=\s))?[ \t]*)([^\n]*)(\n?)")
@@ -150,7 +150,7 @@ _SERIAL = re.compile(
 )
 _UUID = re.compile(rf"(?i)(\"(?:system)?uuid{_VALUE}\\?\")([\da-f-]{{16,}})")
 _GPU = re.compile(r"(GPU|MIG)-[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
-# of sysfs, and as 'ip' writes them
+# in sysfs, and in the output of 'ip'
 _SWITCH = re.compile(r"(?i)((?:switch|port)_?id\\?[\"']?\s*(?:[:=]\s*)?\\?[\"']?)([\da-f]{8,})(?![\w.-])")
 #: Names of what may be written in digits alone.
 _DIGITS = re.compile(r"(?i)(?:serial(?:[_ -]?(?:number|no))?|(?:switch|port)_?id|uuid)\Z")
@@ -176,12 +176,12 @@ _IPV6 = re.compile(
 
 def _is_secret(name: str) -> bool:
     found = _KEY.search(name)
-    return found is not None and not _TELLS.search(found[1])
+    return found is not None and not _REFERRING.search(found[1])
 
 
-def _tells(name: str) -> bool:
+def _refers(name: str) -> bool:
     found = _KEY.search(name)
-    return found is not None and _TELLS.search(found[1]) is not None
+    return found is not None and _REFERRING.search(found[1]) is not None
 
 
 def _is_number(value: object) -> bool:
@@ -202,11 +202,11 @@ def _without(value: object, gone: bool = False) -> object:
         named = value.get("name", value.get("key"))
         pair = isinstance(named, str) and _is_secret(named)
         kept = {key: one for key, one in value.items() if not _of_secret(value, key)}
-        told = {
+        parts = {
             _without_secrets(key): _without_named(key, one, gone, pair and key == "value") for key, one in kept.items()
         }
-        told.update({key: _emptied(one) for key, one in value.items() if key not in kept})
-        return {key: told[key] for key in map(_without_secrets, value)}
+        parts.update({key: _emptied(one) for key, one in value.items() if key not in kept})
+        return {key: parts[key] for key in map(_without_secrets, value)}
     return value
 
 
@@ -228,26 +228,26 @@ def _emptied(value: object) -> object:
 def _objects(text: str) -> str:
     """A text of YAML without the data of Secrets."""
     text = _ESCAPED.sub(lambda found: f"\0{found[0]}\n", text.replace("\0", "\ufffd"))
-    told, at = [], 0
+    parts, at = [], 0
     for end in [*(found.start() for found in _DOCUMENT.finditer(text)), len(text)]:
         part, at = text[at:end], end
-        told.append(_without_data(part) if _OBJECT.search(part) else part)
-    return _MADE_REAL.sub(r"\1", "".join(told))
+        parts.append(_without_data(part) if _OBJECT.search(part) else part)
+    return _MADE_REAL.sub(r"\1", "".join(parts))
 
 
 def _without_data(text: str) -> str:
-    told, at = [], 0
+    parts, at = [], 0
     while found := _DATA.search(text, at):
-        told.append(text[at : found.end()])
+        parts.append(text[at : found.end()])
         at = found.end()
         while at < len(text) and (row := _ROW.match(text, at)):
             indent, key, rest, newline = row.groups()
             if (key + rest) and len(indent) <= len(found[1]):
                 break
             value, mark, escaped = rest.partition("\0")
-            told.append(indent + key + (GONE if value else "") + mark + escaped + newline)
+            parts.append(indent + key + (GONE if value else "") + mark + escaped + newline)
             at = row.end()
-    return "".join(told) + text[at:]
+    return "".join(parts) + text[at:]
 
 
 def _without_named(name: str, value: object, gone: bool, given: bool) -> object:
@@ -259,11 +259,11 @@ def _without_named(name: str, value: object, gone: bool, given: bool) -> object:
         return str(value) if _DIGITS.search(name) and len(json.dumps(value)) >= 4 else value
     if isinstance(value, str) and _HEADERS.match(name):
         return value and GONE
-    return _without(value, not _tells(name) and (gone or given or _is_secret(name)))
+    return _without(value, not _refers(name) and (gone or given or _is_secret(name)))
 
 
 def _json_without(text: str) -> str | None:
-    """JSON without secrets, written as it was; None for what is no JSON."""
+    """JSON without secrets, in its original format; None for anything else."""
     body = text.strip()
     if body[:1] not in ("{", "["):
         return None
@@ -271,7 +271,7 @@ def _json_without(text: str) -> str | None:
         value = _without(json.loads(body))
         indent = re.match(r"[\[{]\r?\n([ \t]+)", body)
         dense = " " not in _STRING.sub("", body)
-        told = json.dumps(
+        parts = json.dumps(
             value,
             indent=indent and indent[1],
             ensure_ascii=body.isascii() or "\\u" in body,
@@ -279,7 +279,7 @@ def _json_without(text: str) -> str | None:
         )
     except (ValueError, RecursionError):
         return None
-    return text[: len(text) - len(text.lstrip())] + told + text[len(text.rstrip()) :]
+    return text[: len(text) - len(text.lstrip())] + parts + text[len(text.rstrip()) :]
 
 
 def _quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
@@ -297,9 +297,9 @@ def _quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
     return opening[0] + GONE, len(text) if end < 0 else end
 
 
-def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901
-    """What begins with a bracket there, with no value in it, and where it ends."""
-    told: list[str] = []
+def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch per kind of token
+    """The bracketed text that begins there, without its values, and where it ends."""
+    parts: list[str] = []
     depth, kept = 0, False
     while piece := _PIECE.match(text, at):
         start, at = at, piece.end()
@@ -312,26 +312,26 @@ def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901
             shown, at = _quoted(text, opening)
             line = text.find("\n", start, at)
             if line >= 0:  # the quotes are those of a text in which the bracket is
-                return "".join(told) + opening[0] + GONE, line
+                return "".join(parts) + opening[0] + GONE, line
             if _COLON.match(text, at):
                 shown = text[start:at]
-                kept = _tells(shown.strip("\\\"'"))
+                kept = _refers(shown.strip("\\\"'"))
             elif kept:
                 shown = text[start:at]
         elif shown[0] == "\\" and len(shown) > 1 and shown[-1] in "nrt":
             pass  # the escaped end of a line
         elif not shown.strip(", \t\r\n"):
             if shown.endswith("\n") and text[at : at + 1] not in ("]", "}"):
-                return "".join(told) + shown, at  # it has no end
+                return "".join(parts) + shown, at  # it has no end
         elif shown not in ":=":
             if text[at : at + 1] == ":" and text[at + 1 : at + 2].isspace():
-                kept = _tells(shown)
+                kept = _refers(shown)
             elif not (kept or _KEPT.match(text, start) or _NUMBER.match(text, start)):
                 shown = GONE
-        told.append(shown)
+        parts.append(shown)
         if not depth:
             break
-    return "".join(told), at
+    return "".join(parts), at
 
 
 def _below(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
@@ -340,31 +340,31 @@ def _below(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
     lead = _LEAD.match(text, line)
     if lead is None or lead.end() < name:  # in a message
         return "", end.start()
-    told, at = end[0], end.end()
+    parts, at = end[0], end.end()
     while at < len(text) and (row := _ROW.match(text, at)):
         indent, key, rest, newline = row.groups()
         below = len(indent) > len(lead[1]) or (len(indent) == len(lead[1]) and key.startswith("- ") and not end[1])
         if not below and key + rest:
             break
-        kept = not end[1] and (_tells(key.strip(" :-\"'")) or _KEPT.fullmatch(rest) or _NUMBER.fullmatch(rest))
-        told += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + GONE + newline
+        kept = not end[1] and (_refers(key.strip(" :-\"'")) or _KEPT.fullmatch(rest) or _NUMBER.fullmatch(rest))
+        parts += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + GONE + newline
         at = row.end()
-    return told, at
+    return parts, at
 
 
 def _named(text: str) -> str:
-    """A text without what stands behind the names of secrets."""
-    told, at = [], 0
+    """A text without the values behind names of secrets."""
+    parts, at = [], 0
     while name := _NAME.search(text, at):
         start, end = name.span()
         given = _GIVEN.match(text, end)
         if not given and _DASHES.search(text[max(0, start - 42) : start]):
             given = _NEXT.match(text, end)
-        if not given or _TELLS.search(name[1]):
-            told.append(text[at:end])
+        if not given or _REFERRING.search(name[1]):
+            parts.append(text[at:end])
             at = end
             continue
-        told.append(text[at : given.end()])
+        parts.append(text[at : given.end()])
         at = given.end()
         shown = ""
         if opening := _OPENING.match(text, at):
@@ -378,14 +378,14 @@ def _named(text: str) -> str:
                 # a number in JSON becomes a text
                 mark = _OPENING.match(given[0])
                 shown, at = f"{mark[0]}{GONE}{mark[0]}" if mark and _NUMBER.match(text, at) else GONE, bare.end()
-        told.append(shown)
-    return "".join(told) + text[at:]
+        parts.append(shown)
+    return "".join(parts) + text[at:]
 
 
 def _without_secrets(text: str) -> str:
-    told = _json_without(text)
-    if told is not None:
-        return told
+    parts = _json_without(text)
+    if parts is not None:
+        return parts
     text = _objects(_BLOCK.sub(GONE, text))
     text = _MARKED.sub(GONE, _JWT.sub(GONE, text))
     text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{GONE}", text)

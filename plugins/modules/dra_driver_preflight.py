@@ -149,12 +149,12 @@ def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list
     return ""
 
 
-def kubelet(module: AnsibleModule, told: str, problems: list[str]) -> str:
-    if not told:
-        status, told = run(module, "kubelet", "--version")
+def kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
+    if not reported:
+        status, reported = run(module, "kubelet", "--version")
         if status:
-            told = ""
-    version = number(told)
+            reported = ""
+    version = number(reported)
     if not os.path.isdir(KUBELET):
         problems.append(
             f"{KUBELET} is not there, so no kubelet runs here, or its --root-dir is another one. Join the node to its "
@@ -162,7 +162,7 @@ def kubelet(module: AnsibleModule, told: str, problems: list[str]) -> str:
         )
     if version is None:
         problems.append(
-            "The version of kubelet is not known: there is no 'kubelet' on PATH, and no Node that tells. Set "
+            "The version of kubelet is not known: there is no 'kubelet' on PATH, and no Node that reports it. Set "
             "dra_driver_kubeconfig, so that the Node can be asked for."
         )
         return ""
@@ -171,7 +171,7 @@ def kubelet(module: AnsibleModule, told: str, problems: list[str]) -> str:
             f"kubelet is {shown(version)}, and DRA is part of Kubernetes from {shown(LEAST_KUBELET)} on. "
             "Upgrade the node."
         )
-    return told.rpartition(" ")[2].strip().lstrip("v")
+    return reported.rpartition(" ")[2].strip().lstrip("v")
 
 
 def process(name: str) -> tuple[str, list[str]] | None:
@@ -190,8 +190,8 @@ def process(name: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def runtime(module: AnsibleModule, told: str, problems: list[str]) -> str:
-    name, _slashes, version = told.partition("://")
+def runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
+    name, _slashes, version = reported.partition("://")
     found = process("containerd") if name in ("", "containerd") else None
     if not name:
         if found:

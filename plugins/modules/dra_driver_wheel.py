@@ -176,7 +176,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
 
 
 def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
-    """One archive, so that a node is sent one file. It is written anew where a wheel is another one."""
+    """One archive, so that each node gets one file. It is written again if a wheel has changed."""
     others = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
     states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in others]
     found = folder / f"{release}-{digest(states)[:8]}.tar"

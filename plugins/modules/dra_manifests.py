@@ -238,7 +238,7 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
 
 
 def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
-    """CEL expressions anywhere in an object of which the engine cannot tell what a server would."""
+    """The CEL expressions in an object that only a server can check."""
     if isinstance(item, dict):
         text = item.get("expression")
         found = [(text, why) for why in engine.judge(text).unchecked] if isinstance(text, str) else []

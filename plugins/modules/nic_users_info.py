@@ -38,11 +38,11 @@ EXAMPLES = r"""
 - name: List what uses the node's NICs
   lanewise.dra.nic_users_info:
   become: true
-  register: told
+  register: users
 
 - name: Show the interfaces that the node must not lose
   ansible.builtin.debug:
-    var: told.management
+    var: users.management
 """
 
 RETURN = r"""
@@ -78,11 +78,11 @@ def main() -> None:
         system = System(module.params["root"])
         node = Node(system, connection=ssh_connection())
         addresses = [device.address for device in node.devices.values() if device.address]
-        told = {address: users(system, address) for address in addresses}
+        found = {address: users(system, address) for address in addresses}
         management = node.management
     except (HostError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, management=management, users={key: who for key, who in told.items() if who})
+    module.exit_json(changed=False, management=management, users={key: who for key, who in found.items() if who})
 
 
 if __name__ == "__main__":

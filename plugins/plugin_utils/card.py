@@ -78,7 +78,7 @@ class Unknown(ValueError):
     """No card, or more than one, matches the request."""
 
 
-#: What tells that two NICs are functions of one card: a device address, or part number and serial number.
+#: NICs with an equal key are functions of one card: a device address, or part number and serial number.
 _Key = t.Union[str, tuple[t.Optional[str], str]]
 
 

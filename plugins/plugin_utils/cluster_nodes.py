@@ -141,7 +141,7 @@ def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str
         "name": device["name"],
         "driver": driver,
         "pool": pool,
-        # a driver's own attributes may stand without its name before them
+        # a driver may publish its own attributes without its name as prefix
         "attributes": {name if "/" in name else f"{driver}/{name}": value for name, value in attributes.items()},
         "capacity": {name: one["value"] for name, one in (device.get("capacity") or {}).items()},
         "taints": [f"{one['key']}:{one['effect']}" for one in device.get("taints") or ()],

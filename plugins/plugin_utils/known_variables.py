@@ -39,7 +39,7 @@ OF_PLAYBOOKS = (
 #: Variables that plays set for hosts. In a later play they are not errors.
 OF_PLAYS = (
     *("site_asked", "site_begun", "site_claims_problem", "site_drift", "site_looked", "site_plan", "site_problems"),
-    *("site_stands", "site_state", "replace_nic_result"),
+    *("site_batch_state", "site_state", "replace_nic_result"),
     *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
 )
 #: The least similarity at which one name is suggested for another, from 0 to 1.

@@ -23,8 +23,8 @@ _SECRET = re.compile(r"""\bkind["']?\s*:\s*["']?Secret\b""")
 def place(manifest: Object) -> str:
     """Return the path of an object's file below the folder: one file a kind, in a folder a namespace.
 
-    Namespaces and cluster-wide kinds stand in `cluster/`, so that no namespace of that name can mix with them: a
-    namespace's folder is `namespaces/NAME/`.
+    Namespaces and cluster-wide kinds are in `cluster/`; a namespace's folder is `namespaces/NAME/`, so that the two
+    cannot collide.
     """
     namespace = (manifest.get("metadata") or {}).get("namespace")
     kind = str(manifest["kind"]).lower()
@@ -38,7 +38,7 @@ class ManifestFolder:
     `written` and `removed` hold the paths that changed, or would in a dry run, `diff` what Ansible shows for them,
     without the values of Secrets; files with a Secret are for their owner alone.
     Files without the mark of the same site in their first line are never touched: `write` raises FileExistsError for
-    one that stands in the way.
+    another file at that path.
     """
 
     def __init__(self, dest: str, site: str, *, dry: bool) -> None:
@@ -141,7 +141,7 @@ def _objects(text: str) -> dict[str, Object]:
 
 
 def _masked(before: str, after: str) -> tuple[str, str]:
-    """Both texts with stars for values of Secrets; all of them where it cannot be told what is one."""
+    """Both texts with stars for values of Secrets; all stars if a Secret cannot be found in the text."""
     found = ["", ""]
     try:
         old, new = _objects(before), _objects(after)

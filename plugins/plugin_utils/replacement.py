@@ -232,7 +232,7 @@ def elsewhere(before: Facts, after: Facts, old: Card, new: Card | None) -> list[
     known = {device.address: device for device in theirs.devices}
     for device in ours.devices:
         other = known.get(device.address)
-        if other and not (device.notes and other.notes):  # a pod may have the interface that would tell
+        if other and not (device.notes and other.notes):  # a pod may have the interface, so its state is unknown
             device.notes = other.notes = []
     found = differences(ours, theirs)
     then = {card["functions"][0]["address"]: card for card in cards(before)}

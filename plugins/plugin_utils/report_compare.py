@@ -22,7 +22,7 @@ _NAMES = {
     "nvme": ("NVMe drive", "NVMe drives"),
     "data_direct": ("data-direct function", "data-direct functions"),
 }
-#: What stands for a product where there is none: hypervisors, and firmware that nobody filled in.
+#: Values in place of a product: hypervisors, and defaults of firmware.
 _NO_PRODUCTS = (
     "KVM",
     "Standard PC",
@@ -230,7 +230,7 @@ class Peers:
     hosts: list[str] = field(default_factory=list)
     shapes: dict[str, list[str]] = field(default_factory=dict)  # shape -> hosts, the most frequent first
     usual: str | None = None
-    comparable: bool = True  # False where nothing tells that the nodes are of one kind
+    comparable: bool = True  # False if it is unknown whether the nodes are of one kind
 
     @property
     def outliers(self) -> list[str]:
@@ -242,7 +242,7 @@ class Peers:
 def group_peers(members: t.Sequence[Member]) -> list[Peers]:
     """Group nodes by build and GPU model, the largest group first; hosts keep the order of `members`.
 
-    Nodes that say nothing of their build are no peers of each other: nothing tells that they have anything in common.
+    Nodes with an unknown build are not peers of each other.
 
     A node that shows no GPU joins the GPU nodes of its product where these are more than three times as many as the
     nodes without: then it is more likely a node that lost its GPUs than one that was bought without.

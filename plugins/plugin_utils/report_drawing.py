@@ -157,7 +157,7 @@ def _order(device: Device) -> tuple[int, list[tuple[int, int, str]]]:
 
 
 def _chips(devices: list[Device]) -> list[Box]:
-    """Return one chip a device, and one for many devices that nothing tells apart."""
+    """One chip for each device, and one for many identical devices."""
     like = Counter((d.kind, d.model, d.link, d.degraded, d.numa) for d in devices if d.kind in ("nic", "nvme"))
     boxes: list[Box] = []
     drawn: set[tuple[str, str, str, str, int | None]] = set()
@@ -284,7 +284,7 @@ def _layout(view: View) -> list[Box]:
         boxes.append(
             Box(
                 style="numa unknown",
-                head=["Locality unknown: the machine does not say which NUMA node"],
+                head=["Locality unknown: the machine reports no NUMA node"],
                 children=roots,
             )
         )

@@ -203,7 +203,7 @@ def link_text(link: Link | None) -> str:
 
 @dataclass
 class Device:
-    """A device that the report draws and lists: a GPU, an accelerator, a NIC that is no VF of a PF seen, an NVMe."""
+    """A device in the report: a GPU, an accelerator, a NIC that is not a VF of a known PF, an NVMe drive."""
 
     address: str
     kind: str  # gpu, accelerator, nic, nvme, data_direct

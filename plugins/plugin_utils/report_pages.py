@@ -33,7 +33,7 @@ LEGEND = {
     "PHB": "Traffic goes up to the CPU and down again within one root complex.",
     "NODE": "Traffic crosses from one root complex to another of the same NUMA node.",
     "SYS": "Traffic crosses to another NUMA node, usually over the link between CPU sockets.",
-    "UNKNOWN": "The machine does not say, as is common in virtual machines. Never counted as near.",
+    "UNKNOWN": "The machine does not report it, as is common in virtual machines. Never counted as near.",
 }
 
 _MATRIX = 48  # devices at most in the drawn matrix

@@ -161,10 +161,6 @@ class Site:
     def changed(self) -> bool:
         return self.store.changed
 
-    @property
-    def warnings(self) -> list[str]:
-        return self.store.warnings
-
     def _facts_text(self, host: str) -> str:
         known = self._fresh.get(host) or self.store.node(host)
         return known.facts if known else "{}"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which run keeps a node's pods off, as the annotation of the Node says, and whether that run still goes on."""
+"""The annotation of a Node that records which run has cordoned it, and whether that run still continues."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, fields
 
 from ..module_utils.topology.stored import Forms, NewerForm
 
-#: Whose the note is: nobody's, this run's, that of a run that has ended or was cut off, that of one that goes on, that
-#: of one of which this controller cannot tell.
+#: The owner: none, this run, a run that has ended or was interrupted, a run that continues, a run that this controller
+#: cannot see.
 NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
 _LONGEST = 200
 #: The first release that named a run wrote no number. The one before it wrote the word true.
@@ -28,8 +28,8 @@ _FORMS = Forms(unnumbered=1)
 class Owner:
     """A run of ansible-playbook: who started it, on which controller, and its process.
 
-    `started` tells a process from a later one with the same number. `space` is the space of process numbers, as of a
-    container: from outside of it nobody can tell whether the process is there.
+    `started` distinguishes a process from a later one with the same number. `space` is the PID namespace, for example
+    of a container: from outside, it is unknown whether the process exists.
     """
 
     user: str
@@ -111,7 +111,7 @@ def _space() -> str:
 
 
 def _started(process: int) -> str | None:
-    """When a process was started, in the words of the machine; None where there is no such process."""
+    """When a process was started, as the machine writes it; None if there is no such process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]

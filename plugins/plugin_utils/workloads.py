@@ -22,8 +22,8 @@ def check_workload(
 ) -> list[Problem]:
     """What is wrong with one entry: names, the template of the workload, and claims that the site does not render.
 
-    `objects` are the rendered ones, or None where none could be rendered, `templates` the names of the workload
-    templates at hand.
+    `objects` are the rendered ones, or None where none could be rendered, `templates` the names of the available
+    workload templates.
     """
     if not isinstance(workload, dict):
         return [Problem(path, "is not a dictionary", "wrong-type")]

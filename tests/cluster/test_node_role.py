@@ -355,7 +355,7 @@ def test_a_unit_that_systemd_has_not_read_is_read_and_started_anew(site: Site) -
     site.machine.run("touch", "--date=9 seconds", f"/etc/systemd/system/{UNIT}")
     assert site.property("NeedDaemonReload") == "yes"
     site.play(playbook="lanewise.dra.drift", rc=1)
-    assert "driver: start it anew" in site.output
+    assert "driver: restart it" in site.output
     assert site.play() == 1
     assert site.property("NeedDaemonReload") == "no" and site.property("MainPID") != pid
     assert site.play() == 0
@@ -430,7 +430,7 @@ def test_a_run_that_was_killed_between_switch_and_start_is_ended_by_the_next_one
     CURRENT.unlink()
     CURRENT.symlink_to(f"releases/{first}")
     site.play(playbook="lanewise.dra.drift", rc=1)
-    assert "driver: start it anew" in site.output
+    assert "driver: restart it" in site.output
     site.play(playbook="lanewise.dra.upgrade")
     assert "done: 1 node" in site.output and site.info()["service"]["release"] == first
     assert site.play(playbook="lanewise.dra.drift") == 0

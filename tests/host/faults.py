@@ -49,7 +49,7 @@ class FailingSystem(System):
     `steps` are what was attempted, in order. Those after the failed one are the undoing.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(  # noqa: PLR0917  # tests give by name what they need
         self,
         fails: int = -1,
         code: int = 0,

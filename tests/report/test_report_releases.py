@@ -41,7 +41,7 @@ def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
     """A run that reaches no node draws all of them from the store, and knows which one could not be reached."""
     assert stored_facts(str(old.folder)) == report_1_0_0.stored_facts(str(OLD))
     site = old.run({}, play=set(), inventory={*HOSTS, "lost-1"})
-    assert not site.warnings and old.result["counts"]["probed"] == 2 and old.result["counts"]["absent"] == 1
+    assert not site.store.warnings and old.result["counts"]["probed"] == 2 and old.result["counts"]["absent"] == 1
     for name in HOSTS:
         assert (old.folder / f"nodes/{name}.json").read_bytes() == (OLD / f"nodes/{name}.json").read_bytes()
     assert "lost-1" in (old.folder / "index.html").read_text()

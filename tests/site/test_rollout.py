@@ -166,8 +166,8 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
 
 def test_a_batch_of_which_no_node_is_left_ends_the_rollout_and_says_so(tmp_path):
     plays = yaml.safe_load(BATCHES)
-    stands = {"import_tasks": f"{COLLECTION}/playbooks/tasks/stands.yml", "vars": {"stands_bearable": 90}}
-    plays[0].update(serial=1, tasks=[plays[0]["tasks"][0], stands])
+    ending = {"import_tasks": f"{COLLECTION}/playbooks/tasks/batch_end.yml", "vars": {"batch_max_fail_percentage": 90}}
+    plays[0].update(serial=1, tasks=[plays[0]["tasks"][0], ending])
     (tmp_path / "batches.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
     output = play(tmp_path, {name: {} for name in "abcd"}, playbook=str(tmp_path / "batches"), rc=2)
     assert "[a]" not in output and output.count("The rollout stops here, and 2 nodes were not touched") == 1

@@ -61,7 +61,7 @@ def others(session: nox.Session, which: str) -> None:
 
 
 def commands(session: nox.Session) -> None:
-    """Run what the pages tell a person to type."""
+    """Run the commands in the pages."""
     venv = prepare(session)
     ensure_useful(session, "util-linux", "setpriv")
     pytest(session, venv, on=["tests/commands"])

@@ -5,9 +5,9 @@
 
 """Are the devices of allocated claims aligned as the claims promise?
 
-A scheduler looks once, when it allocates. What it saw can be old by now, and can have been wrong: so every promise is
-compared with what the drivers publish today, and with what the kernel of the node says of the same PCI functions. Where
-the two disagree, or one of them is silent on what it should know, the answer is `unknown`, with the reason and what to
+A scheduler reads slices once, when it allocates. They may have been wrong, or have changed since. So every promise is
+compared with what the drivers publish now, and with what the kernel of the node reports of the same PCI functions. If
+the two disagree, or one lacks a value, the answer is `unknown`, with the reason and what to
 do. Nothing that is unknown counts as kept.
 """
 
@@ -49,7 +49,7 @@ class Check(Cluster):
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
         """One report of each claim that is allocated and `wanted`, and a summary; see the module's documentation.
 
-        `claims` are all of the cluster: they tell which devices are free.
+        `claims` are all of the cluster: they show which devices are free.
         """
         known = [v1(one, "ResourceClaim") for one in claims]
         for claim in known:

@@ -75,7 +75,7 @@ class ClaimPromises(ClaimDevices):
         return promise
 
     def _ask_kernel(self, promise: Promise, name: str, distinct: bool, known: list[tuple[Device, Published]]) -> None:
-        """Compare what was published with what the kernel of the node says."""
+        """Compare what was published with what the kernel of the node reports."""
         machine = self.machine
         if name not in KERNEL:
             promise.proven = name not in LOCALITY and promise.verdict == KEPT

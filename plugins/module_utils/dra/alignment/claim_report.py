@@ -87,7 +87,7 @@ class ClaimReport(ClaimPromises):
         own = {one.address for one in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
-            # a nearer NIC of another rate is no better one, nor is one that is tainted
+            # a nearer NIC is not better if it has another rate or a taint
             if other.address in own or not machine.alike(nic.address, other.address) or other.device.get("taints"):
                 continue
             near = machine.level(gpu.address, other.address)[0]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices that claims have: what their drivers publish of them now, and what the kernel says of the same functions.
+"""The devices that claims have: what their drivers publish now, and what the kernel reports of the same functions.
 
 Two separate readings of one thing: `Pools` holds ResourceSlices, `Machine` a node's topology facts.
 """
@@ -32,7 +32,7 @@ Facts = ObjectView
 Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
 
 API_VERSION = "resource.k8s.io/v1"
-#: What a machine must say for its devices to be compared.
+#: What a machine must report for its devices to be compared.
 SECTIONS = ("functions", "gpus", "nics", "numa_nodes")
 
 GPU, NIC, CPU, OTHER = "gpu", "nic", "cpu", "other"
@@ -45,7 +45,7 @@ KERNEL = {
     NUMA_NODE_DRANET: "numaNode",
     "gpu.amd.com/numaNode": "numaNode",
 }
-#: Attributes that say where a device is; the kernel has none of the CPU driver's, whose devices are not PCI functions.
+#: Attributes of a device's location; the kernel has none of the CPU driver's, whose devices are not PCI functions.
 LOCALITY = (*KERNEL, "dra.cpu/numaNodeID", "dra.cpu/socketID")
 
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
@@ -85,7 +85,7 @@ def kind_of(driver: str, address: str | None, machine: Machine | None) -> str:
 
 @dataclass
 class Published:
-    """A device in a pool as it stands now."""
+    """A device in a pool in its current state."""
 
     driver: str
     pool: str
@@ -210,7 +210,7 @@ class Machine:
         if missing:
             raise ValueError(f"the topology facts lack {', '.join(missing)}: probe all subsets")
         self.facts = facts
-        #: Whether the facts are the kernel's own word. What is imported from a file says nothing of attributes.
+        #: Whether the facts come from the kernel. An imported file has no attributes.
         self.probed = (facts.get("source") or {}).get("kind", "sysfs") == "sysfs"
         nested = ("acs", "sriov", "vpd", "link")
         names = [one.name for one in dataclasses.fields(PciFunction) if one.name not in nested]
@@ -233,7 +233,7 @@ class Machine:
     def level(self, gpu: str | None, nic: str | None) -> tuple[str, str | None]:
         """The affinity of a GPU and a NIC, and the data-direct function that it holds for, if it is not the NIC's own.
 
-        `UNKNOWN` where the machine does not say, or does not have one of them.
+        `UNKNOWN` if the machine does not report it, or does not have one of them.
         """
         if gpu not in self.functions or nic not in self.functions:
             return "UNKNOWN", None
@@ -271,7 +271,7 @@ class Machine:
         return bool(published.address) and self.probed and published.address not in self.functions
 
     def numa_of(self, address: str | None) -> int | None:
-        """The NUMA node of a function; None where the machine does not say."""
+        """The NUMA node of a function; None if the machine does not report it."""
         function = self.functions.get(address or "")
         return function.numa_node if function else None
 
@@ -290,7 +290,7 @@ class Machine:
 
 
 def hidden(published: Published) -> frozenset[str]:
-    """Attributes that say nothing of a device now: a pod has its interface, and the driver reads them on the node only.
+    """Attributes without a current value: a pod has its interface, and the driver reads them on the node only.
 
     It has it where the driver publishes none of those that go with the interface.
     """

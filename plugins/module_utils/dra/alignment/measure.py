@@ -36,7 +36,7 @@ _MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-ou
 
 
 class Unreadable(ValueError):
-    """The output holds no measurement. The message is what the program says, or how its output ends."""
+    """The output holds no measurement. The message is that of the program, or the end of its output."""
 
 
 def pairs(
@@ -51,10 +51,10 @@ def pairs(
     It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
     claim's own pod, and None where there is no other.
     `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is described with the
-    container that has the NIC, None where the pod does not tell. `commands` has a `server` and
-    a `client` for each program that can be used, the one that says most first: `ib_write_bw` where the NICs of both
-    ends have an RDMA device, `iperf3` where both drivers tell the NICs' addresses, so that it measures these NICs and
-    no other network.
+    container that has the NIC, None where the pod does not show it. `commands` has a `server` and
+    a `client` for each program that can be used, the most informative first: `ib_write_bw` where the NICs of both
+    ends have an RDMA device, `iperf3` where both drivers publish the NICs' addresses, so that it measures these NICs
+    and no other network.
     """
     networks = {}
     for claim in claims:
@@ -244,12 +244,12 @@ def nccl_tests(text: str) -> Object:
         if len(words) < 3 + len(columns) or not columns or not words[0].isdigit() or not words[1].isdigit():
             continue
         values = list(zip(columns, words[-len(columns) :]))
-        first = dict(reversed(values))  # out of place stands before in place
+        first = dict(reversed(values))  # out of place comes before in place
         try:
             time, algorithm, bus = (float(first.get(name, "")) for name in (columns[0], "algbw", "busbw"))
         except ValueError:
             continue
-        # older versions tell an "error" instead, which rounding gives sums too
+        # older versions report an "error" instead, which rounding gives sums too
         wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
         rows.append((int(words[0]), time, algorithm, bus, wrong))
     if not rows:

@@ -64,7 +64,7 @@ class Promise:
     """What a claim was promised of its devices: a constraint (`match` or `distinct` of an attribute), a selector, or
     a class that is gone, so that what it asks for is unknown.
 
-    `values` are what the drivers publish, `kernel` what the kernel says, by device. `proven` says that the kernel
+    `values` are what the drivers publish, `kernel` what the kernel reports, by device. `proven` says that the kernel
     confirms a promise of locality; promises that the kernel knows nothing about rest on the driver's slices alone.
     """
 
@@ -112,7 +112,7 @@ def lines(reports: t.Iterable[Object]) -> list[str]:
     found = []
     for report in reports:
         proof = "" if report["verdict"] != KEPT or report["proven"] else ", confirmed by the drivers' slices only"
-        found.append(f"{report['claim']} on {report['node'] or 'no one node'}: {words[report['verdict']]}{proof}")
+        found.append(f"{report['claim']} on {report['node'] or 'several nodes'}: {words[report['verdict']]}{proof}")
         for one in report["findings"]:
             found.append(f"  {one['severity']}: {one['summary']}" + (f" -> {one['fix']}" if one["fix"] else ""))
     return found

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What an API server would say of a new selector, as far as this can be determined without one."""
+"""The verdict of an API server on a new selector, as far as it can be determined without one."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Checker:
         self._verdicts: dict[str, Verdict] = {}
 
     def judge(self, expression: str) -> Verdict:
-        """What the server would say of a new selector, as far as this is known (validation.go,
+        """The server's verdict on a new selector, as far as it is known (validation.go,
         validateCELExpression)."""
         verdict = self._verdicts.get(expression)
         if verdict is None:
             verdict = self._verdicts[expression] = self._judge(expression)
         return verdict
 
-    def _judge(self, expression: str) -> Verdict:  # noqa: PLR0911
+    def _judge(self, expression: str) -> Verdict:  # noqa: PLR0911  # each check ends with its verdict
         try:
             length = len(expression.encode())
         except UnicodeEncodeError:
@@ -166,7 +166,7 @@ class Checker:
 
 
 def same_type(one: Type, other: Type) -> bool:
-    """Whether elements of these types may stand in one literal; an empty literal's parameter is open."""
+    """Whether elements of these types may be in one literal; an empty literal's parameter is open."""
     if "param" in (one.kind, other.kind):
         return True
     if (one.kind, one.name, len(one.parameters)) != (other.kind, other.name, len(other.parameters)):

@@ -154,7 +154,7 @@ def cost_in_library(node: Node, target: Argument | None, arguments: list[Argumen
     return None
 
 
-def cost_in_language(node: Node, overload: str, target: Argument | None, arguments: list[Argument]) -> CallCost:  # noqa: PLR0911
+def cost_in_language(node: Node, overload: str, target: Argument | None, arguments: list[Argument]) -> CallCost:  # noqa: PLR0911  # a return per overload
     sizes = [argument.or_unknown for argument in arguments]
     if overload == "string_to_bytes":
         return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low, sizes[0].high * 4 % 2**64)

@@ -61,7 +61,7 @@ class Engine:
         self._programs: dict[str, Program] = {}
 
     def judge(self, expression: str) -> Verdict:
-        """What the server would say of a new selector; see `Checker.judge`."""
+        """The server's verdict on a new selector; see `Checker.judge`."""
         return self._checker.judge(expression)
 
     def check(self, expression: str) -> list[str]:

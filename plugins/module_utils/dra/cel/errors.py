@@ -24,7 +24,7 @@ class Uncheckable(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`errors` are reasons for which a server refuses the selector, `unchecked` what only a server can tell.
+    """`errors` are reasons for which a server refuses the selector, `unchecked` what only a server can check.
 
     `cost` is the server's estimate of the worst case, None where it is not known.
     """

@@ -177,7 +177,7 @@ class _Reader:
             raise ValueError("a checked expression without an expression")
         return Checked(root, types, overloads, references)
 
-    def type_from(self, span: _Span) -> Type:  # noqa: C901, PLR0911
+    def type_from(self, span: _Span) -> Type:  # noqa: C901, PLR0911  # a branch per kind of type in the message
         for number, value in self.fields(span):
             if number == 1:
                 return Type("dyn")

@@ -7,7 +7,7 @@
 
 An API server takes JSON that is nested 10,000 deep, and hands opaque parts of objects on byte by byte. Python's own
 reader raises RecursionError for some of that (at about 1,000 up to Python 3.11), and what it does read breaks the next
-comparison or copy. Such a part would spoil the whole list that it stands in.
+comparison or copy. Such a part would make its whole list unreadable.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
 
 
 def loads_cut(text: bytes, most: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
-    """As `loads`, but what is nested deeper reads as None, and what is no UTF-8 as U+FFFD: one odd part of an object
+    """As `loads`, but deeper values read as None, and invalid UTF-8 as U+FFFD: one odd part of an object
     must not hide the others. Raises JsonError for everything else."""
     _check_length(text, most)
     return _value(_cut(text, depth) if _is_deeper(text, depth) else text, "replace")
@@ -103,7 +103,7 @@ def _value(text: bytes, errors: str) -> t.Any:
     return _encodable(value) if b"\\ud" in text or b"\\uD" in text else value
 
 
-def _encodable(value: object) -> t.Any:
+def _encodable(value: object) -> object:
     """Halves of surrogate pairs, which no UTF-8 can hold, as U+FFFD."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)

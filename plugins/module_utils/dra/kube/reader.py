@@ -107,7 +107,7 @@ class Reader:
         return None
 
     def strings(self, value: object, path: str) -> list[str]:
-        """A list of strings; one string stands for a list of one."""
+        """A list of strings; one string means a list of one."""
         if isinstance(value, str):
             value = [value]
         found = [self.string(item, place) for item, place in self.items(value, path)]

@@ -16,15 +16,11 @@ the language of the API's own documentation:
 
 from __future__ import annotations
 
-import datetime
-import re
 import typing as t
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from . import limits, quantity
-from .objects import Object
-from .problems import Problem
+from . import limits
 
 GROUP = "resource.k8s.io"
 V1, V1BETA2, V1BETA1, V1ALPHA3 = (f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1beta1", "v1alpha3"))
@@ -362,16 +358,6 @@ STRUCTS: dict[str, dict[str, Field]] = {
     },
 }
 
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?(?:Z|[+-](\d\d):(\d\d))", re.ASCII)
-
-
-@dataclass(frozen=True)
-class _Type:
-    """A parsed field type: `shape` is "[", "{" or "", `item` the type without it."""
-
-    shape: str
-    item: str
-
 
 @cache
 def fields(struct: str, version: str, minor: int) -> dict[str, Field]:
@@ -379,122 +365,6 @@ def fields(struct: str, version: str, minor: int) -> dict[str, Field]:
     return {name: f for name, f in STRUCTS[struct].items() if version in f.versions and f.since <= minor <= f.until}
 
 
-@cache
-def _types(struct: str, version: str, minor: int) -> dict[str, _Type]:
-    kinds = {}
-    for name, f in fields(struct, version, minor).items():
-        kind = f.type.lstrip("*")
-        shape = kind[0] if kind[0] in "[{" else ""
-        kinds[name] = _Type(shape, kind[2:] if shape else kind)
-    return kinds
-
-
 def child(path: str, name: str) -> str:
     """The path of a field, as the server writes paths."""
     return f"{path}.{name}" if path else name
-
-
-def is_time(text: str) -> bool:
-    """Whether the API takes `text` for an RFC 3339 time."""
-    match = _TIME.fullmatch(text)
-    if not match:
-        return False
-    year, month, day, hour, minute, second, zone_hour, zone_minute = (int(part or 0) for part in match.groups())
-    if hour > 23 or minute > 59 or second > 59 or zone_hour > 24 or zone_minute > 60:
-        return False
-    try:
-        datetime.date(year or 4, month, day)  # year 0 was a leap year too
-    except ValueError:
-        return False
-    return True
-
-
-def _zero(item: str) -> object:
-    return {"string": "", "bool": False, "int64": 0, "quantity": 0, "time": None, "raw": None}.get(item, {})
-
-
-class Decoder:
-    """Reads a JSON object into the fields of a kind, as the API server's strict decoder does.
-
-    `types` gets what no server would read, `unknown` the fields, with their values, that a strict server refuses and
-    a lenient one drops.
-    """
-
-    def __init__(self, version: str, minor: int) -> None:
-        self._version, self._minor = version, minor
-        self.types: list[Problem] = []
-        self.unknown: list[tuple[Problem, object]] = []
-
-    def struct(self, value: object, name: str, path: str) -> Object:
-        """`value` without unset (null) and unknown fields; lists and maps hold no null either."""
-        if not isinstance(value, dict):
-            self._wrong(path, "an object", value)
-            return {}
-        known = _types(name, self._version, self._minor)
-        read: Object = {}
-        for key, item in value.items():
-            kind = known.get(key) if isinstance(key, str) else None
-            if kind is None:
-                problem = Problem(
-                    child(path, str(key)), f"is not a field of {name} in {self._version}", "unknown-field"
-                )
-                self.unknown.append((problem, item))
-            elif item is not None:
-                read[key] = self._value(item, kind, f"{path}.{key}" if path else key)
-        return read
-
-    def _value(self, value: object, kind: _Type, path: str) -> object:
-        if kind.shape == "[":
-            if not isinstance(value, list):
-                self._wrong(path, "a list", value)
-                return []
-            if kind.item == "string" and all(isinstance(item, str) for item in value):
-                return value
-            return [self._item(item, kind.item, f"{path}[{index}]") for index, item in enumerate(value)]
-        if kind.shape == "{":
-            if not isinstance(value, dict):
-                self._wrong(path, "an object", value)
-                return {}
-            for key in value:
-                if not isinstance(key, str):
-                    self._wrong(f"{path}[{key}]", "a string as key", key)
-            return {key: self._item(item, kind.item, f"{path}[{key}]") for key, item in value.items()}
-        return self._item(value, kind.item, path)
-
-    def _item(self, value: object, kind: str, path: str) -> object:  # noqa: C901
-        if value is None:
-            return _zero(kind)
-        if kind == "string":
-            if not isinstance(value, str):
-                self._wrong(path, "a string", value)
-                return ""
-        elif kind == "bool":
-            if not isinstance(value, bool):
-                self._wrong(path, "true or false", value)
-                return False
-        elif kind == "int64":
-            if not isinstance(value, int) or isinstance(value, bool):
-                self._wrong(path, "an integer", value)
-                return 0
-            if not limits.INT64_MIN <= value <= limits.INT64_MAX:
-                self._wrong(path, "an integer of 64 bits", value)
-                return 0
-        elif kind == "quantity":
-            try:
-                quantity.parse(value)
-            except quantity.QuantityError as error:
-                self.types.append(Problem(path, f"must be a quantity: {error}", "quantity"))
-                return "0"
-        elif kind == "time":
-            if not isinstance(value, str) or not is_time(value):
-                self._wrong(path, "a time such as 2026-01-02T03:04:05Z", value)
-                return None
-        elif kind != "raw":
-            return self.struct(value, kind, path)
-        return value
-
-    def _wrong(self, path: str, wanted: str, value: object) -> None:
-        names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
-        self.types.append(
-            Problem(path, f"must be {wanted}, not {names.get(type(value), type(value).__name__)}", "type")
-        )

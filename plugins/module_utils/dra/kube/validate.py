@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import schema, versions
+from .decoder import Decoder
 from .objects import ObjectView
 from .problems import Problem
 from .validate_claims import ClaimRules
@@ -37,17 +38,17 @@ def validate(
 
     `obj` is a DRA object in any version that the release serves, `gates` the feature gates that the site changed. The
     reading is strict (`fieldValidation=Strict`): unknown fields are refused. Fields behind a gate that is off are not
-    judged, since the server drops them first; `versions.unsupported` tells about these. Paths are those of the
+    judged, since the server drops them first; `versions.unsupported` reports these. Paths are those of the
     server's own errors; where it speaks of v1beta1 objects in the v1 form, we do not. CEL is judged by `cel`; without
     it, by its length alone.
-    Raises ValueError where `kubernetes` is no release from 1.34 on.
+    Raises ValueError if `kubernetes` is not a release since 1.34.
     """
     minor = versions.minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
     since = schema.SERVED.get((version, kind)) if isinstance(version, str) and isinstance(kind, str) else None
     if since is None or minor < since:
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved")]
-    decoder = schema.Decoder(str(version), minor)
+    decoder = Decoder(str(version), minor)
     read = decoder.struct(obj, str(kind), "")
     found = [problem for problem, _unused in decoder.unknown]
     if decoder.types:

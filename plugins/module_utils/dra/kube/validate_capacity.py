@@ -77,7 +77,7 @@ class CapacityRules(Report):
         named = {"default": default, "min": least, "max": most, "step": step}
         self._range_steps({name: bound for name, bound in named.items() if bound is not None}, capacity, path)
 
-    def _range_steps(self, bounds: t.Mapping[str, Fraction], capacity: Fraction, path: str) -> None:  # noqa: C901
+    def _range_steps(self, bounds: t.Mapping[str, Fraction], capacity: Fraction, path: str) -> None:
         """Default and maximum of a range must be whole steps from its minimum."""
         least, step = bounds["min"], bounds.get("step")
         whole: t.Callable[[Fraction], int] = quantity.integer
@@ -85,9 +85,7 @@ class CapacityRules(Report):
         if fractional:
             whole = quantity.milli
             unsafe = [name for name, bound in bounds.items() if Fraction(quantity.milli(bound), 1000) != bound]
-            for name in unsafe:
-                self._add(f"{path}.{name}", "must be a whole number of thousandths in 64 bits", "value")
-            if unsafe:
+            if self._add_each(path, unsafe, "must be a whole number of thousandths in 64 bits"):
                 return
         if step is None:
             return
@@ -98,9 +96,7 @@ class CapacityRules(Report):
             self._add(f"{path}.step", "one step from min is more than the capacity", "value")
         if self._minor >= 37 and not fractional:
             unsafe = [name for name, bound in bounds.items() if not 0 <= bound <= limits.INT64_MAX]
-            for name in unsafe:
-                self._add(f"{path}.{name}", "must be from 0 to 2^63-1", "value")
-            if unsafe:
+            if self._add_each(path, unsafe, "must be from 0 to 2^63-1"):
                 return
         stride = whole(step)
         if stride == 0:
@@ -110,6 +106,12 @@ class CapacityRules(Report):
         for bound in (bounds[name] for name in ("default", "max") if name in bounds):
             if (whole(bound) - whole(least)) % stride:
                 self._add(f"{path}.step", "default and max must be whole steps from min", "value")
+
+    def _add_each(self, path: str, names: t.Sequence[str], message: str) -> bool:
+        """Add a problem for each of the fields; whether there is one."""
+        for name in names:
+            self._add(f"{path}.{name}", message, "value")
+        return bool(names)
 
     def _counters(self, counters: Object, limit: int | None, path: str) -> None:
         if not counters:

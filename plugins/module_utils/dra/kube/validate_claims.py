@@ -163,7 +163,7 @@ class ClaimRules(MetadataRules):
 
 
 def constrained_attributes(constraints: list[Object]) -> dict[str, set[str]]:
-    """Attributes that constraints use, by the request they name; "" stands for all requests."""
+    """Attributes that constraints use, by the request they name; "" means all requests."""
     used: dict[str, set[str]] = {}
     for constraint in constraints:
         attribute = constraint.get("matchAttribute", constraint.get("distinctAttribute"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from . import limits, quantity, schema
+from .decoder import Decoder, is_time
 from .objects import Object, ObjectView
 from .problems import Problem
 from .reader import nearest
@@ -183,7 +184,7 @@ def check_gates(gates: Gates) -> None:
 def minor_of(kubernetes: str) -> int:
     """The minor release in `1.37`, `v1.37.1` or `1.37+`; a newer one than we know counts as the newest we know.
 
-    Raises ValueError for what is no release, or one before 1.34, which does not serve `resource.k8s.io/v1`.
+    Raises ValueError for anything but a release since 1.34; older ones do not serve `resource.k8s.io/v1`.
     """
     match = re.match(r"v?1\.(\d+)(?:[.+-].*)?$", kubernetes)
     if not match:
@@ -255,7 +256,7 @@ def convert(obj: ObjectView, api_version: str) -> Object:
 
 
 def _change(obj: Object, path: tuple[str, ...], change: t.Callable[[object], object]) -> None:
-    """Replaces what stands at `path` by what `change` makes of it, copying the objects on the way."""
+    """Replaces the value at `path` by the result of `change`, copying the objects on the way."""
     for name in path[:-1]:
         inner = obj.get(name)
         if not isinstance(inner, dict):
@@ -377,7 +378,7 @@ def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
 
 
 def carries(value: object) -> bool:
-    """Whether a value says anything: null, zero, false, "" and what holds only those are the same as nothing."""
+    """Whether a value is not empty: null, zero, false, "" and containers of only these are empty."""
     if isinstance(value, dict):
         return any(carries(item) for item in value.values())
     if isinstance(value, list):
@@ -394,13 +395,13 @@ def own_path(path: str, kind: str, version: str) -> str:
     return path.replace(".exactly.", ".", 1)
 
 
-def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:  # noqa: C901
-    """What a server of release `kubernetes` (`"1.34"`) would not keep, or not act on, of an object that it creates.
+def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:
+    """What a server of release `kubernetes` (`"1.34"`) drops or ignores of an object that it creates.
 
-    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (the release has no such kind
-    in this version), `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (silently left
-    out), `inactive` (kept, without effect while a gate is off) and `fatal` (kept, and the scheduler gives up every
-    pod that uses it). Fields that say nothing (null, false, empty) are never reported. Raises ValueError as `minor_of`.
+    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (no such kind in this version),
+    `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (silently left out), `inactive` (no
+    effect while a gate is off) and `fatal` (the scheduler gives up every pod that uses it). Empty fields are never
+    reported. Raises ValueError as `minor_of`.
     """
     minor = minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -408,10 +409,25 @@ def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[P
     if since is None or minor < since:
         fix = "" if kind in schema.PLURALS else nearest(kind, schema.PLURALS)
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved", fix)]
-    decoder = schema.Decoder(str(version), minor)
+    decoder = Decoder(str(version), minor)
     read = decoder.struct(dict(obj), str(kind), "")
     found = [problem for problem, value in decoder.unknown if carries(value)]
     v1 = {**convert(read, schema.V1), "kind": kind} if version == schema.V1BETA1 else read
+    found += _gated(v1, str(kind), str(version), minor, gates)
+    gate = "DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules"
+    if kind == "DeviceTaintRule" and not enabled(gate, minor, gates):
+        found.append(_gate_problem("kind", gate, minor, "inactive"))
+    if kind in _STATUS_KINDS:
+        kept = [name for name, value in read.get("status", {}).items() if carries(value)]
+        found += [Problem(f"status.{name}", "is not kept when an object is created", "dropped") for name in kept]
+    if kind not in schema.NAMESPACED and (read.get("metadata") or {}).get("namespace"):
+        found.append(Problem("metadata.namespace", f"is not kept, {kind} has no namespace", "dropped"))
+    whole = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
+    return [problem for problem in found if not problem.path.startswith(whole)]
+
+
+def _gated(v1: Object, kind: str, version: str, minor: int, gates: Gates) -> t.Iterator[Problem]:
+    """The problems with fields that belong to a feature gate."""
     for feature in FEATURES.values():
         on = enabled(feature.gate, minor, gates)
         for gated in feature.fields:
@@ -422,20 +438,7 @@ def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[P
                 rule = "fatal"
             for holder, name, path in _holders(v1, _steps(gated.path), ""):
                 if carries(holder[name]):
-                    where = own_path(path, str(kind), str(version))
-                    found.append(_gate_problem(where, feature.gate, minor, rule))
-    if kind == "DeviceTaintRule":
-        gate = "DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules"
-        if not enabled(gate, minor, gates):
-            found.append(_gate_problem("kind", gate, minor, "inactive"))
-    if kind in _STATUS_KINDS:
-        for name, value in read.get("status", {}).items():
-            if carries(value):
-                found.append(Problem(f"status.{name}", "is not kept when an object is created", "dropped"))
-    if kind not in schema.NAMESPACED and (read.get("metadata") or {}).get("namespace"):
-        found.append(Problem("metadata.namespace", f"is not kept, {kind} has no namespace", "dropped"))
-    whole = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
-    return [problem for problem in found if not problem.path.startswith(whole)]
+                    yield _gate_problem(own_path(path, kind, version), feature.gate, minor, rule)
 
 
 def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
@@ -494,4 +497,4 @@ def _same(sent: object, returned: object) -> bool:
         return quantity.compare(sent, returned) == 0
     except quantity.QuantityError:
         pass
-    return isinstance(sent, str) and isinstance(returned, str) and schema.is_time(sent) and schema.is_time(returned)
+    return isinstance(sent, str) and isinstance(returned, str) and is_time(sent) and is_time(returned)

@@ -120,7 +120,7 @@ class Candidates(NodeDevices):
         return verdict
 
     def match(self, expression: str, position: int, where: str) -> str:
-        """What one selector says of a device: YES, NO or MAYBE. Raises Abort."""
+        """Whether one selector matches a device: YES, NO or MAYBE. Raises Abort."""
         verdict = self.judge(expression, position)
         if verdict == FAILS:
             error = self.selection.error(expression, self.offers[position])
@@ -130,7 +130,7 @@ class Candidates(NodeDevices):
         return verdict
 
     def judge(self, expression: str, position: int) -> str:
-        """What one selector says of a device: YES, NO, MAYBE or FAILS."""
+        """Whether one selector matches a device: YES, NO, MAYBE or FAILS."""
         return self.selection.judge(expression, self.offers[position])
 
     def room(self, request: Request, position: int, fresh: bool = False) -> bool:
@@ -195,7 +195,7 @@ class Candidates(NodeDevices):
         return self.candidates[request.ask]
 
     def fit(self, row: list[Request]) -> list[int]:
-        """The positions of the devices that fit any alternative of a request; `failed` tells of errors."""
+        """The positions of the devices that fit any alternative of a request; `failed` is called with errors."""
         found: set[int] = set()
         for request in row:
             if request.ask not in self.fitting:
@@ -209,7 +209,7 @@ class Candidates(NodeDevices):
         return sorted(found)
 
     def fits(self, request: Request, position: int) -> bool:
-        """Whether a device could be given to a request if nothing else were asked for; `failed` tells of errors."""
+        """Whether a device fits a request, apart from all others; `failed` is called with errors."""
         offer = self.offers[position]
         try:
             return (

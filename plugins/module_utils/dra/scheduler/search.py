@@ -163,7 +163,7 @@ class Search(Candidates):
             back()
         return done
 
-    def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:  # noqa: C901
+    def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:  # noqa: C901  # one step
         """Give a device to the request, if it is free and fits. Returns what undoes it. Raises Abort."""
         claim = request.key[0]
         if self._busy(request, position):

@@ -60,7 +60,7 @@ class Failures:
         return mask | _bits(at for at, uses in enumerate(search.consumption) if sets & {key[:3] for key, _v in uses})
 
     def _alike(self) -> list[int]:
-        """Groups of two and more devices that can stand for each other."""
+        """Groups of two or more interchangeable devices."""
         search = self.search
         every = [one for rows in search.requests for row in rows for one in row]
         asks = list({one.ask: one for one in every if one.all is None}.values())

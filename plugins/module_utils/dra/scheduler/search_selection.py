@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What selectors say of devices, where a probe does not know all of what a driver publishes."""
+"""Whether selectors match devices, of which a probe may not know all that a driver publishes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..cel.selector_text import conjuncts, mentioned
 from ..kube.objects import ObjectView
 from ..vendors.offer import Offer
 
-#: What a selector says of a device; FAILS is an error, which makes the scheduler give up the pod
+#: Whether a selector matches a device; FAILS is an error, which makes the scheduler give up the pod
 YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
 
 
@@ -27,7 +27,7 @@ class Engine(t.Protocol):
 class Selection:
     """The verdicts on all selectors and devices, for all the searches of one question.
 
-    Offers live as long as the question, so that an id stands for one. `assumed` and `wondered` are, by selector and
+    Offers live as long as the question, so that an id identifies one. `assumed` and `wondered` are, by selector and
     offer, the attributes whose likely value it found, and those that are unknown.
     """
 
@@ -38,7 +38,7 @@ class Selection:
         self.wondered: dict[tuple[str, int], set[str]] = {}
 
     def judge(self, expression: str, offer: Offer) -> str:
-        """What one selector says of a device: YES, NO, MAYBE or FAILS."""
+        """Whether one selector matches a device: YES, NO, MAYBE or FAILS."""
         key = (expression, id(offer))
         verdict = self.verdicts.get(key)
         if verdict is None:

@@ -127,7 +127,7 @@ def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bo
     """A read that fails once is tried again: what the node is decides whether something is to be put back."""
     try:
         return differs(node, one)
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001  # the second read decides
         return differs(node, one)
 
 

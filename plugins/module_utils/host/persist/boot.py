@@ -110,8 +110,7 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
             resource.apply(node, replace(change, before=after, after=before))
             if resource.renews:
                 node.refresh()
-        # nobody watches: an unexpected error must not keep the other changes from being undone
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # the other changes must still be undone
             failed.append(f"{change}: {described(error)}")
     return failed
 

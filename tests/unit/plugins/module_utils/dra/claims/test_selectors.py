@@ -98,7 +98,7 @@ NAME = st.sampled_from(QUALIFIED)
 
 
 @st.composite
-def primitives(draw):  # noqa: C901, PLR0911
+def primitives(draw):  # noqa: C901, PLR0911  # a branch per operator
     """A written selector and the same test in Python, of driver and device."""
     name = draw(NAME)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.decoder import Decoder, is_time
 
 SCALARS = {"string", "bool", "int64", "quantity", "time", "raw"}
 
@@ -66,11 +67,11 @@ def test_fields_by_release():
     ],
 )
 def test_times(text, good):
-    assert schema.is_time(text) is good
+    assert is_time(text) is good
 
 
 def decode(value, struct, version=schema.V1, minor=37):
-    decoder = schema.Decoder(version, minor)
+    decoder = Decoder(version, minor)
     read = decoder.struct(value, struct, "spec")
     return read, [str(problem) for problem in decoder.types], [problem.path for problem, _unused in decoder.unknown]
 

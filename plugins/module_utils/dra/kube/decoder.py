@@ -1,0 +1,165 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Reads a Kubernetes object as the API server's strict decoder does, by the tables of `schema`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import typing as t
+from dataclasses import dataclass
+from functools import cache
+
+from . import limits, quantity
+from .objects import Object
+from .problems import Problem
+from .schema import child, fields
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?(?:Z|[+-](\d\d):(\d\d))", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Type:
+    """A parsed field type: `shape` is "[", "{" or "", `item` the type without it."""
+
+    shape: str
+    item: str
+
+
+@cache
+def _types(struct: str, version: str, minor: int) -> dict[str, _Type]:
+    kinds = {}
+    for name, f in fields(struct, version, minor).items():
+        kind = f.type.lstrip("*")
+        shape = kind[0] if kind[0] in "[{" else ""
+        kinds[name] = _Type(shape, kind[2:] if shape else kind)
+    return kinds
+
+
+def is_time(text: str) -> bool:
+    """Whether the API takes `text` for an RFC 3339 time."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        return False
+    year, month, day, hour, minute, second, zone_hour, zone_minute = (int(part or 0) for part in match.groups())
+    if hour > 23 or minute > 59 or second > 59 or zone_hour > 24 or zone_minute > 60:
+        return False
+    try:
+        datetime.date(year or 4, month, day)  # year 0 was a leap year too
+    except ValueError:
+        return False
+    return True
+
+
+def _zero(item: str) -> object:
+    return {"string": "", "bool": False, "int64": 0, "quantity": 0, "time": None, "raw": None}.get(item, {})
+
+
+class Decoder:
+    """Reads a JSON object into the fields of a kind, as the API server's strict decoder does.
+
+    `types` gets what no server would read, `unknown` the fields, with their values, that a strict server refuses and
+    a lenient one drops.
+    """
+
+    def __init__(self, version: str, minor: int) -> None:
+        self._version, self._minor = version, minor
+        self.types: list[Problem] = []
+        self.unknown: list[tuple[Problem, object]] = []
+
+    def struct(self, value: object, name: str, path: str) -> Object:
+        """`value` without unset (null) and unknown fields; lists and maps hold no null either."""
+        if not isinstance(value, dict):
+            self._wrong(path, "an object", value)
+            return {}
+        known = _types(name, self._version, self._minor)
+        read: Object = {}
+        for key, item in value.items():
+            kind = known.get(key) if isinstance(key, str) else None
+            if kind is None:
+                problem = Problem(
+                    child(path, str(key)), f"is not a field of {name} in {self._version}", "unknown-field"
+                )
+                self.unknown.append((problem, item))
+            elif item is not None:
+                read[key] = self._value(item, kind, f"{path}.{key}" if path else key)
+        return read
+
+    def _value(self, value: object, kind: _Type, path: str) -> object:
+        if kind.shape == "[":
+            if not isinstance(value, list):
+                self._wrong(path, "a list", value)
+                return []
+            if kind.item == "string" and all(isinstance(item, str) for item in value):
+                return value
+            return [self._item(item, kind.item, f"{path}[{index}]") for index, item in enumerate(value)]
+        if kind.shape == "{":
+            if not isinstance(value, dict):
+                self._wrong(path, "an object", value)
+                return {}
+            for key in value:
+                if not isinstance(key, str):
+                    self._wrong(f"{path}[{key}]", "a string as key", key)
+            return {key: self._item(item, kind.item, f"{path}[{key}]") for key, item in value.items()}
+        return self._item(value, kind.item, path)
+
+    def _item(self, value: object, kind: str, path: str) -> object:
+        if value is None:
+            return _zero(kind)
+        read = self._SCALARS.get(kind)
+        if read is not None:
+            return read(self, value, path)
+        return value if kind == "raw" else self.struct(value, kind, path)
+
+    def _string(self, value: object, path: str) -> object:
+        if isinstance(value, str):
+            return value
+        self._wrong(path, "a string", value)
+        return ""
+
+    def _bool(self, value: object, path: str) -> object:
+        if isinstance(value, bool):
+            return value
+        self._wrong(path, "true or false", value)
+        return False
+
+    def _int64(self, value: object, path: str) -> object:
+        if not isinstance(value, int) or isinstance(value, bool):
+            self._wrong(path, "an integer", value)
+            return 0
+        if not limits.INT64_MIN <= value <= limits.INT64_MAX:
+            self._wrong(path, "an integer of 64 bits", value)
+            return 0
+        return value
+
+    def _quantity(self, value: object, path: str) -> object:
+        try:
+            quantity.parse(value)
+        except quantity.QuantityError as error:
+            self.types.append(Problem(path, f"must be a quantity: {error}", "quantity"))
+            return "0"
+        return value
+
+    def _time(self, value: object, path: str) -> object:
+        if isinstance(value, str) and is_time(value):
+            return value
+        self._wrong(path, "a time such as 2026-01-02T03:04:05Z", value)
+        return None
+
+    #: By kind, what reads a value that is not null: it returns the value, or notes the error and returns the zero.
+    _SCALARS: t.ClassVar[dict[str, t.Callable[[Decoder, object, str], object]]] = {
+        "string": _string,
+        "bool": _bool,
+        "int64": _int64,
+        "quantity": _quantity,
+        "time": _time,
+    }
+
+    def _wrong(self, path: str, wanted: str, value: object) -> None:
+        names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
+        self.types.append(
+            Problem(path, f"must be {wanted}, not {names.get(type(value), type(value).__name__)}", "type")
+        )
