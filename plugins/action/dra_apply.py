@@ -60,13 +60,15 @@ class ActionModule(ClusterAction):
                 "Create them, or set create_namespaces (dra_claims_create_namespaces in the role) to true."
             )
         trial = self._apply(plan["trial"], check=True)
-        verdict = apply_set.answer(plan["trial"], trial, apply_set.awaited(plan["trial"], trial))
+        replaced = [item for item in apply_set.outdated(plan["trial"], trial) if self._is_ours(item)]
+        verdict = apply_set.answer(plan["trial"], trial, [*apply_set.awaited(plan["trial"], trial), *replaced])
         if verdict["problems"]:
             listed = "\n".join(verdict["problems"])
             raise AnsibleActionFail(f"Nothing was applied. The cluster refuses the rendered objects:\n{listed}")
         changes = _changes(plan, trial)
         differing = [change["after_header"] for change in changes]
         result.update(changed=bool(changes), differing=differing, applied=[], pruned=[], kept_in_use=[])
+        result["replaced"] = [apply_set.title(item) for item in replaced]
         if self._task.diff:
             result["diff"] = changes
 
@@ -74,6 +76,7 @@ class ActionModule(ClusterAction):
         if options["prune"]:
             before = self._parent(applyset, plan["objects"])
         if result["changed"] and not self._task.check_mode:
+            self._remove(replaced, "Not every template that no longer fits its boards was removed")
             done = self._apply(plan["objects"], check=False)
             for _retry in range(_RETRIES):
                 waiting = apply_set.awaited(plan["objects"], done)
@@ -145,17 +148,28 @@ class ActionModule(ClusterAction):
         if stale["delete"]:
             result["changed"] = True
             if not self._task.check_mode:
-                gone = {"state": "absent", "definition": stale["delete"], "continue_on_error": True}
-                answers = apply_set.answers(stale["delete"], self._run("kubernetes.core.k8s", gone))
-                refused = [reply["error"].get("msg") for reply in answers if reply.get("error")]
-                if refused:
-                    raise AnsibleActionFail("Not everything stale was removed:\n" + "\n".join(map(str, refused)))
+                self._remove(stale["delete"], "Not everything stale was removed")
         # while a claim is held back its kind must stay named
         if not self._task.check_mode and not stale["in_use"] and not theirs and (objects or before):
             self._write_parent(apply_set.parent(**applyset, objects=objects, site=site))
         if self._task.diff and stale["delete"]:
             prepared = "".join(f"- {title}\n" for title in result["pruned"])
             result["diff"] = [*result.get("diff", []), {"prepared": prepared}]
+
+    def _is_ours(self, item: apply_set.Object) -> bool:
+        """Whether the template on the cluster was written for boards, too."""
+        metadata = item["metadata"]
+        where = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        return any(apply_set.for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **where))
+
+    def _remove(self, objects: list[apply_set.Object], problem: str) -> None:
+        if not objects:
+            return
+        gone = {"state": "absent", "definition": objects, "continue_on_error": True}
+        answers = apply_set.answers(objects, self._run("kubernetes.core.k8s", gone))
+        refused = [reply["error"].get("msg") for reply in answers if reply.get("error")]
+        if refused:
+            raise AnsibleActionFail(f"{problem}:\n" + "\n".join(map(str, refused)))
 
     def _apply(self, objects: list[apply_set.Object], *, check: bool) -> Result:
         if not objects:

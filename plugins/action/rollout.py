@@ -89,7 +89,10 @@ class ActionModule(ControllerAction):
             claims = NO_DRIFT
         elif isinstance(applied, dict):
             claims = DRIFTED
-            lines = [f"{one} differs or is missing" for one in applied.get("differing") or ()]
+            replaced = applied.get("replaced") or ()
+            lines = [f"{one} no longer fits the boards of the site: render and apply the claims" for one in replaced]
+            differing = [one for one in applied.get("differing") or () if one not in replaced]
+            lines += [f"{one} differs or is missing" for one in differing]
             lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
         found = drift(nodes, {"state": claims, "lines": lines})
         problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if claims == UNKNOWN]

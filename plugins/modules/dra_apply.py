@@ -127,6 +127,13 @@ differing:
   type: list
   elements: str
   sample: [DeviceClass gpu]
+replaced:
+  description:
+    - Templates with C(align=nearest) whose spec differs because the boards of the site changed. They are deleted and
+      created again, or would be in check mode. Claims that were made from them stay as they are.
+  returned: always
+  type: list
+  elements: str
 applied:
   description: The objects that were applied. Empty if nothing differed, and in check mode.
   returned: always

@@ -12,6 +12,7 @@ import json
 import typing as t
 from collections.abc import Sequence
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import NEAREST_ANNOTATION
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import dropped
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result
@@ -158,6 +159,25 @@ def awaited(objects: Sequence[Object], result: Result) -> list[Object]:
         if (cause, item["metadata"].get("namespace")) in changed:
             found.append(item)
     return found
+
+
+def outdated(objects: Sequence[Object], result: Result) -> list[Object]:
+    """Templates for the boards of the site that were refused because their spec cannot change.
+
+    They are replaced when the boards change: a template says what the next claims ask for, and claims that were made
+    from it stay as they are.
+    """
+    return [
+        item
+        for item, reply in zip(objects, answers(objects, result))
+        if for_boards(item) and "field is immutable" in str((reply.get("error") or {}).get("msg"))
+    ]
+
+
+def for_boards(item: Object) -> bool:
+    """Whether an object is a template that was written for the boards of a site, by its annotation."""
+    annotations = item["metadata"].get("annotations") or {}
+    return item["kind"] == "ResourceClaimTemplate" and NEAREST_ANNOTATION in annotations
 
 
 def completed(objects: Sequence[Object], result: Result, again: Sequence[Object], later: Result) -> Result:

@@ -199,6 +199,17 @@ def test_what_cannot_be_applied_is_told():
     assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": "x"}) and apply_set.unusable({})
 
 
+def test_only_templates_for_boards_are_replaced():
+    boards = item("ResourceClaimTemplate", "boards", "ml")
+    boards["metadata"]["annotations"] = {"lanewise.dev/nearest": "published map, PHB or nearer"}
+    immutable = {"error": {"msg": 'Failed: {"message": "spec: Invalid value: {}: field is immutable"}'}}
+    other = {"error": {"msg": "Failed: no"}}
+    result = {"result": {"results": [immutable, immutable, immutable]}}
+    assert apply_set.outdated([TEMPLATE, boards, CLASS], result) == [boards]
+    assert apply_set.outdated([boards], other) == []
+    assert apply_set.answer([boards], immutable, [boards])["problems"] == []
+
+
 def test_a_refusal_is_told_in_a_line():
     quoted = "Invalid value: " + json.dumps({"Devices": {"Requests": [{"Name": "gpu"}] * 50}})
     cause = {"field": "spec", "message": f"{quoted}: field is immutable"}

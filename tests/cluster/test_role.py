@@ -238,6 +238,32 @@ def test_a_template_whose_spec_changes_is_told_in_a_line(controller: Controller)
     assert "FirstAvailable" not in output  # the server quotes the whole object
 
 
+def test_a_template_for_boards_is_replaced_when_the_boards_change(controller: Controller) -> None:
+    """Claims that were made from it stay, and another template of the same name is never touched."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
+    controller.plane.request("POST", "/api/v1/namespaces", namespace)
+    made = template("pair")
+    made["metadata"]["annotations"] = {"lanewise.dev/nearest": "published map, PHB or nearer"}
+    controller.apply([made])
+    place = "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaims"
+    claim = {**copy.deepcopy(made), "kind": "ResourceClaim", "spec": made["spec"]["spec"]}
+    claim["metadata"]["name"] = "in-use"
+    status, _answer = controller.plane.request("POST", place, claim)
+    assert status == 201
+    moved = copy.deepcopy(made)
+    moved["spec"]["spec"]["devices"]["requests"][0]["name"] = "other"
+    controller.apply([moved])
+    found = controller.plane.expect("GET", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
+    assert found["spec"]["spec"]["devices"]["requests"][0]["name"] == "other"
+    kept = controller.plane.expect("GET", f"{place}/in-use")
+    assert kept["spec"]["devices"]["requests"][0]["name"] == "gpu"
+    controller.plane.request("DELETE", f"{place}/in-use")
+    # one that somebody wrote by hand is theirs
+    controller.plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
+    controller.apply([template("pair")])
+    assert "cannot change" in controller.apply([moved], rc=2)
+
+
 @pytest.mark.parametrize("controller", ["newest", "oldest"], indirect=True)
 def test_a_field_that_the_server_would_drop_stops_everything(controller: Controller) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}

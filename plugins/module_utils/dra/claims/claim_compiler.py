@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 import typing as t
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..config import interface_config
 from ..kube import limits
@@ -93,7 +93,7 @@ class ClaimCompiler:
             body.build()
             compiled = body.compiled() if len(self.reader.problems) == before else None
             if compiled:
-                made.append((replace(claim, name=claim.name + suffix), compiled))
+                made.append((self.nearest.named(claim, suffix), compiled))
         return made
 
 

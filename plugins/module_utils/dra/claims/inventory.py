@@ -55,6 +55,8 @@ FILTERS: dict[str, dict[str, str]] = {
 }
 LINK_LAYERS = ("ethernet", "infiniband")
 
+#: An object that was written for the boards of the site: by what, and how near its pairs are.
+NEAREST_ANNOTATION = "lanewise.dev/nearest"
 OWN_LABELS = ("app.kubernetes.io/managed-by", "lanewise.dev/site")
 
 

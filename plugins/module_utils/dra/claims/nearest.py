@@ -12,7 +12,7 @@ A plain `matchAttribute` is written where it selects exactly the allowed pairs, 
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...topology.affinity import RANK
 from ..kube import limits
@@ -22,7 +22,7 @@ from ..scheduler.allocator import PATIENCE
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
 from .boards import AT_LEAST_DEFAULT, Boards, Shape, asked_of
-from .inventory import NEAREST, PREFIX, Claim, Device, Group, request_name
+from .inventory import NEAREST, NEAREST_ANNOTATION, PREFIX, Claim, Device, Group, request_name
 from .pairing import NotPossible, Pairing, Planner, exclusions, plain_level
 from .search_cost import Size, looks
 
@@ -131,6 +131,16 @@ class NearestPlanner:
         for suffix, _plans, keys in found:
             self.uses += [one.use(claim, suffix, keys) for one in asked]
         return [(suffix, plans) for suffix, plans, _keys in found]
+
+    def named(self, claim: Claim, suffix: str) -> Claim:
+        """The claim under the name of one of its objects, which says what it was written for."""
+        name = claim.name + suffix
+        namespaces = ",".join(claim.namespaces)
+        mine = [use for use in self.uses if use.name == name and use.claim == f"{namespaces}/{claim.name}"]
+        if not mine:
+            return claim
+        said = "; ".join(dict.fromkeys(f"{use.form}, {use.at_least} or nearer" for use in mine))
+        return replace(claim, name=name, annotations={**claim.annotations, NEAREST_ANNOTATION: said})
 
     def _parts(self, group: Group, known: t.Mapping[int, Known]) -> tuple[Device, list[Device]] | None:
         """The GPU and the NICs of a group. None where it is not one GPU with NICs, which is then reported."""
