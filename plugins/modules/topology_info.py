@@ -37,7 +37,7 @@ options:
       - Read on the host that the module runs on.
     type: path
   import_format:
-    description: What O(import_file) holds. V(auto) tells it from the document's root element.
+    description: What O(import_file) holds. V(auto) decides by the document's root element.
     type: str
     choices: [auto, nccl, hwloc]
     default: auto
@@ -57,8 +57,8 @@ options:
   vpd:
     description:
       - Whether to read the vital product data (part number, serial number) of NICs.
-      - It takes some milliseconds a card. Boards with a data-direct function (ConnectX-8) need it to tell which NIC
-        serves which GPU, and HGX boards to tell the ConnectX functions that manage NVLink switches from NICs.
+      - It takes some milliseconds a card. Boards with a data-direct function (ConnectX-8) need it to pair GPUs
+        with NICs, and HGX boards to distinguish the ConnectX functions that manage NVLink switches from NICs.
     type: bool
     default: true
   gids:

@@ -177,7 +177,7 @@ def _hash(machine: dict[str, t.Any]) -> str:
 
 def _write(top: Path, before: Path, files: dict[str, bytes], links: dict[str, str]) -> None:
     """Write a tree below C(top). What the tree C(before) has alike is moved over as a hard link: file systems are slow
-    at deleting some thousand files and creating them anew (ext4 avoids inodes that were freed a moment ago)."""
+    at deleting some thousand files and creating them again (ext4 avoids inodes that were freed a moment ago)."""
     made = {""}
     base, old = str(top), str(before)
 

@@ -5,7 +5,7 @@
 """What the probe says of a node against what hwloc says, fact by fact.
 
 A difference is either explained by one of C(RULES), whose condition is checked against the node's own files, or it is
-unexplained. docs/oracles.md tells the evidence for each rule.
+unexplained. docs/oracles.md has the evidence for each rule.
 """
 
 from __future__ import annotations

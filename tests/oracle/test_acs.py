@@ -41,7 +41,7 @@ def test_rdma_topo_finds_nothing_left_to_set(tmp_path: Path) -> None:
     ours = resource.wanted(node)["node"]
     wrong = {"acs": {"node": {setting: ["SV"] for setting in ours}}}
     assert converge(node, [resource], wanted=wrong).changes
-    told = _commands(root)
-    assert sorted(line.split()[3] for line in told) == sorted(setting.rpartition(" ")[2] for setting in ours)
-    assert len(converge(node, [resource]).changes) == len(told)
+    commands = _commands(root)
+    assert sorted(line.split()[3] for line in commands) == sorted(setting.rpartition(" ")[2] for setting in ours)
+    assert len(converge(node, [resource]).changes) == len(commands)
     assert _commands(root) == []

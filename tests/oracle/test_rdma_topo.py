@@ -66,7 +66,7 @@ def test_data_direct(tell: t.Callable[[t.Any], None]) -> None:
 
 
 def test_numa(tell: t.Callable[[t.Any], None]) -> None:
-    """GB200: each root port has its own PCI domain, so that only the NUMA node tells what belongs together."""
+    """GB200: each root port has its own PCI domain, so that devices belong together by their NUMA node only."""
     entries, topology = ask("gb200")
     gpus = {gpu.address: gpu for gpu in topology.gpus}
     assert sorted(address for entry in entries for address in entry["gpu_bdfs"]) == sorted(gpus)

@@ -30,7 +30,8 @@ LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
 RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
 
-#: The matrix grows with the square of the devices; beyond this it is left empty, and nearest devices tell enough.
+#: The matrix grows with the square of the devices, so it is left empty beyond this number. Nearest devices are always
+#: computed.
 MATRIX_LIMIT = 256
 
 
@@ -59,7 +60,7 @@ def whole_switches(root_complex: str | None) -> bool:
     """Whether each bridge on the way to a function stands for a whole switch rather than for one of its ports.
 
     So it is where bridges are known and the root complex is not: in NCCL's files, which leave out the downstream ports
-    of switches and make up addresses for some. Sysfs tells both or neither.
+    of switches and make up addresses for some. Sysfs has both or neither.
     """
     return root_complex is None
 
@@ -147,7 +148,7 @@ class Proximity:
         return best
 
     def capability(self, address: str) -> float:
-        """What a function's own link could carry at best, in GB/s; 0 where it does not tell."""
+        """What a function's own link could carry at best, in GB/s; 0 where that is unknown."""
         link = self._functions[address].link
         return payload_rate(link.max_speed_gts, link.max_width) or 0.0 if link else 0.0
 
@@ -156,7 +157,7 @@ class Proximity:
         return meeting_point(self._functions[gpu], self._functions[self.gpu_to_nic(gpu, nic)[1]])
 
     def matrix(self, gpus: list[str], others: list[str], nics: set[str]) -> Affinity:
-        """The levels of all pairs, each computed once; none beyond L(MATRIX_LIMIT) devices."""
+        """The levels of all pairs, each computed once; an empty one beyond L(MATRIX_LIMIT) devices."""
         devices = gpus + others
         if len(devices) > MATRIX_LIMIT:
             return Affinity(devices=devices)
@@ -213,9 +214,9 @@ class Proximity:
         return result
 
 
-def _keys(function: PciFunction) -> list[list[tuple[str, t.Any]]]:
+def _keys(function: PciFunction) -> list[list[tuple[str, str | int]]]:
     """What a function shares with those at each distance: up to PIX, up to PXB, up to PHB, up to NODE."""
-    near: list[tuple[str, t.Any]] = [("slot", slot_of(function.address))]
+    near: list[tuple[str, str | int]] = [("slot", slot_of(function.address))]
     near += [("bridge", bridge) for bridge in function.bridges[-2:]]
     if function.switch_label is not None:
         near.append(("label", function.switch_label))
@@ -233,7 +234,7 @@ class Neighbours:
     def __init__(self, places: dict[str, list[PciFunction]]) -> None:
         self.found: dict[str, Nearest] = {}  # answers that were given
         self._places = places
-        self._members: dict[tuple[str, t.Any], list[str]] = {}
+        self._members: dict[tuple[str, str | int], list[str]] = {}
         for address, functions in places.items():
             for function in functions:
                 for tier in _keys(function):
@@ -296,8 +297,8 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
 def fabric_nics(nics: list[Nic]) -> list[Nic]:
     """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs where the node has no RDMA device.
 
-    NICs under the default route are none, unless they are the most of them: then the routes say nothing about purpose.
-    An RDMA device that a pod has counts: who uses a card at the moment must not change what the others are for.
+    NICs that carry the default route do not count, unless most NICs do: then the routes say nothing about purpose.
+    An RDMA device that a pod has counts, so that the result does not depend on who uses a card at the moment.
     """
     physical = [nic for nic in nics if nic.physfn is None]
     capable = [nic for nic in physical if nic.rdma_devices or "rdma_device" in nic.elsewhere] or physical

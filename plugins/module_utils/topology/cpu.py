@@ -45,7 +45,7 @@ def local_cpus(reader: Reader, folder: Folder) -> int | None:
 
 
 def online_cpus(reader: Reader) -> int | None:
-    """The CPUs that are online, or None where nothing says so."""
+    """The CPUs that are online, or None where that is unknown."""
     return cpuset.from_list(reader.text(f"{_CPU}/online", 65536, whole=True) or "") or None
 
 
@@ -72,7 +72,7 @@ def read_packages(reader: Reader) -> list[Package]:
 
 
 def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
-    """NUMA nodes, and the CPU set of each node that told it. Distances are SLIT numbers, memory is bytes."""
+    """NUMA nodes, and the CPU set of each node that has one. Distances are SLIT numbers, memory is bytes."""
     numbers = sorted(int(name[4:]) for name in reader.entered(_NODE) if _NODE_NAME.match(name))
     online = cpuset.from_list(reader.text(f"{_NODE}/online", 65536, whole=True) or "")
     if online:  # an edited recording may have folders of nodes that it says are not there
@@ -102,7 +102,7 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
 
 
 def join_packages(nodes: list[NumaNode], sets: dict[int, int], packages: list[Package]) -> None:
-    """Tell each node its package and the reverse, where all of a node's CPUs are of one package."""
+    """Set the package of each node and the nodes of each package, where all of a node's CPUs are of one package."""
     for package in packages:
         bits = cpuset.from_list(package.cpus) or 0
         for node in nodes:
@@ -126,7 +126,7 @@ def numa_node_of(cpus: int | None, sets: dict[int, int]) -> int | None:
 
 
 def read_system(reader: Reader) -> System:
-    """The machine's names and what it says of virtualisation and IOMMU."""
+    """The machine's names, whether it is virtual, and the state of its IOMMU."""
     with reader.folder(reader.link(_DMI, expected=False) or _DMI) as folder:
         vendor, product, board, bios_version = [folder.text(name) or None for name in _DMI_FILES]
     system = System(

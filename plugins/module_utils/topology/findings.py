@@ -5,8 +5,8 @@
 
 """What an operator should know about a node before GPUs and NICs are paired on it.
 
-Every rule reads the finished topology and adds findings with the values that it saw. No rule speaks where the facts
-that it needs were not readable.
+Every rule reads the finished topology and yields findings with the values that it saw, and none where the facts that
+it needs could not be read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find(topology: Topology, proximity: Proximity) -> list[Finding]:
 
 
 def _as_root(topology: Topology) -> str:
-    """How to read what takes root: a recorded tree holds what was recorded, whoever reads it."""
+    """How to read what only root can: reading a recorded tree as root adds nothing to it."""
     return "Run the probe as root (become)" if topology.source.path == "/" else "Record the machine again as root"
 
 
@@ -58,7 +58,7 @@ def _unreadable(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="unreadable",
             severity="warning",
-            summary=f"{source.unreadable_count} file(s) could not be read; what they say is unknown",
+            summary=f"{source.unreadable_count} file(s) could not be read; their content is unknown",
             action=f"{_as_root(topology)}, and check the kernel log for the devices named."
             if source.path == "/"
             else f"{_as_root(topology)}: what is damaged or left out there is unknown here.",
@@ -80,9 +80,8 @@ def _nothing(node: _Node) -> t.Iterator[Finding]:
     yield Finding(
         id="no-pci-functions",
         severity="info",
-        summary="No PCI function is to be seen, so there was nothing to check",
-        action="On a machine with GPUs or NICs, check that /sys/bus/pci is there: containers and recordings may "
-        "lack it.",
+        summary="No PCI function was found, so nothing could be checked",
+        action="On a machine with GPUs or NICs, check that /sys/bus/pci exists: containers and recordings may lack it.",
         evidence=[f"no functions in {topology.source.path}"],
     )
 
@@ -136,7 +135,7 @@ def _gpus_without_near_nic(node: _Node) -> t.Iterator[Finding]:
             summary=f"For {len(unknown)} GPU(s) the machine does not say which NIC is near",
             action=f"{_as_root(topology)}: the VPD of NICs and data-direct functions pairs them."
             if hidden
-            else "State the locality in the inventory (topology_locality_overrides) if the provider tells it.",
+            else "State the locality in the inventory (topology_locality_overrides) if the provider documents it.",
             devices=[gpu.address for gpu in unknown],
             evidence=[f"{gpu.address}: NUMA node {gpu.numa_node}" for gpu in unknown[:8]],
         )
@@ -193,8 +192,9 @@ def _numa(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="numa-conflict",
             severity="warning",
-            summary="The machine contradicts itself on NUMA locality",
-            action="Update the firmware, then state the truth in the inventory (topology_locality_overrides).",
+            summary="The machine's statements on NUMA locality contradict each other",
+            action="Update the firmware. If that does not help, state the correct values in the inventory "
+            "(topology_locality_overrides).",
             devices=sorted({address for address, text in conflicts}),
             evidence=sorted({text for address, text in conflicts}),
         )
@@ -207,7 +207,7 @@ def _numa_conflicts(node: _Node) -> t.Iterator[tuple[str, str]]:
     for function in node.devices:
         local = cpuset.from_list(function.local_cpus or "") or 0
         written = function.kubernetes.get("numaNode")
-        cpus = sets.get(written) if written is not None else None
+        cpus = sets.get(written) if isinstance(written, int) else None
         if local and cpus and not local & cpus:
             yield function.address, f"{function.address}: NUMA node {written}, but CPUs {function.local_cpus}"
         if written is not None and sets and written not in sets:
@@ -365,7 +365,7 @@ def _drivers(node: _Node) -> t.Iterator[Finding]:
         id="no-driver",
         severity="info",
         summary=f"No driver is bound to {_names([one.address for one in without])}",
-        action="Install or load the driver if the device is to be used from this system.",
+        action="Install or load the driver to use the device on this system.",
         devices=[one.address for one in without],
         evidence=[f"{one.address}: {one.name or one.kind} {one.vendor_id}:{one.device_id}" for one in without[:8]],
     )
@@ -386,7 +386,7 @@ def _displays(node: _Node) -> t.Iterator[Finding]:
             summary=f"{_names([one.address for one in counted])}: display controller of a vendor that is not "
             "listed here, counted as a GPU",
             action="Nothing to do for a GPU. Report the identifiers if it is the graphics of a management "
-            "processor: it then takes part in pairs and rails by mistake.",
+            "processor: pairs and rails are then wrong.",
             devices=[one.address for one in counted],
             evidence=[f"{one.address}: class {one.class_code}, {one.vendor_id}:{one.device_id}" for one in counted],
         )

@@ -41,7 +41,7 @@ def fingerprint(topology: Topology) -> str:
 
     What the parts are and how they hang together counts: identifiers, device and function number on the bus, NUMA
     node, the widest link they offer. Serial numbers, addresses, drivers, VFs and link state do not, nor do domain and
-    bus numbers, which the firmware deals out anew when a card is added elsewhere.
+    bus numbers, which the firmware assigns again when a card is added elsewhere.
     """
     functions = topology.functions
     # by the whole path, so that links that contradict each other make two branches and not a circle

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What PCI identifiers mean: the kinds of functions that matter here, and the names of common parts.
+"""What PCI identifiers mean: the kinds of functions, and the names of common parts.
 
 Numbers are from the PCI Code and ID Assignment Specification (classes) and the public PCI ID database (devices). A
 part that is not listed is found by its class all the same; it only has no name.
@@ -179,7 +179,7 @@ _NO_GPUS = frozenset((("1002", "4752"), ("1002", "5159"), ("1002", "515e"), ("10
 #: Makers of processors and chipsets with graphics inside, which sit on the root bus.
 _INTEGRATED_GRAPHICS = frozenset(("0014", "1106", "1d17", "8086"))
 
-#: Makers of GPUs. A display controller of another vendor counts as a GPU too, and a finding says so.
+#: Makers of GPUs. A display controller of another vendor counts as a GPU too, with a finding.
 _GPU_VENDORS = frozenset(
     ("0731", "1002", "10de", "1d94", "1e36", "1e3e", "1ec6", "1ec8", "1ed5", "1ee0", "8086", "9999", "cabc")
 )
@@ -212,8 +212,8 @@ def _computes(subclass: str, vendor_id: str | None, device_id: str | None, on_ro
 def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> str:
     """gpu, accelerator, nic, nvme, bridge, data_direct or other.
 
-    Every display controller (class 03) is a GPU, whoever made it, but for those of management processors and
-    hypervisors. C(on_root_bus) tells the graphics of a desktop CPU from a card: both are Intel VGA controllers.
+    Every display controller (class 03) of any maker is a GPU, except those of management processors and hypervisors.
+    C(on_root_bus) distinguishes the graphics of a desktop CPU from a card: both are Intel VGA controllers.
     """
     if vendor_id == "15b3" and device_id == "2100":
         return "data_direct"

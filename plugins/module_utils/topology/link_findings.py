@@ -27,10 +27,10 @@ def _slower(link: Link, other: Link) -> tuple[float | None, int | None]:
 
 
 def _is_downstream(bridges: list[str], position: int) -> bool:
-    """Whether the link that the bridge at C(position) tells of is the one below it.
+    """Whether the link that the bridge at C(position) reports is the one below it.
 
     Below a host bridge root port, upstream port, downstream port, upstream port ... take turns, and a host bridge
-    inside (Intel VMD, where the domain changes) starts anew.
+    inside (Intel VMD, where the domain changes) starts again.
     """
     if position >= len(bridges):
         return False
@@ -43,7 +43,7 @@ def _is_downstream(bridges: list[str], position: int) -> bool:
 def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]:
     """Compare every link on the way to C(devices) with what both of its ends can do."""
     if topology.system.virtual or topology.source.kind != "sysfs":
-        return  # hypervisors make up link speeds, files do not tell both ends of a link
+        return  # hypervisors make up link speeds, and imported files do not have both ends of a link
     functions = topology.functions
     users: dict[str, list[str]] = {}
     ways: dict[str, tuple[list[str], int]] = {}  # the bridges above the first user, and the place among them

@@ -78,9 +78,9 @@ else:
             cls._names = tuple(cls.__annotations__)
             cls._count = len(cls._names)
             given = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
-            made_anew = {name: one.default_factory for name, one in given.items() if isinstance(one, dataclasses.Field)}
-            cls._factories = list(made_anew.items())
-            cls._defaults = {name: value for name, value in given.items() if name not in made_anew}
+            factories = {name: one.default_factory for name, one in given.items() if isinstance(one, dataclasses.Field)}
+            cls._factories = list(factories.items())
+            cls._defaults = {name: value for name, value in given.items() if name not in factories}
             return cls
 
         return made
@@ -165,7 +165,7 @@ class PciFunction(Sheet):
     vf_number: int | None = None
     vpd: Vpd | None = None
     switch_label: str | None = None  # a site's own word that devices share a switch
-    kubernetes: dict[str, t.Any] = field(default_factory=dict)
+    kubernetes: dict[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)

@@ -99,7 +99,7 @@ class _InterfaceReader:
     def _contents(self, folder: Folder, function: PciFunction | None) -> tuple[set[str], dict[str, str | None]]:
         """All names in the folder of an interface, and the texts of its files of interest.
 
-        The folder of a VF's interface is not listed (the names are empty): nodes have many, and none stands on other
+        The folder of a VF's interface is not listed (the names are empty): nodes have many, and a VF has no lower
         interfaces. Whether a VF names its port is up to the driver, so the first VF of a PF answers for the others.
         """
         if function and function.physfn and folder.path.endswith(f"/{function.address}/net/{folder.name}"):
@@ -155,7 +155,7 @@ def _kind(interface: Interface, folder: str, names: set[str], uevent: str, funct
 
 
 def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
-    """Put IPoIB children on their parent: they hang on the same PCI function, and only iflink tells them apart."""
+    """Put IPoIB children on their parent: they hang on the same PCI function, and differ from it by iflink only."""
     by_index = {interface.ifindex: interface.name for interface in interfaces if interface.ifindex is not None}
     for interface in interfaces:
         if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):

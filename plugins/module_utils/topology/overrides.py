@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""A site's own word on locality, where the machine says nothing or says it wrong."""
+"""What a site states of locality, where the machine reports nothing or a wrong value."""
 
 from __future__ import annotations
 
@@ -17,8 +17,18 @@ __all__ = ["OverrideError", "apply_locality", "apply_rails", "check_overrides"]
 _KEYS = frozenset(("address", "slot", "numa_node", "switch", "rail"))
 
 
-def check_overrides(overrides: list[dict[str, t.Any]]) -> None:
-    """Check the form of all overrides.
+class Override(t.TypedDict, total=False):
+    """One entry: which functions, and what the site states of them."""
+
+    address: str | None
+    slot: str | int | None
+    numa_node: int | None
+    switch: object  # any name
+    rail: int | None
+
+
+def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Override]:
+    """The overrides, after a check of their form.
 
     Each is a dictionary with C(address) or C(slot) to choose functions, and at least one of C(numa_node) (a node
     number), C(switch) (any name: devices of one name share a switch) and C(rail) (a number).
@@ -42,16 +52,18 @@ def check_overrides(overrides: list[dict[str, t.Any]]) -> None:
             value = entry.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise OverrideError(f"{where}.{key}: {value!r} is not a number from 0")
+    return [t.cast("Override", entry) for entry in overrides]
 
 
-def _chosen(entry: dict[str, t.Any], functions: dict[str, PciFunction]) -> list[PciFunction]:
-    if entry.get("address") is not None:
-        function = functions.get(entry["address"])
+def _chosen(entry: Override, functions: dict[str, PciFunction]) -> list[PciFunction]:
+    address = entry.get("address")
+    if address is not None:
+        function = functions.get(address)
         return [function] if function else []
     return [function for function in functions.values() if function.slot == str(entry["slot"])]
 
 
-def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFunction]) -> list[Finding]:
+def apply_locality(overrides: list[Override], functions: dict[str, PciFunction]) -> list[Finding]:
     """Set C(numa_node) and C(switch_label) of the chosen functions; report what was set and what matched nothing."""
     findings = []
     stated: dict[str, None] = {}  # addresses, in order
@@ -75,7 +87,7 @@ def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFu
                 Finding(
                     id="override-unmatched",
                     severity="warning",
-                    summary=f"A locality override gives {wanted} a rail, but it is no NIC",
+                    summary=f"A locality override gives {wanted} a rail, but it is not a NIC",
                     action="State rails of NICs; GPUs take the rail of the NIC that serves them.",
                     devices=[function.address for function in chosen],
                     evidence=[f"locality_overrides[{index}]"],
@@ -95,8 +107,8 @@ def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFu
             Finding(
                 id="override-applied",
                 severity="info",
-                summary=f"Locality of {len(stated)} device(s) is the site's own statement",
-                action="Nothing to do. Remove the overrides once the machine states its locality rightly.",
+                summary=f"The site states the locality of {len(stated)} device(s)",
+                action="Nothing to do. Remove the overrides once the machine reports its locality correctly.",
                 devices=list(stated),
                 evidence=evidence,
             )
@@ -104,7 +116,7 @@ def apply_locality(overrides: list[dict[str, t.Any]], functions: dict[str, PciFu
     return findings
 
 
-def apply_rails(overrides: list[dict[str, t.Any]], functions: dict[str, PciFunction], nics: list[Nic]) -> None:
+def apply_rails(overrides: list[Override], functions: dict[str, PciFunction], nics: list[Nic]) -> None:
     """Set the rails that the site states."""
     by_address = {nic.address: nic for nic in nics}
     for entry in overrides:

@@ -19,7 +19,7 @@ from .reader import Folder, Reader
 
 DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: Real trees are a tenth as deep. Deeper ones are made up, and would exhaust whoever walks them.
+#: Real trees are a tenth as deep. Deeper ones are made up, and would exhaust the programs that walk them.
 MAX_DEPTH = 64
 #: MAX_NUMNODES at most (CONFIG_NODES_SHIFT): for trees that do not show which nodes there are.
 _MAX_NODES = 1024
@@ -126,7 +126,7 @@ def _contradict(vf: PciFunction, pf: PciFunction) -> bool:
 
 
 class PciReader:
-    """Reads the PCI functions of one node. C(config_space) tells whether more than the first 64 bytes were readable."""
+    """Reads the PCI functions of one node. C(config_space) is whether more than the first 64 bytes were readable."""
 
     def __init__(
         self,
@@ -323,7 +323,7 @@ class PciReader:
                 function.kind = "nvlink_management"
 
     def _set_kind(self, function: PciFunction, folder: Folder) -> None:
-        """Tell the kind and, where it can be a VF, the PF."""
+        """Set the kind and, where it can be a VF, the PF."""
         on_root_bus = bool(function.root_complex) and not function.bridges
         function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
         if function.kind == "other" and function.address in self._carriers:
@@ -332,9 +332,9 @@ class PciReader:
             function.physfn = self._linked(folder, "physfn")
 
     def _first_vf(self, function: PciFunction) -> PciFunction | None:
-        """The VF of the same PF and part that was read first, which says for all what is the same for all.
+        """The VF of the same PF and part that was read first: some of its values hold for the others, too.
 
-        That are the revision (the kernel takes VF 0's, pci_read_vf_config_common), the link, which is the PF's, and the
+        These are the revision (the kernel takes VF 0's, pci_read_vf_config_common), the link (that of the PF), and the
         CPUs, where both name one NUMA node.
         """
         if function.physfn is None or function.kind == "other":
@@ -353,7 +353,7 @@ class PciReader:
         return text[2:].zfill(digits)
 
     def _identify_from_header(self, function: PciFunction, folder: Folder) -> None:
-        """Fill in from configuration space what has no file: kernels before 4.10 have none for the revision."""
+        """Fill in from configuration space what has no file, such as the revision on kernels before 4.10."""
         header = folder.data("config", 64) or b""
         if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not answer reads as ones
             return

@@ -14,13 +14,16 @@ from . import affinity, cpu, findings, fingerprint, ids, net, pci, rdma
 from .model import Finding, Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology
 from .reader import Reader
 
+if t.TYPE_CHECKING:
+    from .overrides import Override
+
 _ACCELERATORS = ("gpu", "accelerator")
 _CONTROLLER = re.compile(r"^nvme[0-9]{1,9}$")
 
 
 def probe(
     root: str = "/",
-    locality_overrides: t.Sequence[dict[str, t.Any]] = (),
+    locality_overrides: t.Sequence[t.Mapping[str, object]] = (),
     with_vpd: bool = True,
     with_gids: bool = True,
     only_relevant: bool = False,
@@ -34,11 +37,11 @@ def probe(
     @param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
     @raise OverrideError: for an override that is malformed.
     """
-    stated = list(locality_overrides)
-    if stated:
+    stated: list[Override] = []
+    if locality_overrides:
         from . import overrides  # not needed for most nodes, so not read for one
 
-        overrides.check_overrides(stated)
+        stated = overrides.check_overrides(locality_overrides)
     reader = Reader(root)
     topology = Topology(source=Source(path=reader.root))
     topology.system = cpu.read_system(reader)
@@ -65,7 +68,7 @@ def probe(
 
 def complete(
     topology: Topology,
-    stated: list[dict[str, t.Any]] | None = None,
+    stated: list[Override] | None = None,
     gpu_models: dict[str, str] | None = None,
     elsewhere: dict[str, list[str]] | None = None,
 ) -> None:
@@ -106,7 +109,7 @@ def keep_relevant(topology: Topology) -> None:
 
 
 def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, str]:
-    """Product names as the bound driver tells them: NVIDIA in procfs, AMD in sysfs."""
+    """Product names from the bound driver: NVIDIA in procfs, AMD in sysfs."""
     models = {}
     for address, function in functions.items():
         if function.kind not in _ACCELERATORS:

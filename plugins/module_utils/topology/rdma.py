@@ -46,7 +46,8 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
 def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, list[str]]:
     """The character devices of each RDMA device: verbs, and MAD and SM access of each port.
 
-    They hang where the RDMA device hangs, beside it: C(ibdev) is read only where several hang there, or none is known.
+    They hang where the RDMA device hangs, beside it: C(ibdev) is read only where several hang there, or the link does
+    not lead there.
     """
     beside: dict[str, list[str]] = {}
     for name, target in links.items():
@@ -104,7 +105,7 @@ def _port(ports: Folder, name: str, siblings: list[Interface], only_port: bool, 
         layer, state, phys_state, lid, sm_lid, speed = [folder.text(name) for name in _PORT_FILES]
         gids = _gids(folder) if with_gids else []
     rate = _RATE.match(speed or "")
-    # several ports on one PCI function are told apart by dev_port, which counts from 0
+    # several ports on one PCI function differ by dev_port, which counts from 0
     sole = only_port and len(siblings) == 1
     interfaces = [i.name for i in siblings if sole or i.dev_port == number - 1]
     if gids:

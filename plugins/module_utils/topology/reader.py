@@ -14,8 +14,8 @@ import re
 import stat
 import typing as t
 
-#: What the kernel answers for an attribute that a device does not have or cannot tell in its present state: no value,
-#: and nothing to report.
+#: What the kernel answers for an attribute that a device does not have, or has no value of in its present state.
+#: Nothing to report.
 _NO_VALUE = frozenset(
     (errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENXIO, errno.ENODEV, errno.ENETDOWN)
 )
@@ -271,13 +271,14 @@ class Reader:
         return self._sorted(path, list(links))
 
     def architecture(self) -> str | None:
-        """The machine's architecture where only the running kernel can tell it."""
+        """The machine's architecture, of the running node only."""
         return os.uname().machine if self.live else None
 
     def permanent_macs(self, names: t.Iterable[str]) -> dict[str, str]:
         """Permanent addresses of the running node's interfaces, by ethtool's ETHTOOL_GPERMADDR (linux/ethtool.h).
 
-        Sysfs does not tell them once an address was changed (a bond's ports, say). Empty for a recorded tree.
+        Sysfs does not have them once an address was changed (of a bond's ports, for example). Empty for a
+        recorded tree.
         """
         if not self.live:
             return {}
@@ -300,7 +301,7 @@ class Reader:
                 try:
                     fcntl.ioctl(control, 0x8946, request)  # SIOCETHTOOL
                 except OSError:
-                    continue  # the driver does not tell
+                    continue  # the driver does not have it
                 length = struct.unpack_from("=I", command, 4)[0]
                 address = bytes(command[8 : 8 + min(length, size)])
                 if any(address):

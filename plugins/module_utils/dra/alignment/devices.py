@@ -261,10 +261,12 @@ class Machine:
         function = self.functions.get(published.address or "")
         if key is None or function is None or not self.probed:
             return None
+        value = function.kubernetes.get(key)
         if key == "numaNode" and published.driver == OWN:
             parent = self.functions.get(function.physfn or "")
-            return stated_numa_node(vars(function), vars(parent) if parent else {}, function.kubernetes.get(key))
-        return function.kubernetes.get(key)
+            number = value if isinstance(value, int) else None
+            return stated_numa_node(vars(function), vars(parent) if parent else {}, number)
+        return value
 
     def lacks(self, published: Published) -> bool:
         """Whether the probe has not seen the function of a device."""

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from .. import pci, probe
 from ..model import Nvme, PciFunction, Topology
+from ..overrides import Override
 
 
-def finish(topology: Topology, stated: list[dict[str, t.Any]], models: dict[str, str]) -> None:
+def finish(topology: Topology, stated: list[Override], models: dict[str, str]) -> None:
     """Order the parts as the node's own probe does, and derive what follows from them."""
     addresses = sorted(topology.functions, key=pci.sort_key)
     topology.functions = {address: topology.functions[address] for address in addresses}

@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 import re
-import typing as t
 
 from .. import cpu, cpuset, ids
 from ..model import Gid, Interface, Link, NumaNode, Nvme, Package, PciFunction, RdmaDevice, RdmaPort, Topology
+from ..overrides import Override
 from .complete import finish, interface_kind
 from .document import Element
 
@@ -47,9 +47,9 @@ class Hwloc:
     of four digits (behind Intel VMD the outermost host bridge is another one, which the file does not tie to it).
 
     `numa_node` follows the CPUs of the object that the host bridge hangs on, by the rule of
-    :func:`cpu.numa_node_of`; on a machine with a single NUMA node the file cannot tell locality from its absence.
-    `gb_per_s` is all that is said of a link. `class_code` is given where the programming interface, which hwloc
-    before 3 leaves out, is told or can be 00 only. VFs look like any other function.
+    :func:`cpu.numa_node_of`; on a machine with a single NUMA node the file does not distinguish locality from its
+    absence. Of a link there is `gb_per_s` only. `class_code` is given where the programming interface, which hwloc
+    before 3 leaves out, is stated or can be 00 only. VFs look like any other function.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -60,7 +60,7 @@ class Hwloc:
         self._bridged_domains: set[str] = set()
         self._hosts: dict[str, str] = {}  # function -> domain:bus of the host bridge object above it
 
-    def read(self, root: Element, stated: list[dict[str, t.Any]]) -> None:
+    def read(self, root: Element, stated: list[Override]) -> None:
         topology = self._topology
         version = root.get("version")
         if version is not None and not version.startswith(("2.", "3.")):
@@ -87,7 +87,7 @@ class Hwloc:
 
     def _system(self, root: Element, machine: Element) -> None:
         system = self._topology.system
-        values = {**_infos(root), **_infos(machine)}  # hwloc 3 tells at the root what is not hardware
+        values = {**_infos(root), **_infos(machine)}  # hwloc 3 has at the root what is not hardware
         system.architecture = values.get("Architecture")
         system.vendor = values.get("DMISysVendor")
         system.product = values.get("DMIProductName") or values.get("PlatformModel")
@@ -148,7 +148,7 @@ class Hwloc:
             if len(values) != len(numbers) ** 2 or not set(numbers) <= set(nodes):
                 raise ValueError(
                     f"line {element.line}: <distances2> has {len(values)} values for {len(numbers)} NUMA nodes; write "
-                    "the file anew with lstopo"
+                    "the file again with lstopo"
                 )
             for row, number in enumerate(numbers):
                 line = values[row * len(numbers) : (row + 1) * len(numbers)]

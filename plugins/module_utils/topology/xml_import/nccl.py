@@ -12,6 +12,7 @@ import typing as t
 
 from .. import cpuset, ids
 from ..model import Finding, Interface, Link, NumaNode, PciFunction, RdmaDevice, RdmaPort, Topology
+from ..overrides import Override
 from .complete import finish, interface_kind
 from .document import Element
 
@@ -58,7 +59,7 @@ class Nccl:
         self._lines: dict[str, int] = {}
         self._speeds: dict[str, int] = {}  # function -> the fastest of its networks, Mbit/s
 
-    def read(self, root: Element, stated: list[dict[str, t.Any]]) -> None:
+    def read(self, root: Element, stated: list[Override]) -> None:
         topology = self._topology
         version = root.get("version")
         if version not in (None, "1", "2"):

@@ -22,7 +22,7 @@ from .nccl import Nccl
 _MAX_BYTES = 16 << 20  # the files of large machines have some hundred kilobytes
 
 
-def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[str, t.Any]] = ()) -> Topology:
+def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Mapping[str, object]] = ()) -> Topology:
     """Read the node that a file describes.
 
     @param path: the file. At most 16 MiB are taken.
@@ -34,8 +34,7 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[dict[
     """
     if form not in ("auto", "nccl", "hwloc"):
         raise ValueError(f"unknown form {form!r}; give 'auto', 'nccl' or 'hwloc'")
-    stated = list(locality_overrides)
-    overrides.check_overrides(stated)
+    stated = overrides.check_overrides(locality_overrides)
     with open(path, "rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:

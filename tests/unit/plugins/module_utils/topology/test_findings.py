@@ -100,7 +100,7 @@ def test_degraded_uplink_of_a_switch_names_all_below(machine):
 def test_card_of_fewer_lanes_than_its_slot_is_not_degraded(machine):
     for name in ("max_link_width", "current_link_width"):
         machine.write(f"{machine.folder(NIC0)}/{name}", "8")
-    machine.write(f"{machine.folder('0000:19:01.0')}/current_link_width", "8")  # the port tells of the same link
+    machine.write(f"{machine.folder('0000:19:01.0')}/current_link_width", "8")  # the port reports the same link
     assert machine.probe().findings == []
 
 
@@ -297,9 +297,9 @@ def test_vf_without_driver_is_nobodys_fault(machine):
 
 
 @pytest.mark.parametrize(
-    ("identity", "told"), [(("1d94", "55b7"), False), (("1ed5", "0323"), False), (("abcd", "1"), True)]
+    ("identity", "reported"), [(("1d94", "55b7"), False), (("1ed5", "0323"), False), (("abcd", "1"), True)]
 )
-def test_gpus_of_any_maker_take_part_and_unlisted_ones_are_told(machine, identity, told):
+def test_gpus_of_any_maker_take_part_and_unlisted_ones_are_reported(machine, identity, reported):
     vendor, device = identity
     path = f"{SWITCH}/0000:19:03.0/0000:1d:00.0"
     machine.pci(path, {**GPU, "class": "0x038000", "vendor": f"0x{vendor}", "device": f"0x{device:0>4}"}, 0, driver="d")
@@ -307,7 +307,7 @@ def test_gpus_of_any_maker_take_part_and_unlisted_ones_are_told(machine, identit
     assert [gpu.address for gpu in node.gpus] == [GPU0, "0000:1d:00.0", "0000:9a:00.0"]
     assert node.gpus[1].nearest_nics.level == "PIX"
     findings = [finding for finding in node.findings if finding.id == "display-unlisted"]
-    assert [finding.devices for finding in findings] == ([["0000:1d:00.0"]] if told else [])
+    assert [finding.devices for finding in findings] == ([["0000:1d:00.0"]] if reported else [])
 
 
 def test_display_controller_without_a_vendor_is_no_gpu_but_told(machine):

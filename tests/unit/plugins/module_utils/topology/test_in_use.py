@@ -42,10 +42,10 @@ def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
         same = ("address", "model", "rail", "rail_source", "nearest_gpus", "numa_node", "physfn", "default_route")
         assert {key: before[key] for key in same} == {key: after[key] for key in same}
     whole = {device["name"]: device for device in publication(free).devices}
-    told = publication(busy)
-    assert {device["name"] for device in told.devices} == set(whole)
-    for device in told.devices:
+    published = publication(busy)
+    assert {device["name"] for device in published.devices} == set(whole)
+    for device in published.devices:
         same = dict(whole[device["name"]]["attributes"])
-        if device["name"] in told.away:
+        if device["name"] in published.away:
             same = {key: value for key, value in same.items() if key not in TOLD_BY_INTERFACE}
         assert device["attributes"] == same

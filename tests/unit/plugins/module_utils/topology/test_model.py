@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Fact sheets are dataclasses to all who look, though none of their methods is generated."""
+"""Fact sheets behave as dataclasses, though none of their methods is generated."""
 
 from __future__ import annotations
 

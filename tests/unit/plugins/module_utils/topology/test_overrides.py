@@ -77,10 +77,10 @@ def test_override_that_matches_nothing(vm, entry):
     assert "override-unmatched" in ids(vm.probe(entry))
 
 
-def test_rail_of_something_that_is_no_nic(vm):
+def test_rail_of_something_that_is_not_a_nic(vm):
     topology = vm.probe({"address": "0001:00:00.0", "rail": 1})
     (finding,) = [finding for finding in topology.findings if finding.id == "override-unmatched"]
-    assert "no NIC" in finding.summary
+    assert "not a NIC" in finding.summary
 
 
 def test_override_that_matches_is_not_called_unmatched(vm):

@@ -83,7 +83,7 @@ def test_interface_below_an_auxiliary_device_is_of_its_function():
         (("030000", "1ed5", "0201", False), "gpu"),  # Moore Threads
         (("030200", "1ed5", "0323", True), "gpu"),  # the same in a virtual machine, on the root bus
         (("038000", "9999", "4001", False), "gpu"),  # MetaX
-        (("030200", "abcd", "0001", False), "gpu"),  # a maker that nobody heard of yet
+        (("030200", "abcd", "0001", False), "gpu"),  # an unknown maker
         (("030000", "102b", "0536", False), "other"),  # iDRAC, iLO
         (("030000", "18ca", "0020", False), "other"),
         (("030000", "126f", "0750", False), "other"),

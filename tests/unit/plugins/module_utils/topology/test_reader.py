@@ -158,7 +158,7 @@ def test_recording_of_a_file_that_had_no_value_is_empty(tree, reader):
     assert reader.unreadable_count == 0
 
 
-def test_link_is_read_anew_by_a_reader_that_is_kept(tree, reader):
+def test_link_is_read_again_each_time(tree, reader):
     """Drivers are bound and unbound while the host's own reader lives."""
     for driver in ("mlx5_core", "vfio-pci"):
         (tree.root / "sys/driver").unlink(missing_ok=True)

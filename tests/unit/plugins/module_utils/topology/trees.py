@@ -129,7 +129,7 @@ class Tree:
                 self.link(f"sys{below}/master", f"sys{above}")
 
     def routes(self, *names: str) -> None:
-        """IPv4 default routes through these interfaces, behind a route that is none."""
+        """IPv4 default routes through these interfaces, behind another route."""
         rows = ["Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT"]
         rows += [f"{name}\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0" for name in names]
         rows.append("other\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What links stand on, also of kinds that few kernels of developers have: as rtnetlink tells of them."""
+"""What links stand on, also of kinds that few kernels of developers have, as rtnetlink dumps them."""
 
 from __future__ import annotations
 
@@ -130,5 +130,5 @@ def test_vfs_and_subfunctions_stand_on_their_pf(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "expected"), [("", False), ("vlan", False), ("tun", True), ("new-one", True)])
 def test_a_kind_that_nobody_knows_is_a_tunnel(kind: str, expected: bool) -> None:
-    """What its packets go through is then asked for, and where that cannot be told, counts as told of all."""
+    """What its packets go through is then looked up. Where that fails, all interfaces count as carrying."""
     assert Link(1, "x", kind).is_tunnel is expected

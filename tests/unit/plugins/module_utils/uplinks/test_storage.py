@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""With whom a node keeps storage, as the kernel's files tell it."""
+"""The far ends of a node's storage, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nvme_controllers(tmp_path: Path) -> None:
 
 
 def test_iscsi_connections(tmp_path: Path) -> None:
-    """Also one that is down: its address stays. The host tells the interface where one was chosen."""
+    """Also one that is down: its address stays. The host names the interface where one was chosen."""
     root = tree(tmp_path, {})
     for number, netdev in ((3, "eth1"), (4, "default")):
         host = tmp_path / f"sys/devices/platform/host{number}"

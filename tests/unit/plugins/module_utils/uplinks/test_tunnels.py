@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where a tunnel's packets go, by what the kernel tells of kinds that this machine may not have."""
+"""Where a tunnel's packets go, from dumps of kinds that this machine may not have."""
 
 from __future__ import annotations
 
