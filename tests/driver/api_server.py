@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""As much of an API server as a driver needs that runs where no Kubernetes is built: objects by path, over HTTPS.
+"""The part of an API server that a driver needs, for machines without Kubernetes: objects by path, over HTTPS.
 
 It stores, lists and merges. It validates nothing, and a watch says nothing until it ends.
 """

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node to give devices away from: namespaces of its own with veth interfaces, pods that are processes, and a control
-plane whose scheduler allocates what the collection's compiler wrote.
+"""A node with devices for claims: its own namespaces with veth interfaces, pods that are processes, and a control plane
+whose scheduler allocates what the collection's compiler wrote.
 
 Everything is real but the kubelet and the container runtime: the tests call the driver as these would.
 """
@@ -35,7 +35,7 @@ from lanewise_driver.claims import service as claims
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.publish.inventory import Inventory
 
-#: Set where the namespaces are made: in there, tests run.
+#: Set by the program that creates the namespaces: tests run inside them.
 NODE = "node-a"
 NAMESPACE = "claims"
 RESOURCE = "/apis/resource.k8s.io/v1"
@@ -49,7 +49,7 @@ Object = dict[str, t.Any]
 
 def run_inside(file: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of a file once more, in namespaces of their own. Every process in them ends with them, and they
-    with the caller. C(LANEWISE_TEST_ARGUMENTS) are further arguments, divided by bars."""
+    with the caller. `LANEWISE_TEST_ARGUMENTS` are further arguments, divided by bars."""
     script = (
         "mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && "
         'exec "$0" -m pytest -p no:cacheprovider -q --durations=5 -o faulthandler_timeout=120 "$@"'
@@ -82,7 +82,7 @@ def ip(*words: str, netns: int | None = None) -> str:
     return subprocess.run([*enter, "ip", *words], check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-#: What the kernel numbers or counts anew whenever an interface goes to another namespace.
+#: What the kernel numbers or counts again whenever an interface moves to another namespace.
 _VOLATILE = (
     "ifindex",
     "link_index",
@@ -254,7 +254,7 @@ INVENTORY: Object = {
 
 
 def attach(service: claims.Service, request: AttachRequest) -> None:
-    """As a hook does it, which asks again where the driver is busy."""
+    """As a hook does it, which asks again if the driver is busy."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -384,7 +384,7 @@ class World:
         return AttachRequest(self.claims[claim].uid, sandbox, 0, "c", annotations)
 
     def files(self) -> list[str]:
-        """Everything that the driver has on disk of claims that it knows, but for empty folders."""
+        """All files of the driver about known claims, without empty folders."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
         return sorted(str(path) for path in found if path.parent != self.paths.pending_status_dir)

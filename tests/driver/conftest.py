@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What tests of claims stand on, inside of their namespaces (claims_world)."""
+"""The fixtures of tests of claims, inside their namespaces (claims_world)."""
 
 from __future__ import annotations
 

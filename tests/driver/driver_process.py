@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver as the program that it is, started in a tenth of the time: each is the fork of a process that has loaded
-its modules and done nothing else. It can be told where to kill itself (tests/cluster/killed_driver.py)."""
+"""The driver as a whole program, started in a tenth of the time: each is a fork of a process that has only loaded its
+modules. It can kill itself at a given step (tests/cluster/killed_driver.py)."""
 
 from __future__ import annotations
 

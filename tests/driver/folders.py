@@ -14,7 +14,7 @@ from lanewise_driver.base.paths import Paths
 
 
 def under(root: Path, **changes: t.Any) -> Paths:
-    """The usual layout below C(root), but for the interpreter of hooks; C(changes) replaces single fields."""
+    """The usual layout below `root`, with another interpreter for hooks; `changes` replaces single fields."""
     usual = dataclasses.asdict(Paths())
     moved = {name: root / value.relative_to("/") for name, value in usual.items() if name != "hook_python"}
     return Paths(**{**moved, **changes})

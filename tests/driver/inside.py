@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Tests that run in network, mount and process namespaces of their own, and are chosen and reported as any others.
+"""Tests that run in their own network, mount and process namespaces, and are selected and reported like any other.
 
 The chosen tests of a file are run there by one more pytest, so that they share the file's fixtures. Its reports come
 through a pipe, and become the results of the tests out here.
@@ -35,7 +35,7 @@ def inside() -> bool:
 
 
 def belongs_inside(item: pytest.Item) -> bool:
-    """Whether a test needs namespaces of its own: it uses the world, or is marked ``namespaces``."""
+    """Whether a test needs its own namespaces: it uses the world, or is marked ``namespaces``."""
     return "world" in getattr(item, "fixturenames", ()) or item.get_closest_marker("namespaces") is not None
 
 

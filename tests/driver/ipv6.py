@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""When the kernel is done with the IPv6 addresses of interfaces that came up."""
+"""Waiting until the kernel has finished the IPv6 addresses of interfaces that came up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typing as t
 
 
 def wait(ip: t.Callable[[str], str], name: str = "", seconds: float = 20, pause: float = 0.005) -> None:
-    """Until the kernel has taken the addresses of an interface, or of all, and made their routes, or C(seconds) are
-    over; C(ip) gives what the program of that name prints."""
+    """Until the kernel has taken the addresses of an interface, or of all, and made their routes, or `seconds` are
+    over; `ip` gives what the program of that name prints."""
     end = time.monotonic() + seconds
     while not _taken(ip, name) and time.monotonic() < end:
         time.sleep(pause)
@@ -22,7 +22,7 @@ def wait(ip: t.Callable[[str], str], name: str = "", seconds: float = 20, pause:
 def _taken(ip: t.Callable[[str], str], name: str) -> bool:
     interfaces = [entry for entry in json.loads(ip("-json address show")) if name in ("", entry["ifname"])]
     up = [entry for entry in interfaces if {"UP", "LOWER_UP"} <= set(entry["flags"])]
-    # that the link is there is told to the rest of the kernel a moment later, and only then it has an address
+    # the kernel handles the new carrier a moment later, and only then adds the address
     if any(entry["operstate"] not in ("UP", "UNKNOWN") for entry in up):
         return False
     addresses = [one for entry in up for one in entry["addr_info"] if one["family"] == "inet6"]

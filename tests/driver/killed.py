@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""kill -9 before and after everything that a program changes outside itself."""
+"""kill -9 before and after every change that a program makes outside of itself."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _changes(function: t.Any) -> bool:
 
 
 def killed_at(step: int, act: t.Callable[[], object]) -> bool:
-    """Run C(act) in a child that is killed before its change number C(step), in whichever thread that is.
+    """Run `act` in a child that is killed before its change number `step`, in whichever thread that is.
 
-    Returns whether the child was killed; False means that C(act) came to its end before. Raises AssertionError where it
+    Returns whether the child was killed; False means that `act` ended before. Raises AssertionError where it
     raised something.
     """
     child = os.fork()
@@ -68,7 +68,7 @@ def killed_at(step: int, act: t.Callable[[], object]) -> bool:
 
 
 def killed_at_each_step(act: t.Callable[[], object], stride: int = 1) -> t.Iterator[int]:
-    """Run C(act) again and again, killed C(stride) steps later each time, and give the step; the last time it is not
+    """Run `act` again and again, killed `stride` steps later each time, and give the step; the last time it is not
     killed. The caller puts things back as they were before it asks for the next."""
     step = 0
     while True:

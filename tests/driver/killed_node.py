@@ -160,7 +160,7 @@ class Node:
     def _call(self, method: str, names: t.Iterable[str]) -> None:
         claims = [{"namespace": NAMESPACE, "name": name, "uid": UIDS[name]} for name in names]
         with Kubelet(self.paths.service_socket(), protocol.pool) as kubelet:
-            self.driver.at_end = kubelet.close  # nobody is waited for who is not there
+            self.driver.at_end = kubelet.close  # or gRPC would wait for a driver that has ended
             try:
                 answer = kubelet.call(protocol.DRA["v1"], method, claims=claims)
             except (grpc.RpcError, ValueError):
@@ -245,13 +245,13 @@ class Node:
                 wrong += [f"{wire} is on the node and in the pod"] if wire in now["links"] else []
                 continue
             had, has = self.before["links"][wire], now["links"].get(wire, {})
-            if wire in away:  # its child has an address of its own
+            if wire in away:  # its child has another address
                 has = {**has, "promiscuity": had["promiscuity"]}
             wrong += differences({wire: had}, {wire: has})
         return wrong
 
     def leftovers(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
-        """What is not as it was before there was a claim."""
+        """The differences from the state before the first claim."""
         wrong = differences(self.before, host_state())
         wrong += [] if ended else [f"in the pod: {name}" for name in pod_view(sandbox) if name != "lo"]
         wrong += [f"left: {path}" for path in self.files() if path not in self.files_before]
@@ -259,7 +259,7 @@ class Node:
         return wrong + [f"the cluster is told of {name}" for name in self.statuses()]
 
     def statuses(self) -> list[str]:
-        """The claims of whose devices the cluster is told something."""
+        """The claims whose status in the cluster has devices of the driver."""
         return [name for name in UIDS if self.server.objects[self._claim(name)]["status"].get("devices")]
 
     def drafts(self) -> list[Path]:

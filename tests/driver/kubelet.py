@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A client as kubelet is, and a service that keeps what it was asked in files."""
+"""A client like kubelet, and a service that records its calls in files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UID = "5f0c1b9e-0000-4000-8000-0000000000{:02x}"
 
 
 class Kubelet:
-    """Calls methods by their full names, with the message classes of C(pool)."""
+    """Calls methods by their full names, with the message classes of `pool`."""
 
     def __init__(self, socket: Path, pool: t.Any) -> None:
         self.pool = pool

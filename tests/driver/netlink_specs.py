@@ -56,7 +56,7 @@ def sets(spec: Object) -> dict[str, list[Object]]:
 
 def attributes(spec: Object, set_name: str, only: t.Collection[str] | None = None) -> t.Iterator[Attribute]:
     """All attributes of a set, and those in nests, whose values are whole messages: with the nests around them.
-    C(only) are those of the outermost set that a message takes."""
+    `only` are those of the outermost set that a message takes."""
     yield from _attributes(sets(spec), _enums(spec), set_name, only, set_name, 0)
 
 

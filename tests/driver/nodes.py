@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes and pods for tests of the kernel side: a child process in a network and a mount namespace of its own is the
-node, with veth pairs as its interfaces; other network namespaces are the pods."""
+"""Nodes and pods for tests with the kernel: a child process in new network and mount namespaces is the node, with veth
+pairs as its interfaces; other network namespaces are the pods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONE = Identity(None, None, "one")
 
 
 def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
-    """Runs a test in a forked process that is a node of its own. Skips where that takes rights which are not there."""
+    """Run a test in a forked process that is a node. Skips the test if the privileges for that are missing."""
 
     @functools.wraps(function)
     def test(*args: t.Any, **kwargs: t.Any) -> None:
@@ -134,7 +134,7 @@ class Pod:
 
 
 class Hidden:
-    """A namespace that only a descriptor of another process keeps, or where C(passed) of no process at all: it is on
+    """A namespace that only a descriptor of another process keeps, or where `passed` of no process at all: it is on
     its way through a Unix socket."""
 
     def __init__(self, passed: bool = False) -> None:
@@ -182,7 +182,7 @@ def busy() -> t.Iterator[None]:
 
 
 def pair(name: str, peer: str = "", up: bool = True) -> None:
-    """An interface of the node, by a cable to another one that plays the network."""
+    """An interface of the node, connected with another one that plays the network."""
     peer = peer or f"{name}-far"
     mac = f"02:00:00:00:00:{len(name):02x}"
     run(f"ip link add {name} address {mac} type veth peer name {peer}")

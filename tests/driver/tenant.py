@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A tenant that may do what it likes in its network namespace: everything that can be changed of an interface, tried
-one by one, and all that a tenant sees of it, to be compared with what another one saw."""
+"""A tenant that changes everything it can in its network namespace: each setting of an interface, one by one, and all
+that a tenant sees of the interface, for comparison with what another tenant saw."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _QUEUE_FILES_LEFT = ("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"
 
 
 class Change(t.NamedTuple):
-    """Something that a tenant does; C(does) says whether the kernel took it."""
+    """Something that a tenant does; `does` returns whether the kernel accepted it."""
 
     name: str
     does: t.Callable[[Pod], bool]

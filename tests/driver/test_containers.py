@@ -95,7 +95,7 @@ def test_a_container_gets_its_devices(paths: Paths, consumer: Path) -> None:
     ids = cdi.write(paths, CLAIM.uid, listed)
     assert ids[0] == f"k8s.lanewise.dev/claim={CLAIM.uid}_nic_pci-0000-8a-00-0"
     spec = read(consumer, "cdi", paths.cdi_dir, *ids)
-    # however many devices of the claim a container has, the driver is asked once
+    # the driver is asked once, for any number of devices of the claim in a container
     (hook,) = spec["hooks"]["createRuntime"]
     assert set(spec["hooks"]) == {"createRuntime"}
     assert hook["args"] == [
@@ -121,7 +121,7 @@ def test_a_container_gets_nothing_of_other_requests(paths: Paths, consumer: Path
     spec = read(consumer, "cdi", paths.cdi_dir, ids[2])
     assert "linux" not in spec and [mount["source"] for mount in spec["mounts"]] == [str(mounts["plain"].host)]
     assert len(spec["hooks"]["createRuntime"]) == 1
-    # several claims in a container: each is asked for
+    # several claims in a container: one request for each
     other = UID.format(2)
     more = cdi.write(paths, other, [Device("nic", "pci-0000-8d-00-0", (VERBS,))])
     spec = read(consumer, "cdi", paths.cdi_dir, *ids, *more)

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Leases from a real dnsmasq at the other end of a veth pair, asked for and kept in a pod's namespace; and answers of a
-server that lies."""
+"""Leases from a real dnsmasq at the other end of a veth pair, requested and renewed in a pod's namespace; and a hostile
+server."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_lost_lease_is_told_and_asked_for_until_there_is_a_new_one() -> None:
     with Pod() as pod:
         with server():
             (lease,) = attached(host, config, pod.pin).leases
-        # nobody answers when its time is up, for longer than one attempt
+        # no server answers when it is due, for longer than one attempt
         renewer.start("claim/one", pod.pin, older(lease, 130), config)
         until(lambda: changes)
         assert changes[-1]["lost"] and lease["address"] not in pod.run("ip -4 addr show net1")
@@ -306,7 +306,7 @@ def test_an_address_is_preferred_as_long_as_its_server_says() -> None:
 
 
 class Liar(threading.Thread):
-    """A server of both families whose answers are well formed where they must be to be heard, and nonsense else."""
+    """A server of both families whose replies are valid only as far as a client needs to accept them."""
 
     #: Options of DHCPv4 behind the type and the server, and what an address of DHCPv6 says.
     FOUR = (b"\x01\x05\xff\xff\xff\xff\xff", b"\x33\x04\0\0\0\x0a\x3a\x04\0\0\0\0\x3b\x04\0\0\0\0", b"\x79\x03\x40\1\2")
@@ -368,7 +368,7 @@ def test_a_server_that_lies_is_survived() -> None:
             with pytest.raises(KernelError):
                 dhcp.acquire(pod.pin, "net1", "ipv6", 1.5)
         assert server.turn >= 9
-        # a lease that cannot be kept, whatever the mistake, does not end the thread that keeps the others
+        # an error with one lease does not end the thread that renews the others
         due = older({**lease, "lifetime": 120, "renew": 60, "rebind": 96}, 60)
         renewer.start("wrong", pod.pin, {**due, "family": "ipv6", "serverDuid": "no hexadecimal"}, config)
         renewer.start("right", pod.pin, due, config)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver's doctor asks of the system."""
+"""What the driver's doctor checks on the system."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is kept and sent of events, whatever tenants make the driver say. With an API server: test_claims_faults."""
+"""Which events are kept and sent, whatever tenants put into them. With an API server: test_claims_faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lanewise_driver.base.errors import Refused
 
 
 class Api:
-    """Keeps what would go to the API server, and lets nothing through while C(open) is not set."""
+    """Records what would go to the API server; blocks while `open` is not set."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []

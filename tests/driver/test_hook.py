@@ -85,7 +85,7 @@ def server(paths: Paths, shelf: Shelf) -> t.Iterator[HookServer]:
 
 @pytest.fixture(scope="session")
 def container() -> t.Iterator[int]:
-    """The process id of a container's first process, in a network namespace of its own."""
+    """The process id of a container's first process, in a new network namespace."""
     child = subprocess.Popen(["unshare", "--net", "sleep", "300"])
     own = os.stat("/proc/self/ns/net").st_ino
     for _unused in range(200):
@@ -181,7 +181,7 @@ def test_busy_is_tried_again(server: HookServer, paths: Paths, shelf: Shelf, con
 
 
 def test_the_last_reason_outlives_the_last_try(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
-    """The time is over in the middle of a try: what the driver said before tells more than that."""
+    """At a timeout in the middle of an attempt, the driver's last answer says more than the timeout."""
     shelf.busy, shelf.delay = 1000, 3
     status, said = Hook(paths, container, wait=5.5).ended()
     assert (status, said) == (1, "lanewise.dev: gave up after 5.5 seconds: nic0 is still with claim other\n")
@@ -292,7 +292,7 @@ def test_an_old_python_runs_it(
 
 def test_it_is_written_for_an_old_python() -> None:
     """Where none is installed: its grammar, and annotations that it can evaluate."""
-    # there is no grammar of 3.6 to ask for; what 3.7 added to it is of no use here
+    # ast has no grammar of 3.6; what 3.7 added is not used here
     tree = ast.parse(Path(hook.__file__).read_text(), feature_version=(3, 7))
     annotations = [node.annotation for node in ast.walk(tree) if isinstance(node, (ast.arg, ast.AnnAssign))]
     annotations += [node.returns for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -410,7 +410,7 @@ def test_the_socket_of_a_newer_instance_that_was_killed(
         newer.listen()
         newer.settimeout(0.5)
         draft.rename(paths.hook_socket)
-        with pytest.raises(TimeoutError):  # nobody comes to look at it
+        with pytest.raises(TimeoutError):  # the check does not connect to it
             newer.accept()
         inode = paths.hook_socket.stat().st_ino
     assert Hook(paths, container).ended() == (0, "")

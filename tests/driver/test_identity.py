@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A pod that may change links cannot make the driver lose its interface, or take another one for it."""
+"""A pod that may change links cannot make the driver lose its interface, or mistake another one for it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_it() -> None:
     interfaces.attach(two, host, child, pod.pin)
     assert interfaces.health_problem(two, host, child, pod.pin) == ""
     nodes.run("ip link set two-far down")
-    until(lambda: interfaces.health_problem(two, host, child, pod.pin))  # the kernel tells it a moment later
+    until(lambda: interfaces.health_problem(two, host, child, pod.pin))  # the kernel reports it a moment later
     assert interfaces.health_problem(two, host, child, pod.pin) == "the link of mac0 is down"
     pod.run("ip link del mac0")
     assert interfaces.health_problem(two, host, child, pod.pin) == "its interface is gone"

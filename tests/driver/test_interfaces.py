@@ -144,7 +144,7 @@ def test_without_configuration_the_addresses_of_the_node_go_along() -> None:
 
 @nodes.on_a_node
 def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
-    """Rules are the node's, whether the interface is there or not; those that nobody deleted work again."""
+    """Rules stay on the node when the interface leaves; those that were not deleted work again."""
     host = nodes.node(
         """ip addr add 10.1.0.2/24 dev one; ip route add default via 10.1.0.1 dev one table 100
         ip rule add from 10.1.0.2 lookup 100 priority 50; ip rule add from all iif one lookup 100 priority 51"""

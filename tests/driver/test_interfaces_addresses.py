@@ -63,7 +63,7 @@ def test_a_duplicate_address_is_found() -> None:
 
 @nodes.on_a_node
 def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
-    """And one that another node turns out to have is told, as the kernel takes it out of use."""
+    """If another node has one of them, the kernel disables it, and that is reported."""
     host = nodes.node()
     routes = [{"destination": "fd09::/32", "gateway": "fd00::9", "source": "fd00::2"}]
     config: dict[str, t.Any] = {"name": "net1", "addresses": ["fd00::2/64"], "routes": routes}
@@ -76,7 +76,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             told = pod.run("ip -o -6 addr show dev net1 to fd00::2")
             assert pod.run(f'{sys.executable} -c "{_USE}"') == "used\n"
             assert "src fd00::2 " in pod.run("ip -6 route get fd00::9")
-            if time.monotonic() - start < 0.9:  # else it may be proven meanwhile
+            if time.monotonic() - start < 0.9:  # later, DAD may have passed
                 assert ("tentative" in told) == (more.get("dad") != "none")
             return told
 
@@ -107,7 +107,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
 
 @nodes.on_a_node
 def test_only_addresses_that_were_asked_for_are_waited_for() -> None:
-    """Each IPv6 address takes a second or more to be proven unique, the link-local one that nobody asked for too."""
+    """DAD takes a second or more for each IPv6 address, also for the link-local one that was not requested."""
     nodes.pair("one")
     nodes.run("ip addr add 10.1.0.2/24 dev one")
     nodes.wait_for_ipv6()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""kill -9 at every step of attach and detach: what comes next always gets the interface where it belongs."""
+"""kill -9 at every step of attach and detach: the next call always brings the interface where it belongs."""
 
 from __future__ import annotations
 

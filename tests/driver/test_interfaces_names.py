@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Interfaces that are found, and come back, whatever their names are meanwhile."""
+"""Interfaces are found and come back, even if they are renamed or their names are taken."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ CONFIGS = st.fixed_dictionaries(
         "gsoMaxSize": st.just(30000),
     },
 )
-#: What a pod, or somebody else, may do to the interface (in the pod) or on the node meanwhile.
+#: What a pod or others may do to the interface in the pod, or on the node in the meantime.
 IN_POD = st.lists(
     st.sampled_from(
         [
@@ -316,7 +316,7 @@ def test_any_state_comes_back(
         try:
             attached = interfaces.attach(ONE, host, config, pod.pin)
         except KernelError:
-            pass  # some states and configurations do not fit each other: then it is on the node as it was
+            pass  # some states and configurations do not fit: then it is on the node, unchanged
         else:
             name = attached.network["interfaceName"]
             assert interfaces.where(ONE, pod.pin).side == "pod"

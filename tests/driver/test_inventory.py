@@ -103,7 +103,7 @@ def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
     pf, vf = before.device(PF), before.device(VF)
     assert pf and vf and pf.interface and vf.interface
     moved = without(sriov, tmp_path / "moved", pf.interface, vf.interface)
-    assert inventory(moved).device(PF) is None  # nobody has a record of it
+    assert inventory(moved).device(PF) is None  # no record has it
     node = inventory(moved, [pf, vf])
     publication = node.refresh()
     devices = {device["name"]: device for device in publication.devices}
@@ -132,7 +132,7 @@ def test_the_board_is_the_same_with_nics_in_pods(machine: str, tmp_path: Path) -
     for device in given:
         assert device.address
         hand_over(root, device.address)
-    for kept in (node, inventory(root, given)):  # the running driver without its records, and one that is started again
+    for kept in (node, inventory(root, given)):  # the running driver without its records, and a restarted one
         after = {one["name"]: one["attributes"] for one in kept.refresh().devices}
         for name, attributes in after.items():
             assert {key: attributes.get(key) for key in BOARD} == {key: before[name].get(key) for key in BOARD}
@@ -170,7 +170,7 @@ def test_several_interfaces_and_a_hidden_one(sriov: Path, tmp_path: Path) -> Non
 
 
 def in_namespace(script: str, *setup: str) -> t.Any:
-    """What a program prints as JSON in namespaces of its own, after these ip commands. nic0 .. nic3 are veths."""
+    """What a program prints as JSON in new namespaces, after these ip commands. nic0 .. nic3 are veths."""
     lines = [f"ip link add nic{number} type veth peer name peer{number}" for number in range(4)]
     lines += [f"ip link set {side}{number} up" for number in range(4) for side in ("nic", "peer")]
     lines += [f"ip addr add 192.0.{number}.1/24 dev nic{number}" for number in range(4)]
@@ -449,7 +449,7 @@ def test_many_routes_take_no_time() -> None:
 
 @needs_namespaces
 def test_a_look_ahead_answers_the_one_who_asks_next() -> None:
-    """And nobody who asks when an address has changed since."""
+    """Nor a caller after an address has changed."""
     found = in_namespace(
         """
         import threading

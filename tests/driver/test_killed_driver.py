@@ -93,7 +93,7 @@ else:
             assert self.killed >= len(own) * 0.8 and (parts > 1 or all(counts.values()))
 
         def measure(self) -> None:
-            """Pods that nobody disturbs: how many changes each operation makes, and what a pod then shows."""
+            """Undisturbed pods: how many changes each operation makes, and what a pod shows then."""
             node = self.node
             for counted in ("prepare", "attach", "detach", "unprepare"):
                 sandbox = Sandbox()

@@ -24,7 +24,7 @@ from lanewise_driver.kernel.netlink import Netlink
 
 
 def process() -> subprocess.Popen[bytes]:
-    """A process in a network namespace of its own."""
+    """A process in a new network namespace."""
     started = subprocess.Popen(["unshare", "--net", "sleep", "1000"])
     until(lambda: not netns.same(f"/proc/{started.pid}/ns/net", netns.HOST))
     return started
@@ -127,7 +127,7 @@ def test_only_the_kernel_is_believed() -> None:
 
 @on_a_node
 def test_a_table_that_the_kernel_does_not_have_is_empty() -> None:
-    """As the rules of IPv6 where the kernel was started without it; here those of DECnet."""
+    """Like rules of IPv6 on a kernel without IPv6; here those of DECnet."""
     asked = bytes([12]) + bytes(11)
     with Netlink() as connection:
         with pytest.raises(OSError):

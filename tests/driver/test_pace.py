@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What makes way for pods that start."""
+"""What is delayed while pods start."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_the_word_that_all_is_well_waits_for_pods_that_start() -> None:
 
 
 def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
-    """Not by asking again: of many that wait each would take processor time from the one that works."""
+    """Not by polling: many waiters would take processor time from the thread that works."""
     one, other = Locks(tmp_path, LONG), Locks(tmp_path, LONG)  # as two parts of one process have them
     had: list[int] = []
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Configurations that somebody wrote to do harm, from the bytes of the API server to the record: taken or refused.
+"""Hostile configurations, from the bytes of the API server to the record: accepted or refused.
 
 LANEWISE_HOSTILE_TRIES is how many; 10,000 take some minutes.
 """

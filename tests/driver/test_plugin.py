@@ -179,7 +179,7 @@ def test_health(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None
         plugin.health_changed()
         assert [device.health for device in next(stream).devices] == [2, 0]
         assert time.monotonic() - start < 5
-        # no report where health cannot be told; the stream goes on
+        # no report if health cannot be determined; the stream continues
         shelf.devices = {"nic0": "no such health"}
         plugin.health_changed()
         time.sleep(0.2)
@@ -265,7 +265,7 @@ def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf
     )
     assert child.stdout and child.stdout.readline() == b"up\n"
     plugin = Plugin(paths, shelf, Metrics())
-    # while it lives, nobody takes its sockets
+    # while it lives, no other process takes its sockets
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin_module, "PATIENCE", 0.3)
         with pytest.raises(DriverError, match="another process of lanewise.dev"):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The publisher without an API server, and the news that wake it.
+"""The publisher without an API server, and the kernel events that wake it.
 
 With one: tests/cluster/test_driver_cluster.py.
 """
@@ -110,7 +110,7 @@ def test_uevents() -> None:
     assert uevent("/devices/pci0000:00/0000:00:03.0", "pci") == "device 0000:00:03.0 has changed"
     assert uevent("/devices/pci0000:00/0000:00:03.0/infiniband/mlx5_0", "infiniband")
     assert uevent("/devices/pci0000:00/0000:00:03.0/net/eth0", "net")
-    assert not uevent("/devices/virtual/net/cali12345", "net")  # netlink tells of those, with their kind
+    assert not uevent("/devices/virtual/net/cali12345", "net")  # netlink reports those, with their kind
     assert not uevent("/devices/pci0000:00/0000:00:03.0/net/eth0/queues/rx-0", "queues")
     assert not uevent("/devices/pci0000:00/0000:00:03.0/block/sda", "block")
     assert not uevent("/devices/pci0000:00/0000:00:03.0/net/ofapod", "net")
@@ -130,8 +130,8 @@ def test_which_news_of_the_kernel_matter() -> None:
         found = {}
 
         def heard():
-            # all news so far, and up to that of a mark: rtnetlink keeps their order
-            time.sleep(0.2)  # the kernel tells of carriers a moment later
+            # all events so far, up to that of a mark: rtnetlink keeps their order
+            time.sleep(0.2)  # the kernel reports carriers a moment later
             for turn in range(400):
                 if "interface nicmark has changed" in seen:
                     break
@@ -157,7 +157,7 @@ def test_which_news_of_the_kernel_matter() -> None:
             for command in commands:
                 subprocess.run(["ip", *command.split()], check=True)
             found[name] = heard()
-        # more news than any buffer holds must not be lost in silence, nor end the thread
+        # more events than any buffer holds must not be lost silently, nor end the thread
         seen.clear()
         lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
         subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""RDMA devices: sysfs as the kernel lays it out, and the kernel itself where it has RDMA."""
+"""RDMA devices: sysfs as the kernel lays it out, and the kernel itself if it has RDMA."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Records between releases: an upgrade and a rollback find the devices of the pods that run meanwhile.
+"""Records between releases: after an upgrade or a rollback the driver finds the devices of running pods.
 
 RELEASES has what each release wrote, and its own reader, which is a copy of its code. A release that adds a field or a
 form adds itself here, and changes nothing of those before. Samples with a claim's name behind the phase are of real
@@ -80,7 +80,7 @@ def test_1_0_0_itself_reads_what_is_written_now(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", [FORMS.newest, FORMS.newest + 1])
 def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
-    """As after a rollback from it. Its form may be a later one, too, where it says that it can be read as this one."""
+    """As after a rollback from it. Its form may be later, too, if it says that it can be read as this one."""
     for sample in SAMPLES:
         value = json.loads(sample.read_bytes())
         later = {**value, "schema": schema, "readable_by": FORMS.newest, "witness": {"new": [1]}}
@@ -98,7 +98,7 @@ def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
 
 
 def test_a_field_that_holds_its_default_is_not_written() -> None:
-    """So a later release can add one, and an earlier one that refuses unknown fields sees it only where it is used."""
+    """So a later release can add one, and an earlier one that refuses unknown fields sees it only if it is used."""
     known = Device("d", {"name": "d"})
     least = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
     assert json.loads(records.encode(least)) == {

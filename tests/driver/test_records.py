@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Records on a real disk: they come back as they were, whole, whenever their writer dies."""
+"""Records on a real disk: they are read back unchanged and complete, whenever their writer dies."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ RECORDS = st.builds(
 
 
 def record(number: int, size: int = 10) -> Record:
-    """A record whose every part tells the same number, so that a mixture of two would be seen."""
+    """A record with the same number in every part, so that a mixture of two would be noticed."""
     attributes = {f"a{index}": {"int": number} for index in range(size)}
     known = Device(f"d{number}", {"name": f"d{number}", "attributes": attributes})
     device = DeviceRecord(f"d{number}", "node", "nic", known)
@@ -223,7 +223,7 @@ def test_a_corrupt_record_is_kept_aside_and_told(tmp_path: Path, kind: str) -> N
         aside = store.folder / f"{UID}.json.corrupt-{number}"
         assert str(aside) in unreadable[0].message
         assert aside.read_bytes() == content
-        assert store.all() == ([], [])  # told once
+        assert store.all() == ([], [])  # reported once
     store.save(record(2))
     assert store.load(UID) == record(2)
 
@@ -328,7 +328,7 @@ def test_killed_at_each_step_of_a_removal(tmp_path: Path) -> None:
 
 
 def _writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
-    """A process that writes one record after the other, and tells each number when it is written."""
+    """A process that writes one record after the other, and prints each number when it is written."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

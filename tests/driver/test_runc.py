@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A container by real runc, made as the CDI library says: the hook, the network namespace, devices and metadata."""
+"""A container by real runc, created as the CDI library says: the hook, the network namespace, devices and metadata."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Slices inside every limit, and plans that always end where they should."""
+"""Slices within every limit, and plans that always lead to the desired slices."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_same_is_up_to_writing() -> None:
     assert same(actual, desired)
     assert not same({**actual, "taints": []}, desired)
     assert same({"a": [], "b": None}, {}) and not same({"a": False}, {}) and not same({"a": 1}, {"a": True})
-    assert not same({"a": "1G"}, {"a": "1000M"})  # only where it is a quantity
+    assert not same({"a": "1G"}, {"a": "1000M"})  # only if it is a quantity
 
 
 # A server in memory: names are unique, an update needs the version that it is based on.
@@ -175,7 +175,7 @@ def names_of(objects: t.Iterable[Object]) -> list[str]:
 
 
 def perform(existing: list[Object], todo: Plan, steps: int | None = None) -> list[Object]:
-    """What a server has after the first C(steps) requests of a plan; it refuses what a real one would."""
+    """What a server has after the first `steps` requests of a plan; it refuses what a real one refuses."""
     store = {one["metadata"]["name"]: copy.deepcopy(one) for one in existing}
     requests = [("delete", one) for one in todo.delete]
     requests += [("update", one) for one in todo.update] + [("create", one) for one in todo.create]
@@ -256,7 +256,7 @@ def test_plans_lead_to_the_desired_slices(existing: list[Object], desired: list[
 @settings(max_examples=200, deadline=None)
 @given(pools(), pools())
 def test_the_generation_grows_unless_one_update_does_it(before: list[Object], desired: list[Object]) -> None:
-    """The rule of Kubernetes' own controller, told by what a scheduler sees in between.
+    """The rule of Kubernetes' own controller, checked by what a scheduler sees in between.
 
     At each point between two requests, the slices of the highest generation are either not all there, or they are
     exactly the old or the new ones.

@@ -158,7 +158,7 @@ def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(ma
 
 @on_a_node
 def test_what_ended_with_its_pod_keeps_an_interface_from_nobody() -> None:
-    """On a busy machine, where the kernel ends many namespaces at once: as hardware comes back, and at the next pod."""
+    """On a busy machine, while the kernel destroys many namespaces: when hardware comes back, and at the next pod."""
     pair("one")
     host = interfaces.snapshot(ONE)
     with busy():

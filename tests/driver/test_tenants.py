@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whatever a tenant changes of its interface, the next tenant sees none of it, and the node neither.
+"""Whatever a tenant changes of its interface, neither the next tenant nor the node sees it.
 
 What there is to change comes from the kernel's specifications of netlink and from its files, not from a list of ours.
-C(LANEWISE_TENANTS) is the number of pods in the stress form, 1,000 by default; it runs with C(LANEWISE_SLOW=1) alone.
+`LANEWISE_TENANTS` is the number of pods in the stress form, 1,000 by default; it runs with `LANEWISE_SLOW=1` alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tried(pod: Pod, specs: Path) -> list[tenant.Change]:
 
 @on_a_node
 def test_every_setting_that_the_kernel_has(specs: Path) -> None:
-    """All attributes of all messages about a link, some at a time; the ones that leave something are told by name."""
+    """All attributes of all messages about a link, some at a time; the ones that leave something are named."""
     host = node()
     before, expected = interfaces.snapshot(ONE), {}
     with Pod("first") as pod:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a token says of itself. Renewal itself needs an API server: tests/cluster/test_driver_cluster.py."""
+"""The content of a token. Renewal needs an API server: tests/cluster/test_driver_cluster.py."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A device that came back in another state than it left is given to nobody, says why, and is given again when it is as
-it was."""
+"""A device whose original state could not be restored is withheld with the reason, and is available again once it is
+restored."""
 
 from __future__ import annotations
 

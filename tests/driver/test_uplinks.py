@@ -60,7 +60,7 @@ def test_what_carries_the_nodes_traffic(name: str) -> None:
 @pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="sshd is not installed")
 @on_a_node
 def test_who_has_not_logged_in_decides_nothing() -> None:
-    """A real server, on a port of its own: strangers who connect, also with the name of a user; then one with a key."""
+    """A real server on another port: unauthenticated clients, also with the name of a user; then one with a key."""
     world()
     run("mkdir -p /run/sshd /run/keys; chmod 700 /run/keys")
     for name in ("host", "user"):
@@ -79,7 +79,7 @@ def test_who_has_not_logged_in_decides_nothing() -> None:
         stranger = netns.run(FAR, socket.create_connection, ("192.0.0.1", 2022), 20)
         stranger.settimeout(20)
         assert stranger.recv(100).startswith(b"SSH-2.0")
-        # is asked for a password, and thinks about it as long as it lives
+        # is asked for a password, and never sends one
         run(
             "cat > /run/keys/ask; chmod 700 /run/keys/ask",
             text="#!/bin/sh\nwhile kill -0 $PPID 2>/dev/null; do sleep 0.2; done\n",
@@ -114,7 +114,7 @@ def titles() -> str:
 
 @on_a_node
 def test_the_connection_that_ansible_came_by_counts_where_no_socket_shows_it() -> None:
-    """As behind a proxy, or where the session's server is in another network namespace."""
+    """As behind a proxy, or if the session's server is in another network namespace."""
     world()
     ip("route add 198.51.100.1 via 192.0.2.9", "route add 203.0.113.0/24 via 192.0.3.9")
     connection = "198.51.100.1 40000 192.0.1.1 22"

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the kernel is asked what carries a node's traffic: as often as needed, as little as possible, and what is done
-where it does not answer."""
+"""Kernel queries for what carries a node's traffic: as often as needed, as few as possible; and what happens if one
+fails."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_old_answer_is_as_old_as_allowed_and_never_of_other_routes() -> None:
     connection("192.0.2.1", 22, "192.0.2.9")
     run("ip addr add 192.0.9.1/24 dev nic0")
     assert rule.now(at_most=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
-    # who asks for something else gets another answer
+    # a caller with other arguments gets another answer
     way = Way(None, ipaddress.ip_address("192.0.3.9"), "", "the API server is reached over it")
     assert rule.now([way], at_most=HOUR).by_name["nic3"] == "the API server is reached over it"
     rule.close()
@@ -151,7 +151,7 @@ def test_indexes_and_names_say_the_same() -> None:
 
 @on_a_node
 def test_a_busy_node_is_no_slower() -> None:
-    """Of many connections the kernel tells those of interest; of many processes each is looked at once."""
+    """Of many connections the kernel returns the relevant ones; each of many processes is examined once."""
     world()
     server = socket.create_server(("127.0.0.1", 8080), backlog=64)
     ends = []
@@ -179,7 +179,7 @@ def test_a_busy_node_is_no_slower() -> None:
 
 @on_a_node
 def test_both_lists_of_connections_agree() -> None:
-    """sock_diag and /proc/net/tcp, which is read where the kernel has not the former."""
+    """sock_diag and /proc/net/tcp, which is read if the kernel does not have the former."""
     world()
     connection("192.0.2.1", 22, "192.0.2.9", listen="::")
     kept[0].close()  # which listens at every address
@@ -272,7 +272,7 @@ def test_storage_that_only_files_tell_of(tmp_path: Path) -> None:
 
 @on_a_node
 def test_many_clients_are_looked_up_to_a_bound_and_do_not_hide_others() -> None:
-    """Of one address only so many; the interface that has it is told all the same, and so is a client of another."""
+    """For one address there is a limit; its interface is reported anyway, and so is a client of another address."""
     world()
     server = socket.create_server(("192.0.1.1", 2049))
     most = range(100, 100 + carried._MOST + 10)

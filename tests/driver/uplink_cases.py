@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes with traffic of their own: what makes each, and what carries it.
+"""Nodes with their own traffic: what causes it, and which interfaces carry it.
 
 nic0 to nic3 of the node have cables to a namespace that plays the rest of the world. A case has what makes it and all
 that is carried by then, with the reasons: what it does not name carries nothing. Nothing of the tests' own tools is
@@ -67,9 +67,9 @@ def world() -> None:
 
 
 def connection(own: str, port: int, far: str, mark: int = 0, listen: str = "", device: str = "") -> None:
-    """A client of the world at the address C(far) is connected with a server of the node at C(own).
+    """A client of the world at the address `far` is connected with a server of the node at `own`.
 
-    The server listens at C(listen) where that is another address, and is bound to C(device).
+    The server listens at `listen` where that is another address, and is bound to `device`.
     """
     server = _socket(listen or own, mark)
     if device:
@@ -93,7 +93,7 @@ def _socket(address: str, mark: int = 0) -> socket.socket:
 
 
 def session(to: str, port: int, own: str) -> None:
-    """The node's client at the address C(own) is connected with a server of the world."""
+    """The node's client at the address `own` is connected with a server of the world."""
     server = netns.run(FAR, _socket, to)
     server.bind((to, port))
     server.listen()
@@ -105,7 +105,7 @@ def session(to: str, port: int, own: str) -> None:
 
 
 def server_named(name: str, own: str, port: int, far: str) -> None:
-    """As C(connection), of a program of that name."""
+    """As `connection`, of a program of that name."""
     program = (
         f"import socket, sys\nopen('/proc/self/comm', 'w').write({name!r})\n"
         f"server = socket.create_server(({own!r}, {port}))\nprint('up', flush=True)\n"
@@ -184,7 +184,7 @@ Made = t.Union[str, t.Callable[[], None]]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """C(made) are commands of ip and functions, in their order; C(carried) reasons by interface."""
+    """`made` are commands of ip and functions, in their order; `carried` reasons by interface."""
 
     made: t.Sequence[Made]
     carried: t.Mapping[str, str]
