@@ -207,7 +207,7 @@ def _numa_conflicts(node: _Node) -> t.Iterator[tuple[str, str]]:
     for function in node.devices:
         local = cpuset.from_list(function.local_cpus or "") or 0
         written = function.kubernetes.get("numaNode")
-        cpus = sets.get(written) if isinstance(written, int) else None
+        cpus = sets.get(written) if written is not None else None
         if local and cpus and not local & cpus:
             yield function.address, f"{function.address}: NUMA node {written}, but CPUs {function.local_cpus}"
         if written is not None and sets and written not in sets:

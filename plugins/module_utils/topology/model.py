@@ -132,6 +132,14 @@ class Vpd(Sheet):
     uuid: str | None = None  # NVIDIA's V3 field: shared by a ConnectX-8 PF and its data-direct DMA function
 
 
+class StandardAttributes(t.TypedDict, total=False):
+    """The standard device attributes as Kubernetes' own helper computes them; what it would not publish is missing."""
+
+    pciBusID: str
+    pcieRoot: str
+    numaNode: int
+
+
 @dataclass(eq=False, repr=False)
 class PciFunction(Sheet):
     """One PCI function.
@@ -165,7 +173,7 @@ class PciFunction(Sheet):
     vf_number: int | None = None
     vpd: Vpd | None = None
     switch_label: str | None = None  # a site's own word that devices share a switch
-    kubernetes: dict[str, str | int] = field(default_factory=dict)
+    kubernetes: StandardAttributes = field(default_factory=StandardAttributes)
 
 
 @dataclass(eq=False, repr=False)
