@@ -70,6 +70,11 @@ objects:
   returned: success
   type: dict
   sample: {ResourceClaim: [{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: nics}}]}
+kubernetes_version:
+  description: The minor version of the API server.
+  returned: success
+  type: str
+  sample: "1.37"
 missing:
   description: The kinds that the cluster does not serve in O(api_version). They have no entry in RV(objects).
   returned: success
@@ -78,6 +83,7 @@ missing:
   sample: []
 """
 
+import itertools
 import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
@@ -134,6 +140,11 @@ def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> lis
     )
 
 
+def minor(code: kubernetes.client.VersionInfo) -> str:
+    """The minor version of a server, to which a provider may add: C(34+)."""
+    return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -149,9 +160,12 @@ def main() -> None:
     params = module.params
     objects: dict[str, list[Object]] = {}
     missing = []
+    version = ""
     doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:
         api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        doing = "the version of the API server cannot be read"
+        version = minor(kubernetes.client.VersionApi(api).get_code())
         for kind in params["kinds"]:
             doing = f"{kind}s of {'v1' if kind in _CORE else params['api_version']} cannot be listed"
             try:
@@ -164,7 +178,7 @@ def main() -> None:
         module.fail_json(msg=f"{doing}: the API server answers {error.status} {error.reason}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, JsonError) as error:
         module.fail_json(msg=f"{doing}: {error}")
-    module.exit_json(changed=False, objects=objects, missing=missing)
+    module.exit_json(changed=False, objects=objects, kubernetes_version=version, missing=missing)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 #: A variable with one of these prefixes belongs to a role or is unknown.
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "topology_")
 #: A site may have its own variables with these prefixes: only a name close to a playbook's variable is an error.
-NEAR_PREFIXES = ("claims_", "driver_", "probe_", "remove_", "replace_nic_", "site_", "support_", "verify_")
+NEAR_PREFIXES = ("claims_", "driver_", "plan_", "probe_", "remove_", "replace_nic_", "site_", "support_", "verify_")
 #: Where a site names its own variables that have such a prefix.
 OWN = "site_own_variables"
 #: Variables that only playbooks read.
@@ -34,6 +34,8 @@ OF_PLAYBOOKS = (
     *("driver_max_fail_percentage", "fabric_max_fail_percentage", "site_max_fail_percentage"),
     *("site_confirm", "site_verbs", "site_report_dest", "site_claims_dest", "support_dest", "remove_confirm"),
     *("replace_nic_slot", "replace_nic_address", "replace_nic_serial", "replace_nic_phase", "replace_nic_timeout"),
+    *("plan_workloads", "plan_what_if", "plan_require", "plan_by", "plan_snapshot", "plan_feature_gates"),
+    *("plan_kubeconfig", "plan_context"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )
 #: Variables that plays set for hosts. In a later play they are not errors.

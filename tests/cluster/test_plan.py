@@ -9,7 +9,6 @@ Random fleets of example machines, on which pods already have some devices. LANE
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -20,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
@@ -211,10 +209,10 @@ def test_a_change_does_what_was_said(plane: ControlPlane, engine: Engine) -> Non
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
-def test_the_play_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
+def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
     """As docs/planning.md has it: the counts that it shows, of two nodes of which a claim has a GPU."""
     pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-    play = yaml.safe_load((COLLECTION / "docs/planning.md").read_text().partition("```yaml\n")[2].partition("```")[0])
+    variables = (COLLECTION / "docs/planning.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     plane.add_namespace("team")
     for place, name in enumerate(("a-0", "b-0")):
         plane.add_node(name, {"rack": str(place + 1)})
@@ -237,14 +235,30 @@ def test_the_play_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
     # other fleets of this file are not part of the guide's
     for one in plane.expect("GET", "/api/v1/nodes?labelSelector=fleet")["items"]:
         plane.expect("DELETE", f"/api/v1/nodes/{one['metadata']['name']}")
-    (tmp_path / "plan.yml").write_text(json.dumps(play))
+    (tmp_path / "workloads.yml").write_text(variables)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
     kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
     kept["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
-    kept["ANSIBLE_HOME"], kept["ANSIBLE_STDOUT_CALLBACK"] = str(tmp_path), "ansible.builtin.default"
-    command = [str(PROGRAM), "-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
-    done = subprocess.run([*command, "plan.yml"], capture_output=True, text=True, check=False, cwd=tmp_path, env=kept)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "pair: 15 more, 7 after the change" in done.stdout, done.stdout
-    assert "b-0: the node is cordoned" in done.stdout and "free it with team/c" in done.stdout, done.stdout
+    kept["ANSIBLE_HOME"], kept["PWD"] = str(tmp_path / "home"), str(tmp_path)
+
+    def play(name: str, *arguments: str, rc: int = 0) -> str:
+        command = [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=kept)
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    stored = ("-e", "plan_snapshot=./snapshot.json")
+    play("snapshot", *stored)
+    assert (tmp_path / "snapshot.json").stat().st_mode & 0o777 == 0o600
+    for source in ((), stored):
+        said = play("plan", "-e", "@workloads.yml", *source)
+        assert "pair: 15 more, 7 after the change" in said, said
+        assert "b-0: the node is cordoned" in said and "free it with team/c" in said, said
+    assert "pair: 7 fit, 20 are required" in play(
+        "plan", "-e", "@workloads.yml", *stored, "-e", '{"plan_require": {"pair": 20}}', rc=2
+    )
+    assert "Set plan_workloads" in play("plan", rc=2)
+    assert "did you mean plan_workloads?" in play("plan", "-e", "plan_workload=x", rc=2)
+    (tmp_path / "snapshot.json").write_text('{"format": 9}')
+    assert "has the format 9, and this release reads 1" in play("plan", "-e", "@workloads.yml", *stored, rc=2)
