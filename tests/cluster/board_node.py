@@ -92,7 +92,8 @@ class Node:
     def free(self) -> tuple[set[str], set[str]]:
         """The addresses of free GPUs and free RDMA NICs that a pod could get."""
         whole = [one for one in self.offers if not one.device.get("taints")]
-        return self._free(boards.gpus_of(whole)), self._free(boards.rdma(whole))
+        usable = {one.address for one in whole}
+        return self._free(boards.gpus_of(whole)), self._free(one for one in self.board.nics if one in usable)
 
     # one claim
 

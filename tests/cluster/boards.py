@@ -21,7 +21,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
-from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.machines.description import load, names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 Object = dict[str, t.Any]
@@ -30,6 +33,7 @@ Map = dict[str, frozenset[str]]
 
 RECORDED = Path(__file__).resolve().parents[1] / "claims" / "slices"
 MOST = 4  # pairs a claim
+VFS = 2  # of each NIC, where NICs have VFs
 NEAR = ("SELF", "PIX", "PXB", "PHB", "NODE")
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
@@ -74,6 +78,11 @@ class Board:
     gpu: str
     nic: str
     classes: t.Mapping[str, Object] = field(default_factory=lambda: CLASSES)
+
+    @functools.cached_property
+    def nics(self) -> list[str]:
+        """The addresses of the NICs or VFs of the class `nic`."""
+        return rdma(self.offers, "vf" if self.nic.endswith("-vf") else "pf")
 
     @functools.cached_property
     def devices(self) -> dict[tuple[str, str], Offer]:
@@ -171,13 +180,14 @@ def recorded(name: str, node: str) -> list[Offer]:
     ]
 
 
-def rdma(given: t.Iterable[Offer]) -> list[str]:
-    """The addresses of RDMA NICs."""
+def rdma(given: t.Iterable[Offer], kind: str = "pf") -> list[str]:
+    """The addresses of RDMA NICs, or of all VFs."""
     found = []
     for one in given:
         values = one.device["attributes"]
         flag = values.get("rdma" if one.driver == "lanewise.dev" else "dra.net/rdma", {})
-        if one.driver in NIC_CLASSES and flag.get("bool") and values.get("type", {}).get("string") != "vf":
+        type_ = values.get("type", {}).get("string")
+        if one.driver in NIC_CLASSES and (type_ == "vf" if kind == "vf" else type_ != "vf" and flag.get("bool")):
             found.append(one.address)
     return found
 
@@ -281,21 +291,28 @@ def taking(board: Board, addresses: t.Iterable[str]) -> Object:
 # example machines, with what the compiler writes
 
 
-def levels_of(probed: Object, given: t.Sequence[Offer]) -> Map:
-    """Each GPU's nearest RDMA NICs of those that are published, NODE or nearer, from the probe's table of levels."""
+def levels_of(probed: Object, given: t.Sequence[Offer], kind: str) -> Map:
+    """Each GPU's nearest NICs of those that are published, NODE or nearer, from the probe's table of levels.
+
+    A VF is as near as its PF.
+    """
+    parent = {nic["address"]: nic["physfn"] or nic["address"] for nic in probed["nics"]}
     place = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
     rows = probed["affinity"]["levels"]
     found = {}
     for gpu in gpus_of(given):
-        levels = {nic: rows[place[gpu]][place[nic]] for nic in rdma(given)}
+        levels = {nic: rows[place[gpu]][place[parent[nic]]] for nic in rdma(given, kind)}
         best = next((level for level in NEAR if level in levels.values()), None)
         if best:
             found[gpu] = frozenset(nic for nic, level in levels.items() if level == best)
     return found
 
 
-def compiled(name: str, probed: Object) -> Board | None:
-    """A machine with the claims that the compiler writes for it, those it does not refuse; None if it has no pairs."""
+def compiled(name: str, probed: Object, kind: str = "rdma") -> Board | None:
+    """A machine with the claims that the compiler writes for it, those it does not refuse; None if it has no pairs.
+
+    Pairs are of a GPU and a NIC of this kind, `rdma` or `vf`.
+    """
     driver, version = ("gpu.nvidia.com", "0.5.0")
     if any(gpu["vendor"] == "AMD" for gpu in probed["gpus"]):
         driver, version = ("gpu.amd.com", "1.0.0")
@@ -304,7 +321,7 @@ def compiled(name: str, probed: Object) -> Board | None:
     classes: dict[str, Object] = {}
     claims = {}
     for count in range(1, MOST + 1):
-        devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+        devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": kind}]
         group = {"count": count, "align": "nearest", "at_least": "NODE", "devices": devices}
         templates = [{"name": "pairs", "namespace": "boards", "groups": [group]}]
         try:
@@ -322,8 +339,8 @@ def compiled(name: str, probed: Object) -> Board | None:
             for body in [request["exactly"]] if "exactly" in request else request["firstAvailable"]:
                 body["deviceClassName"] = new[body["deviceClassName"]]
     form = "alternatives" if "firstAvailable" in claims[1]["devices"]["requests"][0] else "matchAttribute"
-    pairs = levels_of(probed, given)
-    return Board(name, form, tuple(given), pairs, claims, new["gpu"], new["rdma"], classes)
+    pairs = levels_of(probed, given, kind)
+    return Board(name, form, tuple(given), pairs, claims, new["gpu"], new[kind], classes)
 
 
 def with_map(probed: Object, pairs: Map) -> Object:
@@ -336,6 +353,23 @@ def with_map(probed: Object, pairs: Map) -> Object:
             level = "PIX" if aligned(pairs, gpu, nic) else "SYS"
             rows[place[gpu]][place[nic]] = rows[place[nic]][place[gpu]] = level
     return probed
+
+
+def with_vfs(tree: t.Any, vfs: int) -> t.Any:
+    """The description of a machine whose InfiniBand NICs have VFs."""
+    if not isinstance(tree, dict):
+        return tree
+    return {key: {"vfs": vfs} if str(key).endswith(" cx7-ib") else with_vfs(value, vfs) for key, value in tree.items()}
+
+
+def vf_board(folder: Path) -> Board:
+    """Eight GPUs, each with the VFs of one NIC, by a random map."""
+    probed = as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), folder))))
+    gpus = [gpu["address"] for gpu in probed["gpus"]]
+    pfs = [nic["address"] for nic in probed["nics"] if nic["nearest_gpus"]["level"] == "PIX"]
+    found = compiled("hgx-h100-vfs", with_map(probed, shuffled(gpus, pfs, 17)), "vf")
+    assert found and len(found.nics) == VFS * len(gpus)
+    return found
 
 
 def machine_boards() -> list[Board]:

@@ -40,8 +40,9 @@ def engine() -> t.Any:
 
 
 @pytest.fixture(scope="module")
-def every_board(engine: t.Any) -> list[Board]:
-    return boards.real_boards() + boards.machine_boards()
+def every_board(engine: t.Any, tmp_path_factory: pytest.TempPathFactory) -> list[Board]:
+    vfs = boards.vf_board(tmp_path_factory.mktemp("machines") / "vfs")
+    return [*boards.real_boards(), *boards.machine_boards(), vfs]
 
 
 @pytest.fixture
