@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, A
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.driver_process import Launcher, wait_for
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
-from ansible_collections.lanewise.dra.tests.driver.test_plan import config
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from lanewise_driver.base import files
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.claims import cdi

@@ -6,106 +6,33 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import re
 import tracemalloc
 import typing as t
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from lanewise_driver.base.errors import MESSAGE_LIMIT, Busy, DriverError, Refused
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
+    INFINIBAND,
+    KNOWN,
+    NODE,
+    OTHER,
+    PF,
+    POD_UID,
+    RDMA_ONLY,
+    UID,
+    VF,
+    claim,
+    config,
+    device,
+    made,
+    pod,
+    refused,
+    result,
+)
+from lanewise_driver.base.errors import MESSAGE_LIMIT, Busy, Refused
 from lanewise_driver.base.objects import Object
 from lanewise_driver.claims.metadata import POD_CLAIM_NAME
 from lanewise_driver.claims.plan import check_pod, consumer, plan
-from lanewise_driver.claims.records import Pod, Record, decode, encode
-from lanewise_driver.dra.config import interface_config
-from lanewise_driver.dra.config.fields import Field
-from lanewise_driver.dra.config.interface_config import FIELDS
-from lanewise_driver.publish.inventory import Device
-
-#: How many claims and configurations are tried by the tests that draw them.
-TRIES = int(os.environ.get("LANEWISE_PLAN_TRIES", "300"))
-NODE = "node-1"
-UID = "claim-uid-1"
-POD_UID = "pod-uid-1"
-PF, VF, OTHER, INFINIBAND, RDMA_ONLY = (f"pci-0000-8a-0{number}-0" for number in range(5))
-
-
-def device(name: str, interface: str | None, **more: t.Any) -> Device:
-    return Device(
-        name=name, device={"name": name}, address=f"0000:{name[9:11]}:{name[12:14]}.0", interface=interface, **more
-    )
-
-
-KNOWN = {
-    one.name: one
-    for one in (
-        device(PF, "eth1"),
-        device(VF, "eth1v0", pf="0000:8a:00.0", vf=0),
-        device(OTHER, "eth2"),
-        device(INFINIBAND, "ib0", link_layer="infiniband"),
-        device(RDMA_ONLY, None, rdma_devices=("mlx5_3",)),
-    )
-}
-
-
-def result(request: str, name: str, **more: t.Any) -> Object:
-    return {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": name, **more}
-
-
-def config(fields: t.Any, *requests: str, source: str = "FromClaim", driver: str = "lanewise.dev") -> Object:
-    parameters = interface_config.parameters(fields) if isinstance(fields, dict) else fields
-    entry: Object = {"source": source, "opaque": {"driver": driver, "parameters": parameters}}
-    return {**entry, "requests": list(requests)} if requests else entry
-
-
-def claim(results: list[Object], configs: t.Sequence[Object] = (), **metadata: str) -> Object:
-    own = [
-        {key: value for key, value in one.items() if key != "source"} for one in configs if one["source"] == "FromClaim"
-    ]
-    return {
-        "metadata": {"name": "claim", "namespace": "ns", "uid": UID, **metadata},
-        "spec": {"devices": {"config": own}},
-        "status": {
-            "allocation": {"devices": {"results": results, "config": list(configs)}},
-            "reservedFor": [{"resource": "pods", "name": "pod", "uid": POD_UID}],
-        },
-    }
-
-
-def pod(**spec: t.Any) -> Object:
-    return {"metadata": {"name": "pod", "namespace": "ns", "uid": POD_UID}, "spec": {"nodeName": NODE, **spec}}
-
-
-def made(of: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
-    settled = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
-    record = plan(of, others=others, **settled)
-    if record.pod:
-        check_pod(its_pod or pod(), record.pod, NODE)
-    return record
-
-
-def refused(of: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
-    with pytest.raises(kind) as caught:
-        made(of, **more)
-    message = caught.value.message
-    assert all(word in message for word in words), message
-    assert names_a_field(message), message
-    return message
-
-
-def names_a_field(message: str) -> bool:
-    """Whether a message starts with the path of a field, of the claim or of its pod."""
-    path = r"(?:\.?[A-Za-z_]\w*|\[\d+\]|\['[^']*'\]|\[\"[^\"]*\"\])+"
-    return (
-        re.match(
-            rf"(?:metadata|spec|status|claim|pod){path}?:|(?:metadata|spec|status|claim|pod)(?:{path})?: ", message
-        )
-        is not None
-    )
-
+from lanewise_driver.claims.records import Pod, decode, encode
 
 # one claim each
 
@@ -394,186 +321,3 @@ def test_the_name_of_a_claim_in_its_pod_is_no_path(name: str) -> None:
 def test_the_name_of_a_request_is_no_path(name: str) -> None:
     refused(claim([result(name, PF)]), "results[0].request")
     refused(claim([result("nic", PF, shareID=f"{name}/")]), "results[0].shareID")
-
-
-# drawn claims and configurations
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
-    max_leaves=5,
-)
-IPS = st.ip_addresses().map(str).filter(lambda ip: "::ffff:" not in ip)
-
-
-def values(form: Field) -> st.SearchStrategy[t.Any]:  # noqa: PLR0911
-    """What a field may hold, as its table says; rules between fields are not looked at."""
-    if form.words:
-        return st.sampled_from(form.words)
-    if form.type == "string":
-        return st.from_regex(form.pattern, fullmatch=True).filter(lambda value: value not in form.forbidden)
-    if form.type == "bool":
-        return st.booleans()
-    if form.type == "int":
-        return st.integers(form.least, form.most)
-    if form.type == "setting":
-        return st.integers(form.least, form.most) | st.from_regex(form.pattern, fullmatch=True)
-    if form.type == "ip":
-        return IPS
-    if form.type == "address":
-        return IPS.flatmap(lambda ip: st.integers(0, 128 if ":" in ip else 32).map(lambda bits: f"{ip}/{bits}"))
-    if form.type == "network":
-        return st.sampled_from(["0.0.0.0/0", "10.0.0.0/8", "192.0.2.128/25", "::/0", "2001:db8::/32"])
-    if form.type == "list":
-        assert form.item
-        return st.lists(values(form.item), max_size=3, unique_by=repr)
-    if form.type == "map":
-        assert form.item
-        return st.dictionaries(st.from_regex(form.key, fullmatch=True), values(form.item), max_size=3)
-    required = {name: values(inner) for name, inner in form.fields.items() if inner.required}
-    optional = {name: values(inner) for name, inner in form.fields.items() if not inner.required}
-    return st.fixed_dictionaries(required, optional=optional)
-
-
-CONFIGS = st.lists(st.sampled_from(list(FIELDS)), max_size=4, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: values(FIELDS[name]) for name in names})
-)
-
-
-def places(value: t.Any, path: tuple[t.Any, ...] = ()) -> t.Iterator[tuple[t.Any, ...]]:
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
-def put(value: t.Any, path: tuple[t.Any, ...], new: t.Any, remove: bool = False) -> t.Any:
-    """A copy of a value with another one at a place, or without it."""
-    if not path:
-        return new
-    changed = copy.deepcopy(value)
-    holder = changed
-    for key in path[:-1]:
-        holder = holder[key]
-    if remove:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = new
-    return changed
-
-
-BASE = claim(
-    [result("a", PF), result("b/sub", VF, shareID="s"), result("c", OTHER), result("d", RDMA_ONLY, adminAccess=True)],
-    [
-        config({"mtu": 1400, "ethtool": {"features": {"tso": True}}}, source="FromClass"),
-        config({"name": "net1", "addresses": ["192.0.2.1/24"], "rules": [{"table": 5, "family": "ipv4"}]}, "a"),
-        config({"vf": {"vlan": 5, "qos": 3}}, "b"),
-        config({"x": 1}, driver="other.example.com"),
-    ],
-)
-WHOLE = {"claim": BASE, "pod": pod(hostNetwork=False)}
-PLACES = list(places(WHOLE))
-
-
-def test_the_claim_that_is_changed_below_is_right() -> None:
-    assert len(made(BASE).devices) == 4
-
-
-@settings(max_examples=TRIES, deadline=None)
-@given(st.data())
-def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> None:
-    """Up to three places of a claim or its pod hold anything, or are missing."""
-    whole: t.Any = WHOLE
-    for _time in range(data.draw(st.integers(1, 3))):
-        candidates = PLACES if whole is WHOLE else list(places(whole))
-        place = data.draw(st.sampled_from(candidates[1:] or [()]))
-        remove = data.draw(st.booleans()) if place else False
-        whole = put(whole, place, None if remove else data.draw(JSON), remove)
-        assume(isinstance(whole, dict))
-    other = made(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
-    try:
-        record = plan(whole.get("claim"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot")
-        if record.pod:
-            check_pod(whole.get("pod"), record.pod, NODE)
-    except DriverError as error:
-        assert names_a_field(error.message), error.message
-    else:
-        assert decode(encode(record)) == record
-        assert record.devices
-
-
-@settings(max_examples=TRIES, deadline=None)
-@given(st.data(), CONFIGS)
-def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields: Object) -> None:
-    """A drawn configuration, often with one thing wrong: taken word for word where right, else refused by place."""
-    parameters: t.Any = interface_config.parameters(fields)
-    if data.draw(st.booleans()):
-        place = data.draw(st.sampled_from(list(places(parameters))))
-        parameters = put(parameters, place, data.draw(JSON))
-    name = data.draw(st.sampled_from([PF, VF, INFINIBAND, RDMA_ONLY]))
-    entry = config(None)
-    entry["opaque"]["parameters"] = parameters
-    try:
-        record = made(claim([result("nic", name)], [entry]))
-    except Refused as error:
-        path = "spec.devices.config[0].opaque.parameters"
-        problems = interface_config.validate(parameters, path)
-        assert error.message.startswith(path) or "two interfaces" in error.message, error.message
-        for problem in problems:
-            assert str(problem) in error.message
-        if not problems:  # refused for what this device is, by a field that is there
-            assert any(error.message.startswith(f"{path}.{key}") for key in parameters), error.message
-    else:
-        assert interface_config.validate(parameters, "") == []
-        if "table" not in parameters.get("vrf", {"table": 0}):
-            parameters["vrf"]["table"] = interface_config.vrf_table(parameters["vrf"]["name"])
-        assert record.devices[0].config == {
-            key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")
-        }
-
-
-@settings(max_examples=TRIES // 5, deadline=None)
-@given(st.data())
-def test_merging_is_the_last_word_for_each_field_but_for_what_a_class_sets(data: st.DataObject) -> None:
-    """Against a slow and plain model: for each field, search the configurations from the end."""
-    simple = st.fixed_dictionaries(
-        {}, optional={"mtu": st.integers(1280, 9000), "gsoMaxSize": st.integers(1, 9), "routes": st.just([])}
-    )
-    names = st.sampled_from(["a", "b", "a/x", "b/y", "other"])
-    entries = data.draw(
-        st.lists(
-            st.builds(
-                lambda fields, requests, source, ours: config(
-                    fields, *requests, source=source, driver="lanewise.dev" if ours else "other.example.com"
-                ),
-                simple,
-                st.lists(names, max_size=3),
-                st.sampled_from(["FromClass", "FromClaim"]),
-                st.integers(0, 4).map(bool),
-            ),
-            max_size=6,
-        )
-    )
-    requests = data.draw(st.sampled_from([("a", "b"), ("a/x", "b/y"), ("a", "b/y")]))
-    of = claim([result(requests[0], PF), result(requests[1], OTHER)], entries)
-    wanted: dict[str, Object] = {}
-    changed = False
-    for request in requests:
-        said: dict[str, list[tuple[str, t.Any]]] = {"mtu": [], "gsoMaxSize": [], "routes": []}
-        for source in ("FromClass", "FromClaim"):
-            for entry in entries:
-                covers = entry.get("requests") or [request]
-                mine = request in covers or request.partition("/")[0] in covers
-                if entry["source"] == source and mine and entry["opaque"]["driver"] == "lanewise.dev":
-                    for field, value in entry["opaque"]["parameters"].items():
-                        if field in said:
-                            said[field].append((source, value))
-        wanted[request] = {field: values[-1][1] for field, values in said.items() if values}
-        for values in said.values():
-            held = [value for source, value in values if source == "FromClass"][-1:]
-            changed |= any(source == "FromClaim" and held not in ([], [value]) for source, value in values)
-    if changed:
-        refused(of, "cannot change")
-    else:
-        for planned in made(of).devices:
-            assert planned.config == wanted[planned.request]

@@ -15,7 +15,7 @@ import random
 import time
 import typing as t
 
-from ansible_collections.lanewise.dra.tests.driver.test_plan import NODE, PF, POD_UID, UID, VF, device, result
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import NODE, PF, POD_UID, UID, VF, device, result
 from lanewise_driver.api import events
 from lanewise_driver.base import errors
 from lanewise_driver.base.errors import DriverError

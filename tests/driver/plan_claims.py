@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Claims, devices and pods for tests of plans, and what becomes of them."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import pytest
+from lanewise_driver.base.errors import DriverError, Refused
+from lanewise_driver.base.objects import Object
+from lanewise_driver.claims.plan import check_pod, plan
+from lanewise_driver.claims.records import Record
+from lanewise_driver.dra.config import interface_config
+from lanewise_driver.publish.inventory import Device
+
+NODE = "node-1"
+
+
+UID = "claim-uid-1"
+
+
+POD_UID = "pod-uid-1"
+PF, VF, OTHER, INFINIBAND, RDMA_ONLY = (f"pci-0000-8a-0{number}-0" for number in range(5))
+
+
+def device(name: str, interface: str | None, **more: t.Any) -> Device:
+    return Device(
+        name=name, device={"name": name}, address=f"0000:{name[9:11]}:{name[12:14]}.0", interface=interface, **more
+    )
+
+
+KNOWN = {
+    one.name: one
+    for one in (
+        device(PF, "eth1"),
+        device(VF, "eth1v0", pf="0000:8a:00.0", vf=0),
+        device(OTHER, "eth2"),
+        device(INFINIBAND, "ib0", link_layer="infiniband"),
+        device(RDMA_ONLY, None, rdma_devices=("mlx5_3",)),
+    )
+}
+
+
+def result(request: str, name: str, **more: t.Any) -> Object:
+    return {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": name, **more}
+
+
+def config(fields: t.Any, *requests: str, source: str = "FromClaim", driver: str = "lanewise.dev") -> Object:
+    parameters = interface_config.parameters(fields) if isinstance(fields, dict) else fields
+    entry: Object = {"source": source, "opaque": {"driver": driver, "parameters": parameters}}
+    return {**entry, "requests": list(requests)} if requests else entry
+
+
+def claim(results: list[Object], configs: t.Sequence[Object] = (), **metadata: str) -> Object:
+    own = [
+        {key: value for key, value in one.items() if key != "source"} for one in configs if one["source"] == "FromClaim"
+    ]
+    return {
+        "metadata": {"name": "claim", "namespace": "ns", "uid": UID, **metadata},
+        "spec": {"devices": {"config": own}},
+        "status": {
+            "allocation": {"devices": {"results": results, "config": list(configs)}},
+            "reservedFor": [{"resource": "pods", "name": "pod", "uid": POD_UID}],
+        },
+    }
+
+
+def pod(**spec: t.Any) -> Object:
+    return {"metadata": {"name": "pod", "namespace": "ns", "uid": POD_UID}, "spec": {"nodeName": NODE, **spec}}
+
+
+def made(of: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
+    settled = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
+    record = plan(of, others=others, **settled)
+    if record.pod:
+        check_pod(its_pod or pod(), record.pod, NODE)
+    return record
+
+
+def refused(of: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
+    with pytest.raises(kind) as caught:
+        made(of, **more)
+    message = caught.value.message
+    assert all(word in message for word in words), message
+    assert names_a_field(message), message
+    return message
+
+
+def names_a_field(message: str) -> bool:
+    """Whether a message starts with the path of a field, of the claim or of its pod."""
+    path = r"(?:\.?[A-Za-z_]\w*|\[\d+\]|\['[^']*'\]|\[\"[^\"]*\"\])+"
+    return (
+        re.match(
+            rf"(?:metadata|spec|status|claim|pod){path}?:|(?:metadata|spec|status|claim|pod)(?:{path})?: ", message
+        )
+        is not None
+    )
