@@ -51,6 +51,9 @@ class Pod:
     name: str
     uid: str
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
 
 class _NetworkName(t.TypedDict):
     interfaceName: str

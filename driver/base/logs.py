@@ -43,6 +43,32 @@ def about(**fields: str) -> t.Iterator[None]:
         _about.reset(token)
 
 
+class Conditions:
+    """Logs conditions that are checked again and again: once when they appear or change, not each time.
+
+    A key names a condition, such as a claim that cannot be recovered. May be used from any thread.
+    """
+
+    _MOST = 1000
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._logged: dict[t.Hashable, str] = {}
+
+    def report(self, key: t.Hashable, level: int, message: str) -> None:
+        """Log the message, at debug if it is the last one of this key."""
+        same = self._logged.get(key) == message
+        if not same:
+            while len(self._logged) >= self._MOST:
+                self._logged.clear()  # at once, as other threads may do the same
+            self._logged[key] = message
+        self._log.log(logging.DEBUG if same else level, "%s", message)
+
+    def clear(self, key: t.Hashable) -> None:
+        """The condition has ended: its next message is logged again."""
+        self._logged.pop(key, None)
+
+
 class Lines(logging.Formatter):
     """One JSON object per line: time (RFC 3339, UTC), level, message, part, the fields above, error, trace."""
 

@@ -41,7 +41,7 @@ def step(name: str, device: str = "") -> t.ContextManager[None]:
 def _operation(name: str) -> t.Iterator[None]:
     token = _tracing.set(True)
     try:
-        with _Timed(f"{name} as a whole", ""):
+        with _Timed(f"{name}, total", ""):
             yield
     finally:
         _tracing.reset(token)

@@ -36,7 +36,7 @@ class Attachment:
 
     def attach(self, request: AttachRequest) -> None:
         """Attach a claim for a container's hook. The claim's lock is held."""
-        self._attach(request)
+        self._attach(request, "")
         self._ledger.files.set_early(request.uid, False)
 
     def attach_early(self, request: AttachRequest) -> None:
@@ -44,9 +44,10 @@ class Attachment:
         record = self._ledger.load(request.uid)
         if record and record.phase == PREPARED and record.is_for(request.pod_uid):
             self._ledger.files.set_early(request.uid, True)  # before hooks can find it attached
-            self._attach(request)
+            self._attach(request, ", before its containers start")
 
-    def _attach(self, request: AttachRequest) -> None:
+    def _attach(self, request: AttachRequest, when: str) -> None:
+        """`when` is the end of the line in the log."""
         record = self._ledger.load(request.uid)
         if record is None:
             raise Refused(f"claim {request.uid} is not prepared on this node")
@@ -62,7 +63,11 @@ class Attachment:
             self._leases.drop(record)
             with self._ledger.devices(record):
                 self._transfer.to_node(record)
+        start = time.monotonic()
         self._move(record, request)
+        devices = ", ".join(f"{one.device} as {one.interface}" if one.interface else one.device for one in record.held)
+        taken = (time.monotonic() - start) * 1000
+        log.info("attached %s to pod %s in %.0f ms%s", devices, record.pod, taken, when)
 
     def _check_pod(self, record: Record, request: AttachRequest) -> None:
         """Raises Refused if a claim is not for the container's pod, Busy while its current pod is looked up."""
@@ -74,14 +79,12 @@ class Attachment:
 
     def _move(self, record: Record, request: AttachRequest) -> None:
         """Move the devices into the container's namespace; if that fails, move them all back."""
-        start = time.monotonic()
         try:
             self._transfer.to_pod(record, request.netns)
         except BaseException as error:
             if isinstance(error, Busy) and record.phase == PREPARED:
                 raise  # nothing was moved
             message = error.message if isinstance(error, DriverError) else "the driver failed"
-            log.error("attach failed: %s", message)
             try:
                 with self._ledger.devices(record):
                     self._transfer.to_node(record)
@@ -91,5 +94,3 @@ class Attachment:
             raise
         self._ledger.put_status(record)
         self._leases.keep(record)
-        names = [device.device for device in record.held]
-        log.info("attached %s in %.0f ms", ", ".join(names), (time.monotonic() - start) * 1000)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import typing as t
 
 from ..base import logs
 from ..base.calls import DeviceHealth
@@ -30,6 +31,8 @@ class Devices:
         self._ledger = ledger
         self._inventory = inventory
         self._metrics = metrics
+        #: Errors of attempts that are repeated.
+        self._errors = logs.Conditions(log)
 
     def held(self) -> list[Device]:
         """The devices that claims hold exclusively, as they were at allocation. Those of an earlier boot are on the
@@ -68,8 +71,10 @@ class Devices:
             changed = self._changed_health(again) if again and again.phase == ATTACHED else None
             if again is None or changed is None:
                 return False
+            known = self._ledger.problems.get(again.uid, {})
             self._ledger.problems[again.uid] = changed
             self._ledger.put_status(again)
+            _log_changes(again, known, changed)
             return True
 
     def _changed_health(self, record: Record) -> dict[str, HealthProblem] | None:
@@ -90,5 +95,14 @@ class Devices:
                     with self._ledger.device_if_free(entry.lock):
                         changed |= self._ledger.unclean.retry(entry)
                 except KernelError as error:
-                    log.error("the original state of %s could still not be restored: %s", name, error.message)
+                    message = f"the original state of {name} could still not be restored: {error.message}"
+                    self._errors.report(name, logging.ERROR, message)
         return changed
+
+
+def _log_changes(record: Record, known: t.Mapping[str, HealthProblem], changed: t.Mapping[str, HealthProblem]) -> None:
+    for name, problem in changed.items():
+        if known.get(name) != problem:
+            log.warning("%s in pod %s is unhealthy: %s", name, record.pod, problem.message, extra={"device": name})
+    for name in known.keys() - changed.keys():
+        log.info("%s in pod %s is healthy again", name, record.pod, extra={"device": name})

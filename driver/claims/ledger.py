@@ -17,7 +17,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ..api import events
-from ..base import trace
+from ..base import logs, trace
 from ..base.calls import ClaimRef
 from ..base.errors import DriverError
 from ..base.lock import PATIENCE, Locks
@@ -94,6 +94,7 @@ class Ledger:
         self._reporter = reporter
         self._without_waiting = Locks(self.locks.folder, 0.0)
         self._saved: dict[str, _Saved] = {}
+        self._unreadable = logs.Conditions(log)
 
     # locks
 
@@ -185,7 +186,7 @@ class Ledger:
         """All records; logs those that cannot be read. Callers must not change them."""
         records, unreadable = self.store.all()
         for error in unreadable:
-            log.error("%s", error.message)
+            self._unreadable.report(error.message, logging.ERROR, error.message)
         return records
 
     def waiting(self, pod_uid: str = "") -> list[str]:

@@ -77,7 +77,8 @@ class Preparation:
             raise
         self._ledger.put_status(record)
         if record is not old:
-            log.info("prepared %s", ", ".join(device.device for device in record.devices))
+            devices = ", ".join(f"{device.device} (request {device.request})" for device in record.devices)
+            log.info("prepared %s for pod %s", devices, record.pod or "any, with admin access")
         return prepared
 
     def assign(self, uid: str, pod_uid: str) -> None:

@@ -34,6 +34,8 @@ class Recovery:
         self._preparation = preparation
         self._transfer = transfer
         self._leases = leases
+        #: Errors of operations that are tried again and again.
+        self._errors = logs.Conditions(log)
 
     def recover(self) -> bool:
         """Finish or take back what the last process began, and remove files without a record. Asks only the node.
@@ -66,23 +68,26 @@ class Recovery:
                 try:
                     settled &= self._tried(self._drop_if_gone, uid)
                 except Unreachable as error:
-                    log.warning("could not determine which claims were deleted: %s", error.message)
+                    message = f"could not determine which claims were deleted: {error.message}"
+                    self._errors.report(Unreachable, logging.WARNING, message)
                     return False
+        self._errors.clear(Unreachable)
         return settled
 
-    @staticmethod
-    def _tried(function: t.Callable[..., None], *args: str) -> bool:
-        """Whether a call succeeded; logs its error, but for Unreachable, which it raises."""
+    def _tried(self, function: t.Callable[..., None], *args: str) -> bool:
+        """Whether a call succeeded; logs a new error, but for Unreachable, which it raises."""
+        key = (function.__qualname__, *args)
         try:
             function(*args)
         except Unreachable:
             raise
         except DriverError as error:
-            log.error("%s", error.message)
+            self._errors.report(key, logging.ERROR, f"{error.message}; trying again")
             return False
         except Exception:
             log.exception("unexpected error: this is a bug in the driver")
             return False
+        self._errors.clear(key)
         return True
 
     def _recover(self, uid: str) -> None:
@@ -91,6 +96,7 @@ class Recovery:
             if record is None:
                 return
             if record.phase in (ATTACHING, DETACHING):
+                log.info("the driver stopped while the claim was %s: taking its devices back to the node", record.phase)
                 with self._ledger.devices(record):
                     self._transfer.to_node(record)
             self._ledger.files.write(record)

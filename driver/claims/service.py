@@ -12,6 +12,7 @@ code here relies on an operation that was begun having been finished.
 from __future__ import annotations
 
 import contextlib
+import logging
 import typing as t
 
 from ..api import events
@@ -32,6 +33,8 @@ from .next_pod import NextPod
 from .preparation import Preparation
 from .recovery import Recovery
 from .transfer import Transfer
+
+log = logging.getLogger(__name__)
 
 
 class Service:
@@ -98,6 +101,8 @@ class Service:
             self._preparation.forget(claim.uid, record, pending_status=True)
             # without a record too: a prepare that failed has written its reason
             self.ledger.clear_status(record.claim if record else claim)
+            if record:
+                log.info("unprepared %s", ", ".join(device.device for device in record.devices))
 
     def attach(self, request: AttachRequest) -> None:
         """Move a claim's devices into the network namespace of a starting container. Asks only the node."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from pathlib import Path
 
 from ..api import events
@@ -93,12 +94,13 @@ class Transfer:
         if record.phase == PREPARED:
             return
         measured = self._metrics.operation(DETACH) if self._metrics else contextlib.nullcontext()
+        start = time.monotonic()
         with measured, trace.step("detach"):
             self._ledger.problems.pop(record.uid, None)
             self._save_detaching(record)
             self._ledger.files.set_attached(record.uid, False)
             self._leases.drop(record)
-            self._take_all(record)
+            taken = self._take_all(record)
             with trace.step("unpin the namespace"):
                 self._ledger.files.unpin(record.uid)
             record.clear_attachment()
@@ -107,6 +109,8 @@ class Transfer:
             else:
                 self._ledger.files.write_metadata(record)
                 self._ledger.save(record, PREPARED)
+        seconds = time.monotonic() - start
+        log.info("detached in %.0f ms: %s", seconds * 1000, ", ".join(f"{name} ({how})" for name, how in taken.items()))
 
     def _save_detaching(self, record: Record) -> None:
         try:
@@ -115,23 +119,25 @@ class Transfer:
             log.warning("the devices are taken back although the record could not be written: %s", error.message)
             record.phase = DETACHING
 
-    def _take_all(self, record: Record) -> None:
+    def _take_all(self, record: Record) -> dict[str, str]:
+        """Returns how each device was taken back, for the log. Raises the first error after all devices were tried; the
+        caller logs that one."""
         pin = self._ledger.paths.pin(record.uid)
-        failures = []
+        failures: list[DriverError] = []
+        taken: dict[str, str] = {}
         for device in reversed(record.held):
             try:
                 with trace.step("take back", device.device):
                     self._take_rdma(device, pin)
-                    withheld = self._take_interface(device, pin)
+                    taken[device.device] = self._take_interface(record, device, pin)
             except DriverError as error:
-                log.error("could not take back %s: %s", device.device, error.message, extra={"device": device.device})
                 failures.append(error)
-                continue
-            if withheld:
-                self._ledger.event(events.claim(record.claim), events.UNCLEAN, DriverError(withheld))
         if failures:
+            for error in failures[1:]:
+                log.error("%s", error.message)
             self._ledger.event(events.claim(record.claim), events.DETACH, failures[0])
             raise failures[0]
+        return taken
 
     @staticmethod
     def _take_rdma(device: DeviceRecord, pin: Path) -> None:
@@ -149,23 +155,29 @@ class Transfer:
                 # its hardware is gone, or it is hidden; prepare checks that a device has its RDMA devices
                 log.warning("%s was not found: %s", link, error.message, extra={"device": device.device})
 
-    def _take_interface(self, device: DeviceRecord, pin: Path) -> str:
-        """Move a device's interface back to the node and restore it. Returns why the device is withheld from other pods
-        now, or an empty string."""
+    def _take_interface(self, record: Record, device: DeviceRecord, pin: Path) -> str:
+        """Move a device's interface back to the node, restore it and compare it. Returns the result for the log. An
+        interface that still differs is withheld from other pods."""
         if device.host is None:
-            return ""
+            return "back on the node" if device.rdma and device.rdma.moves else "not moved"
         inside = pin if netns.alive(pin) else None
         policy = self._inventory.settings.reset
         outcome = take_back.take_back(device.known.identity, device.host, inside, device.config, policy)
         for note in outcome.notes:
             log.warning("%s", note, extra={"device": device.device})
         differs = self._ledger.unclean.settle(device.device, device.known, device.host, outcome)
-        if not differs:
-            return ""
+        if differs:
+            self._withhold(record, device, differs)
+            return "differs from its original state, withheld"
+        if "child" in device.config:
+            return f"{device.config['child']['type']} removed"
+        return "see the warnings" if outcome.notes else "compared, in its original state"
+
+    def _withhold(self, record: Record, device: DeviceRecord, differs: str) -> None:
         message = f"{device.device} is withheld from pods until its original state is restored: {differs}"
-        self._ledger.on_withheld(f"the original state of {device.device} could not be restored")
         log.error("%s", message, extra={"device": device.device})
-        return message
+        self._ledger.on_withheld(f"the original state of {device.device} could not be restored")
+        self._ledger.event(events.claim(record.claim), events.UNCLEAN, DriverError(message))
 
 
 def _move_one(device: DeviceRecord, pin: Path) -> None:

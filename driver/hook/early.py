@@ -136,7 +136,6 @@ class Early:
         try:
             with self._turns.turn(), self._metrics.operation(ATTACH):
                 self._service.attach_early(request)
-            log.info("attached before the pod's containers start")
         except DriverError as error:
             log.info("the early attach failed, the pod's hook tries again: %s", error.message)
 

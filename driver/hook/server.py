@@ -60,6 +60,8 @@ class HookServer:
         self._inode = 0
         self._stopping = threading.Event()
         self._running = 0
+        #: Why hooks have to ask again, by claim and container.
+        self._busy = logs.Conditions(log)
         self._ended = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -186,34 +188,39 @@ class HookServer:
         connection.sendall(" ".join(answer.split()).encode("utf-8", "replace") + b"\n")
 
     def _verdict(self, content: bytes, netns: t.Sequence[int]) -> str:
-        try:
-            with self.metrics.operation(ATTACH):
-                self._attach(_request(content, netns))
-        except Busy as error:
-            log.info("%s", error.message)
-            return f"again {error.message}"
-        except DriverError as error:
-            log.warning("%s", error.message)
-            return f"refused {error.message or type(error).__name__}"
-        except Exception as error:
-            log.exception("unexpected error: this is a bug in the driver")
-            return f"refused the driver failed: {type(error).__name__}: {error}"
+        with contextlib.ExitStack() as about:
+            try:
+                with self.metrics.operation(ATTACH):
+                    request = _request(content, netns)
+                    about.enter_context(_lines_about(request))
+                    self._attach(request)
+            except Busy as error:
+                key = request.uid, request.container
+                self._busy.report(key, logging.INFO, f"the container waits: {error.message}")
+                return f"again {error.message}"
+            except DriverError as error:
+                log.warning("%s", error.message)
+                return f"refused {error.message or type(error).__name__}"
+            except Exception as error:
+                log.exception("unexpected error: this is a bug in the driver")
+                return f"refused the driver failed: {type(error).__name__}: {error}"
         return "done"
 
     def _attach(self, request: AttachRequest) -> None:
-        fields = {
-            "claim": request.uid,
-            "operation": ATTACH,
-            "container": request.container,
-            "pod_uid": request.pod_uid,
-            "pod": f"{request.pod_namespace}/{request.pod_name}",
-        }
-        with logs.about(**fields):
-            if self._stopping.is_set():
-                raise Busy("the driver is stopping")
-            with serialized(self._lock):
-                self.service.attach(request)
-            log.info("attached")
+        if self._stopping.is_set():
+            raise Busy("the driver is stopping")
+        with serialized(self._lock):
+            self.service.attach(request)
+
+
+def _lines_about(request: AttachRequest) -> t.ContextManager[None]:
+    return logs.about(
+        claim=request.uid,
+        operation=ATTACH,
+        container=request.container,
+        pod_uid=request.pod_uid,
+        pod=f"{request.pod_namespace}/{request.pod_name}",
+    )
 
 
 def _answered(path: Path) -> bool:

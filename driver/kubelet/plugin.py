@@ -213,7 +213,6 @@ class Plugin:
                 try:
                     with self.metrics.operation(operation):
                         work(claim, entry)
-                    log.info("%sd", operation)
                 except Exception as error:  # noqa: BLE001  # reported to kubelet for this claim
                     entry.Clear()
                     entry.error = _error_text(error)

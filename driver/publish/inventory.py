@@ -10,6 +10,7 @@ import os
 import threading
 import typing as t
 
+from ..base import trace
 from ..base.errors import DriverError
 from ..base.objects import Object
 from ..kernel import rdma, traffic_control
@@ -81,21 +82,25 @@ class Inventory:
         settings = self.settings
         held = {device.name: device for device in self._held()}
         try:
-            facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
+            with trace.step("probe the node"):
+                facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
         except (OSError, OverrideError) as error:
             raise DriverError(f"could not probe the node: {error}") from error
+        with trace.step("find the interfaces that carry the node's traffic"):
+            uplinks = {**self.burdened(_candidates(facts, settings)), **self.carried()}
         policy = publish.Policy(
             include=settings.include,
             exclude=settings.exclude,
             virtual=settings.virtual_interfaces,
             management=settings.management,
             aliases=dict(settings.aliases),
-            uplinks={**self.burdened(_candidates(facts, settings)), **self.carried()},
+            uplinks=uplinks,
             keep_ib=settings.keep_ib_interfaces,
             exclusive=settings.keep_ib_interfaces and self._root == "/" and rdma.mode() == "exclusive",
             held={name: device.device for name, device in held.items()},
         )
-        publication = publish.publication(facts, counters, policy)
+        with trace.step("compute the devices"):
+            publication = publish.publication(facts, counters, policy)
         unclean = self._unclean()
         for device in publication.devices:
             if device["name"] in unclean:

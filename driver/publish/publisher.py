@@ -21,6 +21,7 @@ import typing as t
 from ..api.client import NOT_SERVED, ApiError
 from ..api.cluster import Cluster, node_addresses
 from ..api.features import Features
+from ..base import logs, trace
 from ..base.errors import DriverError
 from ..base.objects import Object
 from ..base.settings import SettingsFile
@@ -201,6 +202,10 @@ class Publisher:
 
     def publish(self, reason: str) -> slices.Plan:
         """Probe the node and write its slices once. Returns the changes that were made. Raises DriverError."""
+        with logs.about(operation="publish"), trace.operation("publish"):
+            return self._publish(reason)
+
+    def _publish(self, reason: str) -> slices.Plan:
         node = self._node
         if node is None:
             node = self._node = self._cluster.node_object()
@@ -210,11 +215,12 @@ class Publisher:
             self._features = self._cluster.features()
             self._features_at = time.monotonic()
         publication = self._inventory.refresh(self._features.counters)
-        wanted = slices.slices(publication, self._cluster.node, self._cluster.driver, features=self._features)
+        with trace.step("compute the slices"):
+            wanted = slices.slices(publication, self._cluster.node, self._cluster.driver, features=self._features)
         existing, _version = self._cluster.slices()
         plan = slices.plan(existing, slices.published_by(wanted, node, self._version), self._settled)
         if plan:
-            _LOG.info("publish %d devices, generation %d: %s", len(publication.devices), plan.generation, reason)
+            _LOG.info("publishing %d devices, generation %d: %s", len(publication.devices), plan.generation, reason)
         self._apply(plan)
         self.last_published = time.time()
         self.problem = ""
