@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the status of a claim says of its devices, and the thread that writes it until the API server has it."""
+"""The status of a claim's devices, and the thread that writes it, again and again until the API server has it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ..api import events
 from ..api.client import ApiError
+from ..base import logs
 from ..base.calls import ClaimRef, NetworkData
 from ..base.errors import DriverError
 from ..base.metrics import Metrics
@@ -28,63 +29,63 @@ READY = "Ready"
 NETWORK_READY = "NetworkReady"
 RDMA_READY = "RDMAReady"
 
-#: Seconds between a change and its request: attach follows prepare so soon that one request tells of both.
+#: Seconds between a change and its request: attach follows prepare so soon that one request can report both.
 SETTLE = 0.5
-#: Seconds for which the word that all is well waits while other pods start or end, and between two looks at that.
+#: Seconds for which a status without a problem waits while other pods start or end, and seconds between two checks.
 BUSY_SECONDS, BUSY_STEP = 5.0, 0.1
-#: Answers of a server that is busy or starts, or of one whose token is about to be renewed.
-_PASSING = (401, 409, 429, 500, 502, 503, 504)
-#: Claims that are known to be refused.
+#: HTTP statuses of a server that is busy or starting, or while the token is being renewed.
+_TEMPORARY = (401, 409, 429, 500, 502, 503, 504)
+#: Maximum number of claims that are remembered as refused.
 _REMEMBERED = 1000
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _MESSAGE_BYTES = 1024
-#: Addresses that the API server takes for one device (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
+#: Maximum addresses of a device in the API (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
 MOST_ADDRESSES = 16
-#: The API server compares allocations as they are stored, opaque configurations byte by byte, and writes these anew
-#: without blanks: one that was stored with blanks then looks changed, whatever is patched.
+#: The API server compares stored allocations, opaque configurations byte by byte, and rewrites these without blanks:
+#: one that was stored with blanks then counts as changed, whatever is patched.
 _ALLOCATION = "status.allocation"
 _BLANKS = (
-    "its opaque configuration, or that of its DeviceClass, was stored with blanks between the JSON words, and the API "
-    "server then refuses every change of the claim's status; the devices are given to the pod all the same"
+    "its opaque configuration, or that of its DeviceClass, was stored with blanks between the JSON tokens, so the API "
+    "server refuses every change of the claim's status; the pod still gets its devices"
 )
-_WITHOUT_BLANKS = "To have the status, write claims, templates and classes by 'kubectl apply --server-side'."
-_LEFT_OUT = "The pod has its devices all the same; 'lanewise-driver status' on the node tells how they are."
+_WITHOUT_BLANKS = "To get a status, write claims, templates and classes with 'kubectl apply --server-side'."
+_LEFT_OUT = "The pod still has its devices; 'lanewise-driver status' on the node shows them."
 
 
 class Api(t.Protocol):
-    """What is needed of cluster.Cluster."""
+    """The part of `api.cluster.Cluster` that the writer uses."""
 
     def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[Object]) -> bool: ...
 
 
 def now() -> str:
-    """As the API writes times."""
+    """The current time in the API's format."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
 class HealthProblem:
-    """What is wrong with a device that a pod has, and since when, as the API writes times."""
+    """What is wrong with a device in a pod, and since when, in the API's format."""
 
     message: str
     since: str
 
 
-def devices(record: Record, failure: str = "", ailing: t.Mapping[str, HealthProblem] | None = None) -> list[Object]:
-    """The v1 AllocatedDeviceStatus of each device of a claim; C(failure) says why it is not ready, C(ailing) what is
-    wrong with devices that are in the pod."""
-    return [_device(record, device, failure, (ailing or {}).get(device.device)) for device in record.devices]
+def devices(record: Record, failure: str = "", problems: t.Mapping[str, HealthProblem] | None = None) -> list[Object]:
+    """The v1 AllocatedDeviceStatus of each device of a claim. `failure` is why the claim is not ready, `problems` are
+    those of devices in the pod, by device."""
+    return [_device(record, device, failure, (problems or {}).get(device.device)) for device in record.devices]
 
 
-def _device(record: Record, device: DeviceRecord, failure: str, ailment: HealthProblem | None) -> Object:
+def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthProblem | None) -> Object:
     since = record.since
     if failure:
         ready, reason, message = False, "Failed", failure.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
     elif device.admin:
         ready, reason, message = True, "AdminAccess", "the device stays where it is"
-    elif record.phase == ATTACHED and ailment:
-        ready, reason, message, since = False, "Unhealthy", ailment.message, ailment.since
+    elif record.phase == ATTACHED and problem:
+        ready, reason, message, since = False, "Unhealthy", problem.message, problem.since
     elif record.phase == ATTACHED:
         ready, reason, message = True, "Attached", "the device is in the pod" + _left_out(device.network)
     else:
@@ -116,7 +117,7 @@ def _addresses(network: NetworkData) -> list[str]:
 
 
 def _within_limits(network: NetworkData) -> Object:
-    """Network data as the API server takes it: one address too many, and it refuses the status as a whole."""
+    """Network data within the limit of the API server, which refuses the whole status because of one more address."""
     addresses = _addresses(network)[:MOST_ADDRESSES]
     kept = {name: value for name, value in network.items() if name != "ips"}
     return {**kept, "ips": addresses} if addresses else kept
@@ -138,11 +139,10 @@ class _Waiting:
 
 
 class Writer:
-    """Writes the status of claims, the last word of each; while the API server does not answer it tries again.
+    """Writes the latest status of each claim, and retries while the API server does not answer.
 
-    C(busy) says whether pods start or end: no pod waits for a status, and each takes time of the API server and of all
-    who watch claims.
-    What it has not written when the process ends is said anew at the next start, from the records.
+    `busy` returns whether pods start or end. No pod waits for a status, and each costs time of the API server and of
+    all who watch claims. What is not written when the process ends is computed from the records at the next start.
     """
 
     def __init__(
@@ -162,8 +162,10 @@ class Writer:
         self._stopping = False
         self._busy = False
         self._thread: threading.Thread | None = None
-        #: Claims whose status the server never takes: no more requests for these.
+        #: Claims whose status the server always refuses: no more requests for these.
         self._refused: dict[str, None] = {}
+        #: Errors of requests that are repeated, by claim.
+        self._conditions = logs.Conditions(log)
 
     def put(
         self,
@@ -173,10 +175,10 @@ class Writer:
         settle: float | None = None,
         urgent: bool = False,
     ) -> None:
-        """Let the claim's status say this of our devices; nothing clears it. Never blocks, never raises. C(settle) is
-        how many seconds to wait for a later word; what is C(urgent) does not wait for pods that start or end.
+        """Set our devices in the claim's status; an empty list removes them. Never blocks, never raises. `settle` is
+        for how many seconds to wait for a later change; an `urgent` status does not wait while pods start or end.
 
-        C(done) is called in the writer's thread when that is so, or can never be.
+        `done` is called in the writer's thread when the status is written, or can never be.
         """
         with self._changed:
             due = time.monotonic() + (self._settle if settle is None else settle)
@@ -190,7 +192,7 @@ class Writer:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Write what waits, as far as the time allows, and end."""
+        """Write what is waiting, within the timeout, and end."""
         with self._changed:
             for waiting in self._waiting.values():
                 waiting.due = waiting.latest = 0.0
@@ -201,7 +203,7 @@ class Writer:
             self._changed.notify_all()
 
     def wait(self, timeout: float) -> bool:
-        """Whether everything was written before the time was over."""
+        """Whether everything was written before the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout)
 
@@ -221,7 +223,7 @@ class Writer:
                 try:
                     waiting.done()
                 except Exception:
-                    log.exception("what follows the status of claim %s failed", waiting.claim)
+                    log.exception("unexpected error after a status was written: this is a bug in the driver")
             with self._changed:
                 self._busy = False
                 if again and uid not in self._waiting:
@@ -231,7 +233,7 @@ class Writer:
                 self._changed.notify_all()
 
     def _next(self) -> tuple[str, float | None]:
-        """The claim whose status is to be written now; else nothing, and after how many seconds to look again."""
+        """The UID of the claim whose status is written next; otherwise the seconds until the next check."""
         now = time.monotonic()
         due = {uid: waiting for uid, waiting in self._waiting.items() if waiting.due <= now}
         if not due:
@@ -241,35 +243,35 @@ class Writer:
         return min(due, key=lambda uid: due[uid].due, default=""), BUSY_STEP
 
     def _write(self, waiting: _Waiting) -> bool:
-        """Whether it has to be tried again."""
+        """Write a status. Returns whether to try again."""
         claim = waiting.claim
-        about = {"claim": claim.uid}
         if claim.uid in self._refused:
             if not waiting.devices:
                 self._refused.pop(claim.uid, None)
             return False
-        try:
-            self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, waiting.devices)
-        except ApiError as error:
-            return self._not_taken(waiting, error)
-        except DriverError as error:
-            log.warning("the status of claim %s is not written yet: %s", claim, error.message, extra=about)
-            return True
-        except Exception:
-            log.exception("the status of claim %s cannot be written", claim, extra=about)
-            self._count()
-            return False
+        with logs.about(claim=claim.uid, claim_name=str(claim)):
+            try:
+                self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, waiting.devices)
+            except ApiError as error:
+                return self._refused_by_server(waiting, error)
+            except DriverError as error:
+                self._log_retry(claim, error)
+                return True
+            except Exception:
+                log.exception("could not write the claim's status: a bug in the driver")
+                self._count()
+                return False
+        self._conditions.clear(claim.uid)
         return False
 
-    def _not_taken(self, waiting: _Waiting, error: ApiError) -> bool:
-        """Say that the server refuses a status; whether it has to be tried again."""
+    def _refused_by_server(self, waiting: _Waiting, error: ApiError) -> bool:
+        """Log and report an error of the server. Returns whether to try again."""
         claim = waiting.claim
-        about = {"claim": claim.uid}
-        if error.status in _PASSING:
-            log.warning("the status of claim %s is not written yet: %s", claim, error.message, extra=about)
+        if error.status in _TEMPORARY:
+            self._log_retry(claim, error)
             return True
         if error.status == 404:
-            log.warning("the status of claim %s is not written: %s", claim, error.message, extra=about)
+            log.info("the claim's status is not written, as the claim is gone: %s", error.message)
             return False
         self._count()
         if error.status == 422 and _ALLOCATION in error.message and waiting.devices:
@@ -279,11 +281,15 @@ class Writer:
             what, fix = _BLANKS, _WITHOUT_BLANKS
         else:
             what, fix = f"the API server refuses the claim's status: {error.message}", _LEFT_OUT
-        log.error("the status of claim %s cannot be written: %s. %s", claim, what, fix, extra=about)
+        self._conditions.report(claim.uid, logging.ERROR, f"could not write the claim's status: {what}. {fix}")
         if self._reporter:
             self._reporter.tell(events.claim(claim), events.STATUS, what, fix)
-        # what is wrong with the status itself does not change; a right that is missing may be given
+        # a status that is invalid stays so; a missing permission may be granted
         return error.status not in (400, 422)
+
+    def _log_retry(self, claim: ClaimRef, error: DriverError) -> None:
+        message = f"could not write the claim's status, trying again: {error.message}"
+        self._conditions.report(claim.uid, logging.WARNING, message)
 
     def _count(self) -> None:
         if self._metrics:

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a claim asks of this node: its devices with their merged configuration, or why it cannot be had.
+"""From a claim to its record: its devices with their merged configuration, or why it is refused.
 
-Nothing here touches the node or the cluster. Whatever a claim holds, the answer is a record or a DriverError that names
-the field: a claim is written by others, and only some of it was checked at admission.
+Nothing here touches the node or the cluster. Any content of a claim leads to a record or to a DriverError that names
+the field: claims are written by tenants, and only some fields are checked at admission.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from ..dra.config.field_checks import MISTAKES
 from ..dra.kube import limits
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
-from ..publish.inventory import Device
+from ..publish.device import Device
+from . import pod_names
 from .metadata import POD_CLAIM_NAME
 from .records import DeviceRecord, Record
 
 DRIVER = interface_config.DRIVER
 
-#: What the container runtime calls the interface that the cluster's network gives to a pod.
-CLUSTER_INTERFACE = "eth0"
-#: Two devices of a pod cannot share these, so one configuration cannot give them to both.
+#: Fields that differ between the devices of a pod, so that one configuration cannot be for several.
 _OWN = ("name", "addresses", "mac")
 _HEAD = ("apiVersion", "kind")
-#: Bytes of all our configurations of a claim together. The API takes 32 of the claim's own with 10 KiB each, and the
-#: longest one that can be right has less than 20 KiB.
+#: Maximum bytes of all our configurations of a claim together. The API allows 32 in the claim with 10 KiB each, and the
+#: longest valid one has less than 20 KiB.
 CONFIG_BYTES = 128 * 1024
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"
-#: Configurations that were found right, as JSON: the pods of one template bring the same one again and again.
-_right: dict[str, None] = {}
+#: Valid configurations, as JSON: the pods of one template have the same one.
+_valid: dict[str, None] = {}
 _REMEMBERED = 256
 _SHARE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _T = t.TypeVar("_T")
@@ -48,7 +47,7 @@ _T = t.TypeVar("_T")
 
 @dataclass
 class _Config:
-    """One InterfaceConfig of a claim that is for us: the requests that it names, and where it stands."""
+    """One InterfaceConfig of a claim: its path, the requests that it is for (empty: all), and its fields."""
 
     path: str
     requests: list[str]
@@ -72,10 +71,10 @@ class _Result:
 
 
 def consumer(claim: t.Any, uid: str) -> Pod | None:
-    """The pod that a claim is for; None where all of our devices in it are for admin access, whoever looks at them.
+    """The pod that a claim is for; None if all of our devices in it are for admin access, which any pod may have.
 
-    Raises Refused where the claim is not the one that is meant (C(uid)), is not allocated, holds no device of ours, or
-    is not reserved for exactly one pod.
+    Raises Refused if the claim has another UID than `uid`, is not allocated, has no device of ours, or is not reserved
+    for exactly one pod.
     """
     _check_claim(claim, uid)
     results = _ours(claim)
@@ -140,15 +139,16 @@ def plan(
     for result in results:
         record.devices.append(_device(result))
         _check_free(result, record, others)
-    _check_names(record, results, [other for other in others if owner and other.pod and other.pod.uid == owner.uid])
+    named = [_named(device, result) for device, result in zip(record.devices, results, strict=True)]
+    pod_names.check(named, [other for other in others if owner and other.is_for(owner.uid)])
     return record
 
 
 def lost_devices(claim: t.Any, record: Record) -> str:
-    """Why a claim no longer has all devices that its record holds; empty where it has. C(claim) is what the API server
-    has by the name of the record, None where it has nothing."""
+    """Why a claim no longer has all devices of its record, or an empty string. `claim` is the claim of that name in the
+    API server, None if there is none."""
     if claim is None:
-        return "the claim is gone"
+        return "the claim was deleted"
     try:
         _check_claim(claim, record.uid)
         now = {(_get(one, "pool", str, path), _get(one, "device", str, path)) for path, one in _ours(claim)}
@@ -159,14 +159,14 @@ def lost_devices(claim: t.Any, record: Record) -> str:
 
 
 def refusal(problems: t.Sequence[Problem]) -> Refused:
-    """The problems in one message, the first MISTAKES of them."""
-    said = [str(problem) for problem in problems[:MISTAKES]]
-    if len(problems) > len(said):
-        said.append(f"and there are more mistakes than these {len(said)}")
-    return Refused("; ".join(said))
+    """One error with the first MISTAKES problems."""
+    texts = [str(problem) for problem in problems[:MISTAKES]]
+    if len(problems) > len(texts):
+        texts.append(f"there are more errors than these {len(texts)}")
+    return Refused("; ".join(texts))
 
 
-# reading what others wrote
+# reading fields that others wrote
 
 
 def _mapping(value: t.Any, path: str) -> Object:
@@ -179,7 +179,7 @@ _WORDS = {str: "a string", bool: "true or false", list: "a list", dict: "a mappi
 
 
 def _get(holder: Object, key: str, form: type[_T], path: str, default: _T | None = None) -> _T:
-    """A field of the given type. Without a default it has to be there, and a string not empty. Raises Refused."""
+    """A field of the given type. Without a default it is required, and a string must not be empty. Raises Refused."""
     value = holder.get(key)
     where = f"{path}.{key}" if path else key
     if value is None or (value == "" and form is str):
@@ -197,7 +197,7 @@ def _check_claim(claim: t.Any, uid: str) -> None:
     metadata = _get(_mapping(claim, ""), "metadata", dict, "")
     found = _get(metadata, "uid", str, "metadata")
     if found != uid:
-        raise Refused(f"metadata.uid: the claim is {found} now, and not {uid}: it was deleted and created again")
+        raise Refused(f"metadata.uid: the claim has UID {found} now instead of {uid}: it was deleted and created again")
     status = _get(claim, "status", dict, "", {})
     if status.get("allocation") is None:
         raise Refused("status.allocation: the claim is not allocated")
@@ -209,7 +209,7 @@ def _devices(claim: Object) -> Object:
 
 
 def _ours(claim: Object) -> list[tuple[str, Object]]:
-    """Our results with their paths, never none."""
+    """Our results with their paths, at least one. Raises Refused."""
     found = []
     for index, value in enumerate(_get(_devices(claim), "results", list, "status.allocation.devices", [])):
         path = f"{_RESULTS}[{index}]"
@@ -221,36 +221,36 @@ def _ours(claim: Object) -> list[tuple[str, Object]]:
 
 
 def _pod_claim_name(metadata: Object) -> str:
-    """It becomes part of a path in containers, and whoever makes a claim can write this annotation. Raises Refused."""
+    """The value of the annotation. It becomes part of a path in containers, and tenants can set it. Raises Refused."""
     annotations = _get(metadata, "annotations", dict, "metadata", {})
     name = _get(annotations, POD_CLAIM_NAME, str, "metadata.annotations", "")
     if name and (wrong := limits.dns_label(name)):
         raise Refused(
             f"metadata.annotations['{POD_CLAIM_NAME}']: {bounded(repr(name), 80)} {wrong}; Kubernetes sets it on "
-            "claims that it makes from templates, and on others it is to be left out"
+            "claims that it creates from templates; it must be left out of others"
         )
     return name
 
 
 def _request(entry: Object, path: str) -> str:
-    """A request or subrequest, which becomes part of paths and CDI names."""
+    """The request or subrequest, which becomes part of paths and CDI names. Raises Refused."""
     name = _get(entry, "request", str, path)
     parts = name.split("/")
     if len(parts) > 2 or any(map(limits.dns_label, parts)):
-        raise Refused(f"{path}.request: {bounded(repr(name), 80)} is no name of a request")
+        raise Refused(f"{path}.request: {bounded(repr(name), 80)} is not a valid name of a request")
     return name
 
 
 def _share_id(entry: Object, path: str) -> str:
     share_id = _get(entry, "shareID", str, path, "")
     if share_id and (limits.size(share_id) > limits.DNS_LABEL_BYTES or not _SHARE_ID.fullmatch(share_id)):
-        raise Refused(f"{path}.shareID: {bounded(repr(share_id), 80)} is no UID")
+        raise Refused(f"{path}.shareID: {bounded(repr(share_id), 80)} is not a valid share ID")
     return share_id
 
 
 def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
-    """Raises Refused unless `pod`, a v1 Pod or None where there is none, is the `owner` of a claim, runs on `node` and
-    has a network of its own."""
+    """Raises Refused unless `pod`, a v1 Pod or None if there is none, is the `owner` of a claim, runs on `node` and
+    does not use the node's network."""
     if pod is None:
         raise Refused(f"status.reservedFor[0]: pod {owner.namespace}/{owner.name} does not exist")
     metadata = _get(_mapping(pod, "pod"), "metadata", dict, "pod")
@@ -259,10 +259,10 @@ def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
     spec = _get(pod, "spec", dict, "pod")
     bound = _get(spec, "nodeName", str, "pod.spec", "")
     if bound != node:
-        raise Refused(f"pod.spec.nodeName: the pod is bound to {bound or 'no node'}, and this is {node}")
+        raise Refused(f"pod.spec.nodeName: the pod is bound to {bound or 'no node'}, not to this node {node}")
     if _get(spec, "hostNetwork", bool, "pod.spec", False):
         raise Refused(
-            "pod.spec.hostNetwork: a pod in the node's network has nothing that a network device could be moved to"
+            "pod.spec.hostNetwork: the pod uses the node's network, so no network device can be moved into it"
         )
 
 
@@ -272,10 +272,11 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
         pool = _get(entry, "pool", str, path)
         device = _get(entry, "device", str, path)
         if pool != node:
-            raise Refused(f"{path}.pool: the device is of {pool}, and this is {node}")
+            raise Refused(f"{path}.pool: the device is in pool {pool}, not in that of this node, {node}")
         if device not in known:
             reason = withheld.get(device)
-            raise Busy(f"{path}.device: {device} is not given to pods {'as ' + reason if reason else 'by this node'}")
+            why = f"is withheld from pods: {reason}" if reason else "is not published by this node"
+            raise Busy(f"{path}.device: {device} {why}")
         found.append(
             _Result(
                 path=path,
@@ -291,11 +292,11 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
 
 
 def _configs(claim: Object) -> list[_Config]:
-    """Our configurations in the order in which they count: those of classes, then those of the claim."""
+    """Our configurations in the order in which they apply: those of classes, then those of the claim."""
     of_class: list[_Config] = []
     of_claim: list[_Config] = []
     written = _claim_configs(claim)
-    number = 0  # of the claim's own, which the scheduler copies in their order
+    number = 0  # index in the claim's spec: the scheduler copies its configurations in this order
     for index, value in enumerate(_get(_devices(claim), "config", list, "status.allocation.devices", [])):
         path = f"{_CONFIG}[{index}]"
         entry = _mapping(value, path)
@@ -320,7 +321,7 @@ def _configs(claim: Object) -> list[_Config]:
 
 
 def _claim_configs(claim: Object) -> list[t.Any]:
-    """The opaque parts of what the claim's author wrote; anything odd only costs the better path."""
+    """The opaque configurations in the claim's spec. Unexpected content only makes paths in messages less precise."""
     spec = claim.get("spec")
     devices = spec.get("devices") if isinstance(spec, dict) else None
     entries = devices.get("config") if isinstance(devices, dict) else None
@@ -329,11 +330,12 @@ def _claim_configs(claim: Object) -> list[t.Any]:
     return [entry.get("opaque") if isinstance(entry, dict) else None for entry in entries]
 
 
-# judging
+# checks
 
 
 def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
-    """Whether all configurations are right that our devices have to take; others are for what was not given."""
+    """Check all configurations that apply to our devices; others are for requests that got other devices. Raises
+    Refused."""
     problems: list[Problem] = []
     size = 0
     for config in configs:
@@ -341,33 +343,33 @@ def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
             size += limits.opaque_size(config.fields)
             if size > CONFIG_BYTES:
                 raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
-            problems += _mistakes(config)
+            problems += _problems(config)
         if len(problems) > MISTAKES:
             break
     if problems:
         raise refusal(problems)
 
 
-def _mistakes(config: _Config) -> list[Problem]:
+def _problems(config: _Config) -> list[Problem]:
     content = json.dumps(config.fields)
-    if content in _right:
+    if content in _valid:
         return []
     found = interface_config.validate(config.fields, config.path)
     if not found:
-        while len(_right) >= _REMEMBERED:
-            _right.clear()  # at once, as other threads do the same
-        _right[content] = None
+        while len(_valid) >= _REMEMBERED:
+            _valid.clear()  # at once, as other threads do the same
+        _valid[content] = None
     return found
 
 
 def _check_shared(results: list[_Result], configs: list[_Config]) -> None:
-    """Hand each result its configurations, and refuse what cannot be shared by several."""
+    """Add its configurations to each result. Raises Refused for fields that several devices cannot share."""
     for config in configs:
         covered = [result for result in results if config.covers(result.request)]
         for result in covered:
             if result.admin and not config.of_class and config.requests:
                 raise Refused(
-                    f"{config.path}: is for request {result.request} with admin access, whose device stays as it is"
+                    f"{config.path}: request {result.request} has admin access, and cannot configure its device"
                 )
             if not result.admin:
                 result.configs.append(config)
@@ -376,13 +378,13 @@ def _check_shared(results: list[_Result], configs: list[_Config]) -> None:
             if name in config.fields:
                 raise Refused(
                     f"{config.path}.{name}: would be the same for {', '.join(several)}; "
-                    "write a configuration for the request of each"
+                    "write one configuration for the request of each"
                 )
 
 
 def _merged(result: _Result) -> Object:
-    """The fields of all configurations of a device, of classes or of claims a later one's in the place of an earlier
-    one's. What a class sets no claim can change. Raises Refused."""
+    """The merged fields of a device's configurations; later ones replace earlier ones. A claim cannot change what a
+    class sets. Raises Refused."""
     fields: Object = {}
     of_class: Object = {}
     path = result.path
@@ -391,14 +393,14 @@ def _merged(result: _Result) -> Object:
             for name in interface_config.changed_by_claim(of_class, config.fields):
                 raise Refused(
                     f"{config.path}.{name}: the DeviceClass of request {result.request} sets {name}, which a claim "
-                    f"cannot change nor add to; leave {name} out of the claim, or use another class"
+                    f"cannot change or extend; leave {name} out of the claim, or use another class"
                 )
         fields.update({name: value for name, value in config.fields.items() if name not in _HEAD})
         path = config.path
         if config.of_class:
             of_class = dict(fields)
     if len(result.configs) > 1:
-        # each is right by itself, and together they may contradict each other
+        # each is valid by itself, but they may contradict each other
         problems = interface_config.validate(fields, path, complete=False)
         if problems:
             others = ", ".join(config.path for config in result.configs[:-1])
@@ -414,9 +416,9 @@ def _device(result: _Result) -> DeviceRecord:
     interface = known.interface
     if config and not interface:
         where = _place(result, next(iter(config)))
-        raise Refused(f"{where}: {result.device} has no network interface that could be configured")
+        raise Refused(f"{where}: {result.device} has no network interface to configure")
     if "vf" in config and known.pf is None:
-        raise Refused(f"{_place(result, 'vf')}: {result.device} is no virtual function")
+        raise Refused(f"{_place(result, 'vf')}: {result.device} is not a virtual function")
     if known.link_layer == "infiniband":
         _check_infiniband(result, config)
     return DeviceRecord(
@@ -433,62 +435,30 @@ def _device(result: _Result) -> DeviceRecord:
 
 
 def _place(result: _Result, name: str) -> str:
-    """The path of a field of the merged configuration, in the configuration that it is from."""
+    """The path of a field of the merged configuration in the configuration that has set it."""
     return next(f"{config.path}.{name}" for config in reversed(result.configs) if name in config.fields)
 
 
 def _check_infiniband(result: _Result, config: Object) -> None:
-    """What IP over InfiniBand cannot do: its hardware addresses have 20 bytes."""
+    """Refuse what IP over InfiniBand does not support: its hardware addresses have 20 bytes."""
     if "mac" in config:
-        raise Refused(f"{_place(result, 'mac')}: {result.device} is InfiniBand, and has no MAC address to set")
+        raise Refused(f"{_place(result, 'mac')}: {result.device} is InfiniBand, which has no MAC address to set")
     if config.get("child", {}).get("type") == "macvlan":
         where = _place(result, "child")
-        raise Refused(f"{where}.type: {result.device} is InfiniBand, which has no macvlan; ipvlan works")
+        raise Refused(f"{where}.type: {result.device} is InfiniBand, which does not support macvlan; use ipvlan")
 
 
 def _check_free(result: _Result, record: Record, others: t.Iterable[Record]) -> None:
-    """A device goes to one claim, and to one request of it."""
+    """Refuse a device that another claim or another request has. Raises Refused and Busy."""
     if result.admin:
         return
     if sum(device.device == result.device for device in record.held) > 1:
         raise Refused(f"{result.path}.device: {result.device} is allocated to the claim twice")
     for other in others:
         if any(device.device == result.device for device in other.held):
-            raise Busy(f"{result.path}.device: claim {other.namespace}/{other.name} ({other.uid}) has {result.device}")
+            raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {result.device}")
 
 
-def _check_names(record: Record, results: list[_Result], others: list[Record]) -> None:  # noqa: C901
-    """No two interfaces of a pod have one name, be they of one claim or of two."""
-    taken = {CLUSTER_INTERFACE: "that of the cluster's network"}
-    tables: dict[str, int] = {}
-    for other in others:
-        for device in other.held:
-            said = f"that of {device.device} of claim {other.namespace}/{other.name}"
-            if device.interface:
-                taken[device.interface] = said
-            if "vrf" in device.config:
-                taken[device.config["vrf"]["name"]] = f"that of the VRF of {device.device}"
-                tables[device.config["vrf"]["name"]] = device.config["vrf"]["table"]
-    for device, result in zip(record.devices, results):
-        if not device.interface:
-            continue
-        if device.interface in taken:
-            where = _place(result, "name") if "name" in device.config else f"{result.path}.device"
-            raise Refused(
-                f"{where}: the pod would have two interfaces {device.interface}: that of {device.device} and "
-                f"{taken[device.interface]}; give one of them another name"
-            )
-        taken[device.interface] = f"that of {device.device}"
-    for device, result in zip(record.devices, results):
-        vrf = device.config.get("vrf")
-        if vrf is None:
-            continue
-        where = _place(result, "vrf")
-        if vrf["name"] in tables:
-            if tables[vrf["name"]] != vrf["table"]:
-                raise Refused(f"{where}.table: VRF {vrf['name']} of the pod has table {tables[vrf['name']]} already")
-        elif vrf["name"] in taken:
-            raise Refused(
-                f"{where}.name: the pod would have two interfaces {vrf['name']}: a VRF and {taken[vrf['name']]}"
-            )
-        tables[vrf["name"]] = vrf["table"]
+def _named(device: DeviceRecord, result: _Result) -> pod_names.Named:
+    name = _place(result, "name") if "name" in device.config else f"{result.path}.device"
+    return pod_names.Named(device, name, _place(result, "vrf") if "vrf" in device.config else "")

@@ -133,8 +133,8 @@ class Transfer:
             except DriverError as error:
                 failures.append(error)
         if failures:
-            for error in failures[1:]:
-                log.error("%s", error.message)
+            for failure in failures[1:]:
+                log.error("%s", failure.message)
             self._ledger.event(events.claim(record.claim), events.DETACH, failures[0])
             raise failures[0]
         return taken

@@ -19,12 +19,10 @@ import time
 import typing as t
 from pathlib import Path
 
-import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.driver import ipv6
-from ansible_collections.lanewise.dra.tests.driver.inside import INSIDE
 from lanewise_driver.api.access import from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
@@ -45,36 +43,6 @@ WIRES = tuple(f"wire{number}" for number in range(9))
 PATIENCE = 60
 
 Object = dict[str, t.Any]
-
-
-def run_inside(file: str) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a file once more, in namespaces of their own. Every process in them ends with them, and they
-    with the caller. `LANEWISE_TEST_ARGUMENTS` are further arguments, divided by bars."""
-    script = (
-        "mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && "
-        'exec "$0" -m pytest -p no:cacheprovider -q --durations=5 -o faulthandler_timeout=120 "$@"'
-    )
-    more = [word for word in os.environ.get("LANEWISE_TEST_ARGUMENTS", "").split("|") if word]
-    namespaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    return subprocess.run(
-        ["setpriv", "--pdeathsig", "KILL", *namespaces, "sh", "-c", script, sys.executable, file, *more],
-        env={**os.environ, INSIDE: "1"},
-        check=False,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def pass_inside(file: str) -> None:
-    """The tests of a file pass in there; a test to be run outside."""
-    if os.geteuid() != 0:
-        pytest.skip("only root makes network namespaces")
-    done = run_inside(file)
-    print(done.stdout)
-    if done.returncode == 0 and "skipped" in done.stdout.splitlines()[-1] and "passed" not in done.stdout:
-        pytest.skip(done.stdout.splitlines()[-2])
-    assert done.returncode == 0
 
 
 def ip(*words: str, netns: int | None = None) -> str:

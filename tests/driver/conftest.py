@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.inside import Inside, belongs_inside
+from ansible_collections.lanewise.dra.tests.driver.inside import Inside
 
 if t.TYPE_CHECKING:
     from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if belongs_inside(item) or item.name == "test_everything_in_namespaces_of_its_own":
+        if "world" in fixtures:
             item.add_marker(pytest.mark.control_plane)
         if "consumer" in fixtures:  # it builds a Go program
             item.add_marker(pytest.mark.long)

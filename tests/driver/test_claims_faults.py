@@ -218,7 +218,7 @@ def test_a_status_that_the_server_never_takes_is_told_once(
     assert service.recover() and writer.wait(10)
     assert told(clean, "blanks") == []
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(said) == 1 and "blanks between the JSON words" in said[0] and "--server-side" in said[0]
+    assert len(said) == 1 and "blanks between the JSON tokens" in said[0] and "--server-side" in said[0]
     reporter.stop()
     (event,) = events_about(clean, "ResourceClaim", "blanks")
     assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
@@ -268,7 +268,7 @@ def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World)
     reporter.stop(10)
     (event,) = events_about(clean, "ResourceClaim", "leased")
     assert event["reason"] == "StatusRefused"
-    assert "interfaceName" in event["note"] and "The pod has its devices all the same" in event["note"]
+    assert "interfaceName" in event["note"] and "The pod still has its devices" in event["note"]
     assert b'lanewise_errors_total{part="status"} 2.0' in metrics.text()
     clean.service(writer).unprepare(claim)
     assert writer.wait(10) and told(clean, "leased") == []

@@ -20,123 +20,124 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
-from ansible_collections.lanewise.dra.tests.driver.inside import inside
+from ansible_collections.lanewise.dra.tests.driver.releases import old_driver
 from lanewise_driver.claims.records import ATTACHED, ATTACHING, DETACHING, PREPARED
 from lanewise_driver.hook import program as hook
 
-if not inside():
+CLAIMS = ("one", "two", "child")
+RECORDED = os.environ.get("LANEWISE_RECORD")
+Step = tuple[str, dict[str, t.Any]]
 
-    def test_everything_in_namespaces_of_its_own() -> None:
-        world_module.pass_inside(__file__)
 
-else:
-    from ansible_collections.lanewise.dra.tests.driver.releases import old_driver
+def job(world: World, *steps: Step, killed_at: int = -1) -> old_driver.Job:
+    paths = {name: str(path) for name, path in dataclasses.asdict(world.paths).items()}
+    given = {"node_name": world.settings.node_name, "virtual_interfaces": list(world.settings.virtual_interfaces)}
+    return old_driver.Job(paths, given, str(world.plane.kubeconfig), world_module.NODE, list(steps), killed_at)
 
-    CLAIMS = ("one", "two", "child")
-    RECORDED = os.environ.get("LANEWISE_RECORD")
-    Step = tuple[str, dict[str, t.Any]]
 
-    def job(world: World, *steps: Step, killed_at: int = -1) -> old_driver.Job:
-        paths = {name: str(path) for name, path in dataclasses.asdict(world.paths).items()}
-        given = {"node_name": world.settings.node_name, "virtual_interfaces": list(world.settings.virtual_interfaces)}
-        return old_driver.Job(paths, given, str(world.plane.kubeconfig), world_module.NODE, list(steps), killed_at)
+def links(sandbox: Sandbox) -> t.Any:
+    """What a pod has; without what changes in the second after attach, as addresses are proven unique."""
+    found: dict[str, t.Any] = world_module._still(sandbox.links())
+    for link in found.values():
+        link["addr_info"] = [{**one, "optimistic": None} for one in link["addr_info"]]
+    return found
 
-    def links(sandbox: Sandbox) -> t.Any:
-        """What a pod has; without what changes in the second after attach, as addresses are proven unique."""
-        found: dict[str, t.Any] = world_module._still(sandbox.links())
-        for link in found.values():
-            link["addr_info"] = [{**one, "optimistic": None} for one in link["addr_info"]]
-        return found
 
-    def of_claim(world: World, name: str, claim: str) -> Step:
-        return name, dataclasses.asdict(world.claims[claim])
+def of_claim(world: World, name: str, claim: str) -> Step:
+    return name, dataclasses.asdict(world.claims[claim])
 
-    def attach(world: World, claim: str, sandbox: Sandbox) -> Step:
-        return "attach", {**dataclasses.asdict(world.request(claim, sandbox.path)), "netns": str(sandbox.path)}
 
-    def phase(world: World, claim: str) -> str:
+def attach(world: World, claim: str, sandbox: Sandbox) -> Step:
+    return "attach", {**dataclasses.asdict(world.request(claim, sandbox.path)), "netns": str(sandbox.path)}
+
+
+def phase(world: World, claim: str) -> str:
+    path = world.paths.state_dir / f"{world.claims[claim].uid}.json"
+    return t.cast(str, json.loads(path.read_text()).get("phase", PREPARED)) if path.exists() else ""
+
+
+def keep(world: World, claim: str, name: str) -> None:
+    if RECORDED:
         path = world.paths.state_dir / f"{world.claims[claim].uid}.json"
-        return t.cast(str, json.loads(path.read_text()).get("phase", PREPARED)) if path.exists() else ""
+        shutil.copy(path, Path(RECORDED) / f"1.0.0-{name}.json")
 
-    def keep(world: World, claim: str, name: str) -> None:
-        if RECORDED:
-            path = world.paths.state_dir / f"{world.claims[claim].uid}.json"
-            shutil.copy(path, Path(RECORDED) / f"1.0.0-{name}.json")
 
-    @pytest.mark.parametrize("claim", CLAIMS)
-    def test_after_an_upgrade(clean: World, sandbox: Sandbox, claim: str) -> None:
-        old_driver.run(job(clean, of_claim(clean, "prepare", claim)))
-        keep(clean, claim, f"prepared-{claim}")
-        old_driver.run(job(clean, attach(clean, claim, sandbox)))
-        keep(clean, claim, f"attached-{claim}")
-        before = links(sandbox)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_after_an_upgrade(clean: World, sandbox: Sandbox, claim: str) -> None:
+    old_driver.run(job(clean, of_claim(clean, "prepare", claim)))
+    keep(clean, claim, f"prepared-{claim}")
+    old_driver.run(job(clean, attach(clean, claim, sandbox)))
+    keep(clean, claim, f"attached-{claim}")
+    before = links(sandbox)
+    service = clean.service()
+    assert service.recover() and world_module.differences(before, links(sandbox)) == []
+    # a container of the pod starts again
+    world_module.attach(service, clean.request(claim, sandbox.path))
+    assert world_module.differences(before, links(sandbox)) == []
+    service.unprepare(clean.claims[claim])
+    assert set(sandbox.links()) == {"lo"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_after_a_rollback(clean: World, sandbox: Sandbox, claim: str) -> None:
+    service = clean.service()
+    service.prepare(clean.claims[claim])
+    service.attach(clean.request(claim, sandbox.path))
+    before = links(sandbox)
+    service.close()
+    old_driver.run(job(clean, ("recover", {}), attach(clean, claim, sandbox)))
+    assert world_module.differences(before, links(sandbox)) == [] and phase(clean, claim) == ATTACHED
+    old_driver.run(job(clean, of_claim(clean, "unprepare", claim)))
+    assert set(sandbox.links()) == {"lo"}
+    clear_marks(clean)
+
+
+def clear_marks(world: World) -> None:
+    """1.0.0 knows nothing of marks, and leaves them. So does nobody else: the driver that comes next."""
+    service = world.service()
+    assert service.reconcile()
+    service.close()
+
+
+@pytest.mark.parametrize("act, phase_, stride", [("attach", ATTACHING, 60), ("unprepare", DETACHING, 120)])
+def test_an_upgrade_of_one_that_was_killed(clean: World, sandbox: Sandbox, act: str, phase_: str, stride: int) -> None:
+    """At every so many of the changes that 1.0.0 makes."""
+    step, turns, killed = 0, 0, True
+    while killed:
+        steps = [of_claim(clean, "prepare", "two"), attach(clean, "two", sandbox)]
+        if act == "unprepare":
+            steps.append(of_claim(clean, "unprepare", "two"))
+        killed = old_driver.run(job(clean, *steps, killed_at=step))
+        step += stride
+        if phase(clean, "two") == phase_:
+            turns += 1
+            keep(clean, "two", f"{phase_}-two")
         service = clean.service()
-        assert service.recover() and world_module.differences(before, links(sandbox)) == []
-        # a container of the pod starts again
-        world_module.attach(service, clean.request(claim, sandbox.path))
-        assert world_module.differences(before, links(sandbox)) == []
-        service.unprepare(clean.claims[claim])
+        assert service.recover()
+        service.unprepare(clean.claims["two"])
         assert set(sandbox.links()) == {"lo"}
-
-    @pytest.mark.parametrize("claim", CLAIMS)
-    def test_after_a_rollback(clean: World, sandbox: Sandbox, claim: str) -> None:
-        service = clean.service()
-        service.prepare(clean.claims[claim])
-        service.attach(clean.request(claim, sandbox.path))
-        before = links(sandbox)
+        service.store.sweep()
         service.close()
-        old_driver.run(job(clean, ("recover", {}), attach(clean, claim, sandbox)))
-        assert world_module.differences(before, links(sandbox)) == [] and phase(clean, claim) == ATTACHED
-        old_driver.run(job(clean, of_claim(clean, "unprepare", claim)))
-        assert set(sandbox.links()) == {"lo"}
-        clear_marks(clean)
+    assert turns
 
-    def clear_marks(world: World) -> None:
-        """1.0.0 knows nothing of marks, and leaves them. So does nobody else: the driver that comes next."""
-        service = world.service()
-        assert service.reconcile()
-        service.close()
 
-    @pytest.mark.parametrize("act, phase_, stride", [("attach", ATTACHING, 60), ("unprepare", DETACHING, 120)])
-    def test_an_upgrade_of_one_that_was_killed(
-        clean: World, sandbox: Sandbox, act: str, phase_: str, stride: int
-    ) -> None:
-        """At every so many of the changes that 1.0.0 makes."""
-        step, turns, killed = 0, 0, True
-        while killed:
-            steps = [of_claim(clean, "prepare", "two"), attach(clean, "two", sandbox)]
-            if act == "unprepare":
-                steps.append(of_claim(clean, "unprepare", "two"))
-            killed = old_driver.run(job(clean, *steps, killed_at=step))
-            step += stride
-            if phase(clean, "two") == phase_:
-                turns += 1
-                keep(clean, "two", f"{phase_}-two")
-            service = clean.service()
-            assert service.recover()
-            service.unprepare(clean.claims["two"])
-            assert set(sandbox.links()) == {"lo"}
-            service.store.sweep()
-            service.close()
-        assert turns
-
-    def test_a_mark_that_a_rollback_leaves_opens_no_other_namespace(clean: World, sandbox: Sandbox) -> None:
-        """1.0.0 moves the devices to the pod's next namespace, and the mark of the release after it stays."""
-        service = clean.service()
-        service.prepare(clean.claims["one"])
-        first = Sandbox()
-        service.attach(clean.request("one", first.path))
-        uid = clean.claims["one"].uid
-        assert clean.paths.attached(uid).exists()
-        service.close()
-        old_driver.run(job(clean, attach(clean, "one", sandbox)))
-        assert "net1" in sandbox.links() and "net1" not in first.links()
-        for pod, there in ((sandbox, True), (first, False)):
-            with open(pod.path, "rb") as netns:
-                assert hook.attached(str(clean.paths.run_dir), uid, netns.fileno()) is there
-        # where 1.0.0 takes them back, no hook may find them
-        old_driver.run(job(clean, of_claim(clean, "unprepare", "one")))
-        with open(sandbox.path, "rb") as netns:
-            assert not hook.attached(str(clean.paths.run_dir), uid, netns.fileno())
-        first.end()
-        clear_marks(clean)
+def test_a_mark_that_a_rollback_leaves_opens_no_other_namespace(clean: World, sandbox: Sandbox) -> None:
+    """1.0.0 moves the devices to the pod's next namespace, and the mark of the release after it stays."""
+    service = clean.service()
+    service.prepare(clean.claims["one"])
+    first = Sandbox()
+    service.attach(clean.request("one", first.path))
+    uid = clean.claims["one"].uid
+    assert clean.paths.attached(uid).exists()
+    service.close()
+    old_driver.run(job(clean, attach(clean, "one", sandbox)))
+    assert "net1" in sandbox.links() and "net1" not in first.links()
+    for pod, there in ((sandbox, True), (first, False)):
+        with open(pod.path, "rb") as netns:
+            assert hook.attached(str(clean.paths.run_dir), uid, netns.fileno()) is there
+    # where 1.0.0 takes them back, no hook may find them
+    old_driver.run(job(clean, of_claim(clean, "unprepare", "one")))
+    with open(sandbox.path, "rb") as netns:
+        assert not hook.attached(str(clean.paths.run_dir), uid, netns.fileno())
+    first.end()
+    clear_marks(clean)

@@ -226,7 +226,7 @@ def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
 def test_what_a_device_cannot_take() -> None:
     refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
     assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
-    refused(claim([result("r", PF)], [config({"vf": {"vlan": 5}})]), "opaque.parameters.vf", "no virtual function")
+    refused(claim([result("r", PF)], [config({"vf": {"vlan": 5}})]), "opaque.parameters.vf", "not a virtual function")
     assert made(claim([result("r", VF)], [config({"vf": {"vlan": 5}})]))
     refused(claim([result("r", INFINIBAND)], [config({"mac": "02:00:00:00:00:01"})]), "parameters.mac", "InfiniBand")
     refused(claim([result("r", INFINIBAND)], [config({"child": {"type": "macvlan"}})]), "parameters.child.type")
@@ -282,7 +282,7 @@ def test_a_wrong_claim_of_the_largest_size_is_refused_in_few_words() -> None:
     configs[7] = config({"x" * 10_000: 0, "addresses": ["x" * 100] * 90})
     for chosen in (configs, configs[5:], configs[6:], configs[7:]):
         tracemalloc.start()
-        message = refused(claim([result("nic", PF)], chosen), "more mistakes")
+        message = refused(claim([result("nic", PF)], chosen), "more errors")
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert len(message) <= MESSAGE_LIMIT and peak < 4_000_000

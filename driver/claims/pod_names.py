@@ -1,0 +1,77 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The names of a pod's interfaces and VRFs: no two interfaces have the same, be they of one claim or of several."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ..base.errors import Refused
+from .records import DeviceRecord, Record
+
+#: The name of the interface that the cluster's network gives to a pod.
+CLUSTER_INTERFACE = "eth0"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A device with the fields of the claim that decide its interface's name and its VRF."""
+
+    device: DeviceRecord
+    name_path: str
+    vrf_path: str
+
+
+class _Taken:
+    """Names in the pod's namespace, each with what has it, and the tables of VRFs, which several interfaces share."""
+
+    def __init__(self, others: t.Iterable[Record]) -> None:
+        self.names = {CLUSTER_INTERFACE: "that of the cluster's network"}
+        self.tables: dict[str, int] = {}
+        for record in others:
+            for device in record.held:
+                self._add(device, record)
+
+    def _add(self, device: DeviceRecord, record: Record) -> None:
+        if device.interface:
+            self.names[device.interface] = f"that of {device.device} of claim {record.claim}"
+        if vrf := device.config.get("vrf"):
+            self.names[vrf["name"]] = f"that of the VRF of {device.device}"
+            self.tables[vrf["name"]] = vrf["table"]
+
+    def add_interface(self, one: Named) -> None:
+        """Raises Refused if the name of a device's interface is taken."""
+        name = one.device.interface
+        if name in self.names:
+            raise Refused(
+                f"{one.name_path}: the pod would have two interfaces {name}: that of {one.device.device} and "
+                f"{self.names[name]}; give one of them another name"
+            )
+        self.names[name] = f"that of {one.device.device}"
+
+    def add_vrf(self, one: Named) -> None:
+        """Raises Refused if the VRF has another table than before, or the name of an interface."""
+        vrf = one.device.config["vrf"]
+        name, table = vrf["name"], vrf["table"]
+        known = self.tables.get(name)
+        if known is None and name in self.names:
+            raise Refused(
+                f"{one.vrf_path}.name: the pod would have two interfaces {name}: a VRF and {self.names[name]}"
+            )
+        if known not in (None, table):
+            raise Refused(f"{one.vrf_path}.table: VRF {name} of the pod has table {known} already")
+        self.tables[name] = table
+
+
+def check(devices: t.Sequence[Named], others: t.Iterable[Record]) -> None:
+    """Check the names of a claim's devices against each other and the pod's other claims. Raises Refused."""
+    taken = _Taken(others)
+    for one in devices:
+        if one.device.interface:
+            taken.add_interface(one)
+    for one in devices:
+        if one.device.config.get("vrf") is not None:
+            taken.add_vrf(one)

@@ -1,0 +1,127 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the driver logs in the life of a claim. A file of its own: gRPC and the forks of other tests do not mix."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import logging
+import os
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
+from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
+from lanewise_driver.base import logs
+from lanewise_driver.base.calls import AttachRequest
+from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.claims.service import Service
+from lanewise_driver.hook.server import HookServer
+from lanewise_driver.kubelet import protocol
+from lanewise_driver.kubelet.plugin import Plugin
+
+PARTS = ("base", "claims", "hook", "kubelet", "publish")
+
+
+class Logged:
+    """The lines that the driver writes, as it writes them."""
+
+    def __init__(self, level: str) -> None:
+        self._stream = io.StringIO()
+        logs.setup(level, self._stream)
+
+    def lines(self) -> list[dict[str, t.Any]]:
+        """Those since the last call."""
+        found = [json.loads(line) for line in self._stream.getvalue().splitlines()]
+        self._stream.truncate(0)
+        self._stream.seek(0)
+        return [
+            line for line in found if line["part"].split(".")[0] in ("claims", "hook", "kubelet", "publish", "base")
+        ]
+
+
+@pytest.fixture
+def logged() -> t.Iterator[t.Callable[[str], Logged]]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield Logged
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def life(service: Service, clean: World, sandbox: Sandbox, sockets: Path) -> None:
+    """A pod's, as kubelet and hooks ask for it: some of them twice."""
+    asked = [{"namespace": claim.namespace, "name": claim.name, "uid": claim.uid} for claim in [clean.claims["one"]]]
+    plugin = Plugin(dataclasses.replace(clean.paths, plugin_dir=sockets, registry_dir=sockets), service, Metrics())
+    hooks = HookServer(clean.paths, service, Metrics())
+    plugin.start()
+    try:
+        kubelet = Kubelet(plugin.service_socket, protocol.pool)
+        for _again in range(2):
+            kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=asked)
+        early = clean.request("one", sandbox.path)
+        service.attach_early(early)
+        for _container in range(2):
+            assert hooks._verdict(*state_of(early, sandbox)) == "done"
+        for _again in range(2):
+            kubelet.call(protocol.DRA["v1"], "NodeUnprepareResources", claims=asked)
+    finally:
+        plugin.stop()
+
+
+def state_of(request: AttachRequest, sandbox: Sandbox) -> tuple[bytes, list[int]]:
+    """What a hook sends."""
+    state = {"pid": sandbox.pid, "id": request.container, "annotations": dict(request.annotations)}
+    content = f"{request.uid} {sandbox.pid}\n{json.dumps(state)}".encode()
+    return content, [os.open(sandbox.path, os.O_RDONLY)]
+
+
+def test_the_log_has_a_line_for_each_event_of_a_claim(
+    clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], tmp_path: Path
+) -> None:
+    """At the level info: what was done, with which devices for which pod, and nothing twice."""
+    log = logged("info")
+    life(clean.service(), clean, sandbox, tmp_path)
+    lines = log.lines()
+    said = [re.sub("[0-9]+ ms", "N ms", line["message"]) for line in lines]
+    assert said == [
+        "prepared net-wire0 (request nic) for pod claims/one",
+        "attached net-wire0 as net1 to pod claims/one in N ms, before its containers start",
+        "detached in N ms: net-wire0 (compared, in its original state)",
+        "unprepared net-wire0",
+    ]
+    assert {line["level"] for line in lines} == {"info"}
+    assert {line["claim"] for line in lines} == {clean.claims["one"].uid}
+    assert [line["operation"] for line in lines] == ["prepare", "attach", "unprepare", "unprepare"]
+
+
+def test_the_log_has_a_line_for_each_step(
+    clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], tmp_path: Path
+) -> None:
+    """At the level debug: each with its claim, its device if it has one, and the time it took."""
+    log = logged("debug")
+    life(clean.service(), clean, sandbox, tmp_path)
+    lines = [line for line in log.lines() if line["level"] == "debug"]
+    for line in lines:
+        assert re.fullmatch(r"[0-9]+\.[0-9] ms: .+", line["message"]), line
+        assert line["claim"] == clean.claims["one"].uid, line
+    steps = {
+        operation: [line["step"] for line in lines if line["operation"] == operation]
+        for operation in ("prepare", "attach", "unprepare")
+    }
+    assert {"plan", "check if the node needs the devices", "write the record, prepared"} < set(steps["prepare"])
+    assert any(step.startswith("GET /apis/resource.k8s.io/") for step in steps["prepare"])
+    assert {"read the interface's state", "pin the namespace", "move and configure"} < set(steps["attach"])
+    assert {"take back", "unpin the namespace", "detach"} < set(steps["unprepare"])
+    for operation, found in steps.items():
+        assert found[0] == f"take the lock claim-{clean.claims['one'].uid}"
+        assert found[-1] == f"{operation}, total"
+    of_device = {line["step"]: line.get("device") for line in lines}
+    for step in ("check the configuration", "read the interface's state", "move and configure", "take back"):
+        assert of_device[step] == "net-wire0"
