@@ -149,6 +149,17 @@ def link(value: str) -> tuple[float, int]:
     return float(match.group(1)), int(match.group(2))
 
 
+class _Bus(t.NamedTuple):
+    """A bus, and the bridge that it hangs on; C(root) is the name of its root complex."""
+
+    domain: int
+    bus: int
+    path: str
+    root: str
+    parent: Function | None
+    numa: int | None
+
+
 class _Placer:
     def __init__(self, result: Plan, catalogue: dict[str, dict[str, t.Any]]) -> None:
         self.plan = result
@@ -166,35 +177,17 @@ class _Placer:
         numa = spec.get("numa", -1 if numa is None else numa)
         self.plan.roots[path] = numa
         self.next_bus[domain] = bus + 1
-        self.children(spec, domain, bus, path, path.rsplit("/", 1)[1], None, numa)
+        self.children(spec, _Bus(domain, bus, path, path.rsplit("/", 1)[1], None, numa))
 
-    def children(self, spec, domain, bus, path, root, parent, numa) -> None:  # noqa: C901
-        entries = self.expand(spec)
-        placed: dict[int, list[Function]] = {}
+    def children(self, spec: dict[str, t.Any], above: _Bus) -> None:
+        cards: dict[int, list[Function]] = {}
         pending: list[tuple[Function, dict[str, t.Any]]] = []
-        for key, value in entries:
-            match = _DEVICE.match(key)
-            if not match:
-                continue
-            first, last, fn_first, fn_last, part = match.groups()
-            if part not in self.catalogue:
-                raise DescriptionError(f"unknown part {part!r} at {key!r}")
-            for device in range(int(first, 16), int(last or first, 16) + 1):
-                for fn in range(int(fn_first), int(fn_last or fn_first) + 1):
-                    own = {k: v for k, v in (value or {}).items() if not _DEVICE.match(k) and not _ROOT.match(k)}
-                    merged = _merge(self.catalogue[part], own)
-                    address = f"{domain:04x}:{bus:02x}:{device:02x}.{fn}"
-                    if address in self.overrides:
-                        self.overridden.add(address)
-                        merged = _merge(merged, self.overrides[address])
-                    merged["part"] = part
-                    where = merged.get("numa", numa)
-                    function = Function(domain, bus, device, fn, merged, f"{path}/{address}", root, parent, where)
-                    placed.setdefault(device, []).append(function)
-                    pending.append((function, value or {}))
-                    if parent:
-                        parent.children.append(function)
-        for functions in placed.values():
+        for key, value in self.expand(spec):
+            for device, number, part in self.positions(key):
+                function = self.function(above, device, number, part, value or {})
+                cards.setdefault(device, []).append(function)
+                pending.append((function, value or {}))
+        for functions in cards.values():
             for function in functions:
                 function.multifunction = len(functions) > 1
         for function, value in pending:
@@ -205,16 +198,43 @@ class _Placer:
                 nested = _ROOT.match(key)
                 if nested:
                     self.root(nested.group(1), inner or {}, f"{function.path}", function.numa)
-        for functions in placed.values():
+        for functions in cards.values():
             for index, function in enumerate(functions):
                 self.virtual_functions(function, index, len(functions))
+
+    def positions(self, key: str) -> t.Iterator[tuple[int, int, str]]:
+        """Device, function and part of each function that a key such as C(00-03.0 part) stands for."""
+        match = _DEVICE.match(key)
+        if not match:
+            return
+        first, last, fn_first, fn_last, part = match.groups()
+        if part not in self.catalogue:
+            raise DescriptionError(f"unknown part {part!r} at {key!r}")
+        for device in range(int(first, 16), int(last or first, 16) + 1):
+            for number in range(int(fn_first), int(fn_last or fn_first) + 1):
+                yield device, number, part
+
+    def function(self, above: _Bus, device: int, number: int, part: str, value: dict[str, t.Any]) -> Function:
+        own = {k: v for k, v in value.items() if not _DEVICE.match(k) and not _ROOT.match(k)}
+        merged = _merge(self.catalogue[part], own)
+        address = f"{above.domain:04x}:{above.bus:02x}:{device:02x}.{number}"
+        if address in self.overrides:
+            self.overridden.add(address)
+            merged = _merge(merged, self.overrides[address])
+        merged["part"] = part
+        where = merged.get("numa", above.numa)
+        path = f"{above.path}/{address}"
+        function = Function(above.domain, above.bus, device, number, merged, path, above.root, above.parent, where)
+        if above.parent:
+            above.parent.children.append(function)
+        return function
 
     def bridge(self, function: Function, value: dict[str, t.Any]) -> None:
         domain = function.domain
         secondary = function.spec.get("bus", self.next_bus[domain])
         function.secondary = secondary
         self.next_bus[domain] = secondary + 1
-        self.children(value, domain, secondary, function.path, function.root, function, function.numa)
+        self.children(value, _Bus(domain, secondary, function.path, function.root, function, function.numa))
         function.subordinate = self.next_bus[domain] - 1
         if function.subordinate > 255:
             raise DescriptionError(f"no bus numbers left below {function.address}")
@@ -268,44 +288,47 @@ class _Placer:
         return entries + [(k, v) for k, v in spec.items() if isinstance(k, str)]
 
 
-def _isolate(result: Plan) -> None:  # noqa: C901
+def _isolate(result: Plan) -> None:
     """Set ACS and IOMMU groups by the rules of drivers/pci/pci.c and drivers/iommu/iommu.c (pci_device_group)."""
     system = result.machine.get("system", {})
     iommu = system.get("iommu")
     default = system.get("acs", "SV RR CR UF" if iommu else "")
-    required = {"SV", "RR", "CR", "UF"}
     for function in result.functions:
         if function.is_bridge and function.port in ("root", "downstream") and function.spec.get("acs_capable"):
             function.acs_enabled = function.spec.get("acs", default)
     if not iommu:
         return
-
-    def isolates(bridge: Function) -> bool:
-        if bridge.port == "upstream":
-            return True
-        return bridge.acs_enabled is not None and required <= set(bridge.acs_enabled.split())
-
-    def leader(function: Function) -> Function:
-        above, ancestors = function.parent, []
-        while above:
-            ancestors.append(above)
-            above = above.parent
-        if not all(isolates(a) for a in ancestors):
-            return leader(function.parent)
-        if function.pf is None and function.multifunction and not function.spec.get("functions_isolated"):
-            if not (function.is_bridge and function.acs_enabled is not None):
-                return slots[function.path.rsplit("/", 1)[0], function.bus, function.device]
-        return function
-
     slots: dict[tuple, Function] = {}
     for function in result.functions:
-        slots.setdefault((function.path.rsplit("/", 1)[0], function.bus, function.device), function)
+        slots.setdefault(_slot(function), function)
     numbers: dict[str, int] = {}
     for function in result.functions:
-        if function.domain > 0xFFFF:  # devices behind VMD share the VMD function's DMA identity, without a group
-            continue
-        first = leader(function).path
-        function.group = numbers.setdefault(first, len(numbers))
+        if function.domain <= 0xFFFF:  # devices behind VMD share the VMD function's DMA identity, without a group
+            function.group = numbers.setdefault(_leader(function, slots).path, len(numbers))
+
+
+def _slot(function: Function) -> tuple:
+    return function.path.rsplit("/", 1)[0], function.bus, function.device
+
+
+def _isolates(bridge: Function) -> bool:
+    if bridge.port == "upstream":
+        return True
+    return bridge.acs_enabled is not None and {"SV", "RR", "CR", "UF"} <= set(bridge.acs_enabled.split())
+
+
+def _leader(function: Function, slots: dict[tuple, Function]) -> Function:
+    """The function whose IOMMU group C(function) is in."""
+    above, ancestors = function.parent, []
+    while above:
+        ancestors.append(above)
+        above = above.parent
+    if not all(map(_isolates, ancestors)):
+        return _leader(function.parent, slots)
+    if function.pf is None and function.multifunction and not function.spec.get("functions_isolated"):
+        if not (function.is_bridge and function.acs_enabled is not None):
+            return slots[_slot(function)]
+    return function
 
 
 def _merge(base: dict[str, t.Any], over: dict[str, t.Any]) -> dict[str, t.Any]:

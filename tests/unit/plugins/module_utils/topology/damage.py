@@ -17,6 +17,30 @@ def entries_below(root):
     return sorted(found)
 
 
+def _flipped(content, junk):
+    at = len(junk) % max(len(content), 1)
+    changed = bytes(one ^ 1 << len(junk) % 7 for one in content[at : at + 1])
+    return content[:at] + changed + content[at + 1 :]
+
+
+#: What is in a file afterwards.
+_CONTENTS = {
+    "cut": lambda content, junk: content[: len(junk) % max(len(content), 1)],
+    "empty": lambda content, junk: b"",
+    "junk": lambda content, junk: junk,
+    "flip": _flipped,
+    "zeroes": lambda content, junk: content[: len(junk) % max(len(content), 1)].ljust(len(content), b"\0"),
+    "odd": lambda content, junk: junk + b"\n",
+}
+#: What stands in the place of a file or folder; nothing for C(gone).
+_ENTRIES = {
+    "folder": os.mkdir,
+    "fifo": os.mkfifo,
+    "loop": lambda path: path.symlink_to(path.name),
+    "dangling": lambda path: path.symlink_to("../gone/away"),
+}
+
+
 class Damage:
     """Changes below a root that are undone at the end, the last one first."""
 
@@ -37,7 +61,7 @@ class Damage:
             undo(*arguments)
         shutil.rmtree(self._aside)
 
-    def apply(self, kind, entry, junk=b"", other=None):  # noqa: C901
+    def apply(self, kind, entry, junk=b"", other=None):
         """Damage C(entry). C(junk) gives bytes, and by its length a place; C(other) is what takes its place."""
         path = self._root / entry
         if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
@@ -56,37 +80,22 @@ class Damage:
         kept = self._aside / str(len(self._undo))
         path.rename(kept)
         self._undo.append((self._restore, (path, kept)))
-        if kind == "cut":
-            path.write_bytes(content[: len(junk) % max(len(content), 1)])
-        elif kind == "empty":
-            path.write_bytes(b"")
-        elif kind == "junk":
-            path.write_bytes(junk)
-        elif kind == "folder":
-            path.mkdir()
-        elif kind == "fifo":
-            os.mkfifo(path)
-        elif kind == "loop":
-            path.symlink_to(path.name)
-        elif kind == "dangling":
-            path.symlink_to("../gone/away")
-        elif kind == "flip":
-            at = len(junk) % max(len(content), 1)
-            flipped = bytes(one ^ 1 << len(junk) % 7 for one in content[at : at + 1])
-            path.write_bytes(content[:at] + flipped + content[at + 1 :])
-        elif kind == "zeroes":
-            path.write_bytes(content[: len(junk) % max(len(content), 1)].ljust(len(content), b"\0"))
-        elif kind == "odd":
-            path.write_bytes(junk + b"\n")
+        if kind in _CONTENTS:
+            path.write_bytes(_CONTENTS[kind](content, junk))
+        elif kind in _ENTRIES:
+            _ENTRIES[kind](path)
         elif kind == "another":
-            source = kept if other == entry else self._root / other
-            if source.is_symlink():
-                home = os.path.realpath(source) if other != entry else os.readlink(source)
-                path.symlink_to(os.path.relpath(home, os.path.realpath(path.parent)))
-            else:
-                path.write_bytes(source.read_bytes() if source.is_file() else b"")
+            self._copy(path, kept if other == entry else self._root / other, moved=other == entry)
         elif kind == "outside":
             path.symlink_to(self._aside / "outside" / ("numa_node" if kept.is_file() else ""))
+
+    @staticmethod
+    def _copy(path, source, moved):
+        if source.is_symlink():
+            home = os.readlink(source) if moved else os.path.realpath(source)
+            path.symlink_to(os.path.relpath(home, os.path.realpath(path.parent)))
+        else:
+            path.write_bytes(source.read_bytes() if source.is_file() else b"")
 
     @staticmethod
     def _restore(path, kept):
