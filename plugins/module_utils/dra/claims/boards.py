@@ -46,9 +46,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request of a group: its driver, its class and its own selectors, as CEL."""
+    """One request of a group: its driver by name, and the selectors of its class and its own, as CEL."""
 
-    driver: DriverKnowledge
+    driver: str
     texts: tuple[str, ...]
 
 
@@ -86,6 +86,7 @@ class Boards:
         engine: Engine,
     ) -> None:
         self.selection = Selection(engine)
+        self._known: dict[tuple[Asked, tuple[Asked, ...], str], list[Shape]] = {}
         self.found: list[tuple[str, Board, list[Offer], dict[str, str]]] = []
         for node in sorted(nodes):
             try:
@@ -100,6 +101,12 @@ class Boards:
 
     def shapes(self, gpu: Asked, nics: t.Sequence[Asked], at_least: str) -> list[Shape]:
         """The different maps of boards that have a device for each request, those of the most nodes first."""
+        key = (gpu, tuple(nics), at_least)
+        if key not in self._known:
+            self._known[key] = self._shapes(gpu, nics, at_least)
+        return self._known[key]
+
+    def _shapes(self, gpu: Asked, nics: t.Sequence[Asked], at_least: str) -> list[Shape]:
         found: dict[t.Hashable, Shape] = {}
         for node, board, offered, physical in self.found:
             places = set(board.gpus)
@@ -129,7 +136,7 @@ class Boards:
     def _fits(self, asked: Asked, offered: t.Sequence[Offer], physical: t.Mapping[str, str]) -> list[Fit]:
         found = []
         for offer in offered:
-            if offer.driver != asked.driver.name:
+            if offer.driver != asked.driver:
                 continue
             if all(self.selection.judge(text, offer) in (YES, MAYBE) for text in asked.texts):
                 values = {name: value for name in _COMPARED for value in _values(offer, name)}
@@ -139,7 +146,7 @@ class Boards:
 
 def asked_of(driver: DriverKnowledge, body: Object, classes: t.Mapping[str, Object]) -> Asked:
     """What a request body of a driver's device selects by."""
-    return Asked(driver, tuple(expressions([*class_selectors(classes, body), *(body.get("selectors") or ())])))
+    return Asked(driver.name, tuple(expressions([*class_selectors(classes, body), *(body.get("selectors") or ())])))
 
 
 def _values(offer: Offer, name: str) -> t.Iterator[Scalar]:
