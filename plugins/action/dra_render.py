@@ -39,6 +39,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action imp
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
 from ansible_collections.lanewise.dra.plugins.plugin_utils.planned_vfs import rules_of, with_planned_vfs
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
@@ -93,7 +94,7 @@ class ActionModule(ClusterAction, ControllerAction):
             result["warnings"] = rendered.warnings
         if options["dest"]:
             dest = self._path(options["dest"], variables)
-            folders = {"manifests": rendered.files, "workloads": rendered.workloads}
+            folders = {"manifests": rendered.files, "workloads": rendered.workloads, "boards": rendered.tables()}
             try:
                 self._write(result, dest, site_name, folders, options["prune"])
             except OSError as error:
@@ -252,6 +253,16 @@ class _Rendered:
     reach: list[Reach]
     boards: list[BoardUse]
     warnings: list[str]
+
+    def tables(self) -> dict[str, str]:
+        """Which claims give out which pairs of which boards, as a file; none without such claims."""
+        columns = ["board", "gpu", "nic", "level", "claim", "object", "form", "nodes"]
+        rows: list[Row] = [
+            [board, gpu, nic, level, use.claim, use.name, use.form, " ".join(use.boards[board])]
+            for use in self.boards
+            for board, level, gpu, nic in use.pairs
+        ]
+        return {"pairs.csv": csv_of(columns, sorted(rows, key=str)).decode()} if rows else {}
 
     def summary(self) -> list[str]:
         """How many objects of each kind there are, and where each claim can run, as lines."""

@@ -152,11 +152,10 @@ boards:
       description: The level that pairs reach.
       type: str
     boards:
-      description: The names of the boards' maps, as the attribute C(board) of lanewise.dev has them.
-      type: list
-      elements: str
+      description: The probed nodes by the name of their board's map, as the attribute C(board) of lanewise.dev has it.
+      type: dict
     nodes:
-      description: The probed nodes with these boards.
+      description: The probed nodes with any of these boards.
       type: list
       elements: str
     gpus:
@@ -168,7 +167,7 @@ boards:
       type: list
       elements: str
     pairs:
-      description: Level, GPU and NIC of each nearest pair.
+      description: Board, level, GPU and NIC of each nearest pair.
       type: list
       elements: list
 reach:

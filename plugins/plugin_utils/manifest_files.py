@@ -74,7 +74,8 @@ class ManifestFolder:
         return []
 
     def _own(self) -> list[str]:
-        found = (path for path in sorted(self._dest.rglob("*.yaml")) if path.is_file() and not path.is_symlink())
+        ours = sorted([*self._dest.rglob("*.yaml"), *self._dest.glob("boards/*.csv")])
+        found = (path for path in ours if path.is_file() and not path.is_symlink())
         return [str(path.relative_to(self._dest)) for path in found if self._owner(path) == self._site]
 
     def _owner(self, path: pathlib.Path) -> str | None:

@@ -198,3 +198,17 @@ def test_a_template_of_a_misspelt_kind_is_told(folder: Folder) -> None:
     template.parent.mkdir(parents=True)
     template.write_text("kind: DeviceClass")
     assert "did you mean DeviceClass.yaml.j2?" in " ".join(folder.run("-e", "dra_claims_template_dir=own").split())
+
+
+def test_claims_for_boards_come_with_a_table_of_their_pairs(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.report("report")
+    pair = {**SITE["dra_claims_templates"][0], "align": "nearest", "at_least": "PIX"}
+    output = folder.run(dra_claims_templates=[pair])
+    assert re.search(r"training/pair: pair is for board [0-9a-f]{16} \(h100-01\): 8 GPUs have a NIC at PIX", output)
+    [table] = tmp_path.rglob("boards/pairs.csv")
+    mark, head, *rows = table.read_text().splitlines()
+    assert mark.startswith("# Rendered by lanewise.dra") and head == "board,gpu,nic,level,claim,object,form,nodes"
+    assert len(rows) == 8 and all(row.endswith(",PIX,training/pair,pair,published map,h100-01") for row in rows)
+    folder.run()
+    assert not table.exists()

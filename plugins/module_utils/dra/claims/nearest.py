@@ -53,19 +53,20 @@ class Plan:
 class BoardUse:
     """Which object a claim has on some boards. `form` is `published map`, `board and address`, `address` or a level.
 
-    `boards` are the names of their maps, `gpus` the GPUs that have a nearest NIC, `without` those that have none.
+    `boards` has the nodes by the name of their board's map. `gpus` are the GPUs with a nearest NIC, `without` those
+    that have none.
     """
 
     claim: str
     name: str
     form: str
     at_least: str
-    boards: list[str]
+    boards: dict[str, list[str]]
     nodes: list[str]
     gpus: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
-    #: Each nearest GPU and NIC, with how near they are: the level, then the addresses.
-    pairs: list[tuple[str, str, str]] = field(default_factory=list)
+    #: Each nearest pair: the board, how near they are, and the addresses of GPU and NIC.
+    pairs: list[tuple[str, str, str, str]] = field(default_factory=list)
 
     def line(self) -> str:
         """For a person: which boards this object is for, and what it selects by."""
@@ -341,13 +342,13 @@ class _Asked:
             name=claim.name + suffix,
             form=self.plain or self.planner.form,
             at_least=self.at_least,
-            boards=sorted(keys),
+            boards={shape.board.shape: sorted(shape.nodes) for shape in shapes},
             nodes=sorted(node for shape in shapes for node in shape.nodes),
             gpus=served,
             without=sorted({gpu for shape in shapes for gpu in shape.gpus if gpu not in served}),
             pairs=sorted(
                 {
-                    (shape.board.level(gpu, nic), gpu, nic)
+                    (shape.board.shape, shape.board.level(gpu, nic), gpu, nic)
                     for shape in shapes
                     for row in shape.allowed
                     for gpu in shape.served()

@@ -275,6 +275,22 @@ def test_more_constraints_than_a_claim_may_have_are_refused_before(machines: t.C
     assert "at most 6" in problem.fix and "all: true" in problem.fix
 
 
+def test_a_quota_counts_one_device_for_all_alternatives(machines: t.Callable[[str], Values]) -> None:
+    """Kubernetes charges the most of a class that one choice of alternatives takes: one GPU and one NIC a pair."""
+    values = site([GPU, NIC], count=2)
+    values["dra_claims_quotas"] = [{"namespace": "ml", "devices": {"gpu": 2, "rdma": 2}}]
+    made = compile_site(values, {"node": diagonal(machines("hgx-h100"))})
+    charged: dict[str, int] = {}
+    for request in templates(made)["pair"]["requests"]:
+        classes = {one["deviceClassName"] for one in request["firstAvailable"]}
+        for name in classes:
+            alternatives = [one["count"] for one in request["firstAvailable"] if one["deviceClassName"] == name]
+            charged[name] = charged.get(name, 0) + max(alternatives)
+    [quota] = [item for item in made.objects if item["kind"] == "ResourceQuota"]
+    limit = {name.partition(".")[0]: int(value) for name, value in quota["spec"]["hard"].items() if "devices" in name}
+    assert charged == limit == {"gpu": 2, "rdma": 2}
+
+
 def test_without_an_attribute_in_common_the_claim_is_refused(machines: t.Callable[[str], Values]) -> None:
     # the roots are common, so they cannot tell wrong pairs apart; DRANET publishes no pciBusID
     problem = refused(site([GPU, NIC], {**NVIDIA, **DRANET}), {"node": diagonal(machines("hgx-h100"))})
