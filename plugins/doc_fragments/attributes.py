@@ -55,6 +55,10 @@ attributes:
     FILES = r"""
 options: {}
 attributes:
+  check_mode:
+    support: full
+  idempotent:
+    support: full
   safe_file_operations:
     description: Uses Ansible's strict file operation functions to ensure proper permissions and avoid data corruption.
     support: partial

@@ -43,6 +43,16 @@ notes:
   - Only one run at a time can change a node.
 """
 
+    # For the small modules, which configure a part of what fabric does.
+    PART = r"""
+options: {}
+notes:
+  - Returns the same values as M(lanewise.dra.fabric).
+seealso:
+  - module: lanewise.dra.fabric
+    description: Configures all settings of a node in one call.
+"""
+
     SELECT = r"""
 options:
   select:

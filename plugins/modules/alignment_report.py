@@ -19,14 +19,10 @@ description:
     controller. Run it once for all hosts.
   - It shows predictions and measurements side by side, never mixed.
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: full
     details:
       - Lists the files that change, not their content.
-  idempotent:
-    support: full
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.controller

@@ -102,46 +102,20 @@ unchecked:
   type: dict
   sample: {Pod: 1}
 problems:
-  description: The errors.
+  description: The errors, as RV(lanewise.dra.dra_render#module:problems). C(path) has file, object and field.
   returned: always
   type: list
   elements: dict
-  contains:
-    path:
-      description: File, object and field.
-      type: str
-      sample: "claims.yaml: ResourceClaim ml/pair: spec.devices.requests[0].name"
-    message:
-      description: What is wrong.
-      type: str
-    rule:
-      description: A constant name of the rule, for programs.
-      type: str
-    fix:
-      description: How to fix it, or empty.
-      type: str
 notes:
   description: What could not be checked here, such as CEL functions that only the server knows.
   returned: always
   type: list
   elements: str
 reach:
-  description: Which nodes can satisfy each claim.
+  description: Which nodes can satisfy each claim, in the form of RV(lanewise.dra.dra_render#module:reach).
   returned: O(nodes) is given
   type: list
   elements: dict
-  contains:
-    claim:
-      description: Namespace and name of the claim or template.
-      type: str
-      sample: training/gpu-with-nic
-    nodes:
-      description: The nodes that can satisfy it.
-      type: list
-      elements: str
-    refused:
-      description: For each node that cannot, the reason.
-      type: dict
 """
 
 import pathlib

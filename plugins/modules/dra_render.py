@@ -26,11 +26,7 @@ notes:
 requirements:
   - cel-expr-python >= 0.1.3 on the controller
 attributes:
-  check_mode:
-    support: full
   diff_mode:
-    support: full
-  idempotent:
     support: full
 extends_documentation_fragment:
   - lanewise.dra.attributes

@@ -19,11 +19,9 @@ extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
   - lanewise.dra.fabric
+  - lanewise.dra.fabric.part
   - lanewise.dra.fabric.select
   - lanewise.dra.settings.roce
-seealso:
-  - module: lanewise.dra.fabric
-    description: Configures all settings of a node in one call.
 """
 
 EXAMPLES = r"""
@@ -38,12 +36,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-changes:
-  description: The changes, or in check mode those that would be made. M(lanewise.dra.fabric) documents them and
-    the other values, which are the same.
-  returned: success
-  type: list
-  elements: dict
+changes: {description: "As M(lanewise.dra.fabric) returns them.", returned: success, type: list, elements: dict}
 """
 
 from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once

@@ -31,14 +31,10 @@ notes:
   - Every file is replaced atomically, so an interrupted run leaves a readable report. Two concurrent runs on one folder
     are not protected from each other.
 attributes:
-  check_mode:
-    support: full
   diff_mode:
     support: full
     details:
       - The diff lists changed nodes in a few lines, not the pages.
-  idempotent:
-    support: full
 extends_documentation_fragment:
   - lanewise.dra.attributes
   - lanewise.dra.attributes.controller

@@ -95,7 +95,7 @@ def _commands(lines: list[str]) -> t.Iterator[Command]:
 
 
 def missing(shown: t.Iterable[str], output: str) -> list[str]:
-    """The lines of a page that do not stand in the output in this order; white space counts as one blank."""
+    """The lines of a page that are not in the output in this order; white space counts as one blank."""
     have = [" ".join(line.split()) for line in output.splitlines()]
     lacking, at = [], 0
     for line in shown:

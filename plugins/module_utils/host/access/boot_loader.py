@@ -59,7 +59,7 @@ class BootLoader:
 
     @property
     def changed(self) -> bool:
-        """Whether `restore` knows what to put back."""
+        """Whether `restore` has something to restore."""
         return bool(self._original)
 
     def record(self) -> Arguments:

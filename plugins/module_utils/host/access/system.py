@@ -88,7 +88,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Difference:
-    """A file or attribute that is not as a run found it, and why it could not be put back."""
+    """A file or attribute that differs from its state before the run, and why it could not be restored."""
 
     path: str
     before: str | None
@@ -130,7 +130,7 @@ class System:
         return self.reader.names(path)
 
     def link(self, path: str) -> str | None:
-        """The last part of where a symbolic link points, such as the name of a driver; None where it is no link."""
+        """The last part of where a symbolic link points, such as the name of a driver; None if it is not a link."""
         target = self.reader.link(path, expected=False)
         return target.rpartition("/")[2] if target else None
 
@@ -231,7 +231,7 @@ class System:
             raise refused(step, error.errno or 0, path) from None
 
     def remove(self, path: str, step: str) -> None:
-        """Remove a file that its program makes again by itself, so that an undo has nothing to put back.
+        """Remove a file that its program creates again, so that an undo need not restore it.
 
         Raises HostError.
         """
@@ -410,7 +410,7 @@ class System:
             number = error.errno or 0
             words = error.strerror or ""
             raise refused(step, number, "" if words == os.strerror(number) else words, fix) from None
-        except Exception as error:  # pyroute2's NetlinkError is no OSError: its code is the error number
+        except Exception as error:  # pyroute2's NetlinkError is not an OSError: its code is the error number
             code = getattr(error, "code", None)
             if not isinstance(code, int):
                 raise

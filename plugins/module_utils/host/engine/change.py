@@ -36,7 +36,7 @@ def stored(value: object) -> object:
 
 @dataclass(frozen=True)
 class Change:
-    """One setting of one device that differs from what is wanted.
+    """One setting of one device that differs from the wanted value.
 
     `device` is a PCI address, an interface without one, `ADDRESS vf NUMBER` or `NODE`. `interrupts` names what
     stops working for a moment while the change is made, or is empty.
@@ -67,9 +67,9 @@ class Unread(str):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something wanted that will not be done, and how to fix it. With one refusal nothing at all is changed.
+    """A change that is refused, and how to fix it. With one refusal nothing is changed.
 
-    With `drain` it is a pod or guest that is in the way, and there is none once the node is drained.
+    With `drain` the reason is a pod or guest, which a drain of the node removes.
     """
 
     device: str
@@ -84,7 +84,7 @@ class Refusal:
 
 @dataclass
 class Plan:
-    """What is to be done. `reboot` are the reasons why the wanted state is only reached after a reboot."""
+    """The changes of a run. `reboot` are the reasons why the wanted state is only reached after a reboot."""
 
     changes: list[Change] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Bringing a node to what is wanted: plan all, change in order, read back, and undo where a step fails."""
+"""Bring a node to its wanted state: plan all, change in order, read back, and undo if a step fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOCK_SECONDS = 30.0
 
 
 class Refused(Unfit):
-    """Nothing was changed: some of what is wanted will not be done. `refusals` are all of them."""
+    """Nothing was changed, because some changes are refused. `refusals` are all of them."""
 
     def __init__(self, refusals: t.Sequence[Refusal]) -> None:
         self.refusals = list(refusals)
@@ -172,7 +172,7 @@ def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State
 
 
 def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> State:
-    """What the node shows of what was changed. Raises HostError where it is not what was asked for."""
+    """The node's state after the changes. Raises HostError where it is not the wanted one."""
     wanted: State = {}
     for change in changes:
         wanted.setdefault(change.device, {})[change.setting] = change.after

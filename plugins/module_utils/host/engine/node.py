@@ -88,7 +88,7 @@ class Node:
 
     @property
     def management(self) -> dict[str, str]:
-        """Interfaces that the node is reached by, and why; read when first asked for. Raises HostError."""
+        """Interfaces that the node is reached by, and why; read at the first use. Raises HostError."""
         if self._management is None and self.system.live:
             self._management = management_interfaces(self.system, self._connection)
         elif self._management is None:  # of a recorded tree only the default route is known
@@ -122,5 +122,5 @@ class Node:
         found = "" if self.allow_management else self.reached_by(change)
         if not found:
             return None
-        fix = "exclude it in the selector, or set allow_management with a second way to the node at hand"
+        fix = "exclude it in the selector, or set allow_management with a second way to reach the node"
         return Refusal(change.device, change.setting, f"not changed to {shown(change.after)}: {found}", fix)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a resource is: a part of a node's configuration that can be read, compared with what is wanted, and changed."""
+"""A resource: a part of a node's configuration that can be read, compared with the wanted state, and changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .node import Node
 
 
 class Resource:
-    """One part of a node's configuration. A subclass says `name`, and `boot` if a boot forgets its settings.
+    """One part of a node's configuration. A subclass sets `name`, and `boot` if its settings are lost at a reboot.
 
     All of a run's resources plan before any of them changes something, so a plan is of the node as it was found: what
     another resource will have made by then (VFs, say) reads as None.

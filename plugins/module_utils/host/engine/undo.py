@@ -33,7 +33,7 @@ class Done:
 class Remaining:
     """Something that differs from its state before the run, or whose state is unknown.
 
-    `now` is its value, `Unread` where it cannot be read. `reason` is why it was not put back, where that is known.
+    `now` is its value, `Unread` where it cannot be read. `reason` is why it was not restored, if that is known.
     """
 
     resource: str
@@ -93,7 +93,7 @@ class Failed(Exception):
 
 
 def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
-    """Take back what was done, the last first, and go on where that fails. Then read all of it again and compare."""
+    """Undo the changes, the last first, also after one fails. Then read all of them again and compare."""
     troubles: dict[int, list[str]] = {}
     for place in reversed(range(len(done))):
         one = done[place]
@@ -124,7 +124,7 @@ def _value(node: Node, one: Done) -> object:
 
 
 def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bool:
-    """A read that fails once is tried again: what the node is decides whether something is to be put back."""
+    """The same, with a second try after a failed read: the node's state decides what is restored."""
     try:
         return differs(node, one)
     except Exception:  # noqa: BLE001  # the second read decides

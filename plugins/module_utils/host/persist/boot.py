@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the program does on a node: `boot` applies what a boot forgets, `network` those parts of it that need the
-network, `undo FILE` takes changes back."""
+"""The commands of the program on a node: `boot` applies settings that a reboot loses, `network` those of them that need
+the network, `undo FILE` undoes changes."""
 
 # pylint: disable=ansible-bad-function
-# It runs where there is no AnsibleModule: what it says and how it ends are a program's.
+# It runs without an AnsibleModule, so it prints and exits itself.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..resources.catalogue import named, resources
 from . import guard
 from .program import Boot, StoredRule, load
 
-#: How long an undo waits for the run whose changes it takes back, and which may be at it still.
+#: How long an undo waits for the run whose changes it undoes, if that still runs.
 _UNDO_WAITS = 3600.0
 
 
@@ -55,17 +55,17 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def _boot(system: System, network: bool = False) -> None:
-    """Bonds, VLANs and the like come with the network, so that what is wanted of them waits for it, too."""
+    """Apply the stored settings. Bonds, VLANs and the like appear with the network, so theirs wait for it, too."""
     wanted, general = load(system)
     nics = rules(wanted)
     of_nics = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
-        # one that fails does not keep the others from what they can do
+        # a failed resource does not stop the others
         found: list[str] = []
         if resource.network == network:
             found = [_apply(system, nics, general, resource)]
-            # nor does one NIC keep the others; a run that somebody watches undoes all instead
+            # nor does a failed NIC; a run of the module undoes everything instead
             keys = _chosen(system, nics) if found[0] and resource.name in of_nics else []
             if len(keys) > 1:
                 found = [_apply(system, nics, general, resource, key) for key in keys]
@@ -77,9 +77,9 @@ def _boot(system: System, network: bool = False) -> None:
 
 
 def _apply(system: System, nics: t.Sequence[Rule], general: NodeSettings, resource: Resource, only: str = "") -> str:
-    """Bring what a resource is about to what is wanted, of one device with `only`; what failed, if something did."""
+    """Apply the settings of a resource, with `only` of one device. Returns the error, or an empty text."""
     try:
-        # at boot nobody is connected who could lose the connection
+        # at boot there is no connection to lose
         node = Node(system, nics, general, allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
@@ -116,7 +116,7 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
 
 
 def _undo(system: System, path: str) -> None:
-    """Take back the changes of a file, unless they were confirmed. It stays where some could not be."""
+    """Undo the changes in a file, unless they were confirmed. The file stays if some could not be undone."""
     begun = guard.begin(path)
     if not begun:
         print("the changes were confirmed")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the node's settings were before this collection first changed them, so that they can be put back."""
+"""The node's settings before this collection first changed them, so that they can be restored."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def remember(system: System, changes: t.Sequence[Change]) -> None:
 
 
 def wanted(system: System, node: Node) -> dict[str, State]:
-    """What to put back, by resource: of the devices that the node still has. Raises HostError, also for a resource that
+    """The values to restore by resource, of devices that still exist. Raises HostError, also for a resource that
     only a newer release has: this one would forget its settings."""
     notes = load(system)
     known = {one.name: one for one in named(system, notes)}

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The program that runs this package on a node without Ansible: at boot, and to take back what was not confirmed.
+"""The program that runs this package on a node without Ansible: at boot, and to undo changes that were not confirmed.
 
-It is this package and `topology` in one zip file that Python runs, so that a boot goes the same way as a playbook.
+It is this package, `topology` and `uplinks` in one zip file that Python runs, so that a boot and a playbook run the
+same code.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class Boot(Resource):
         if change.setting.endswith("enabled"):
             self.system.command(["systemctl", "enable" if change.after else "disable", name], step)
         elif change.setting == "program":
-            # an older program cannot be put back; the boot runs the new one on the old settings just as well
+            # an older program cannot be restored; the new one can apply the old settings
             if change.after is None or change.after == hashlib.sha256(self._archive).hexdigest():
                 self.system.install(PROGRAM, self._archive if change.after else None, step)
         else:

@@ -194,7 +194,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
 def resources(
     system: System, nics: t.Iterable[t.Mapping[str, object]], general: t.Mapping[str, object], boot: bool = False
 ) -> list[Resource]:
-    """The resources that the settings of NIC rules and of the node need; with `boot`, those that a boot forgets."""
+    """The resources that the settings of NIC rules and of the node need; with `boot`, those that a reboot loses."""
     wanted = {
         "nic": {key for settings in nics for key, value in settings.items() if value is not None},
         "node": {key for key, value in general.items() if value is not None},

@@ -22,7 +22,7 @@ from .ethtool import Ethtool
 _IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27
 _BY_DSCP = 5
 _TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
-#: Devices keep buffers in cells: what is shown may be this much less than what was asked for.
+#: Devices keep buffers in cells: the reported size may be this much less than the requested one.
 _CELL = 256
 SETTINGS = ("trust", "ets", "pfc", "buffer")
 #: The parts of IEEE 802.1Qaz in the kernel's messages, by name.

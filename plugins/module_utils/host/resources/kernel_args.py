@@ -61,7 +61,7 @@ class KernelArgs(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         loader = self._boot_loader()
-        if loader is None:  # what starts this kernel is not on the node: what runs is all that can be known
+        if loader is None:  # the boot loader is not on the node: only the running kernel's arguments are known
             wish = _arguments(wanted[NODE]["kernel_args"])
             lines, absent = [self.running()], list(wish.absent)
         else:

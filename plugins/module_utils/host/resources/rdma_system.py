@@ -27,7 +27,7 @@ class RdmaSystem(Resource):
     """`rdma_netns_mode` of the node: `shared` or `exclusive`, now and after the next boot.
 
     The kernel changes it only while no network namespace but the node's exists. Where there is one, as of a pod, the
-    file for the next boot is written, and a reboot asked for.
+    file for the next boot is written, and a reboot requested.
     """
 
     name = "rdma_system"

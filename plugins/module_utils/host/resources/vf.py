@@ -106,7 +106,7 @@ class Vf(Resource):
         return Vlan(int(match[1]), int(match[2] or 0), match[3] or _VLAN)
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        return after is None or before == after  # a VF that was not there before goes as it came
+        return after is None or before == after  # the settings of a new VF are removed with it
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
@@ -123,7 +123,7 @@ class Vf(Resource):
                 other = "node_guid and port_guid" if infiniband else "mac"
                 return refusal(f"a VF of {device.link_layer or 'this link layer'} does not have it", f"use {other}")
         if number >= number_of_vfs(self.system, key) or to_be_recreated(self.system, node, key):
-            return None  # the VF is yet to be made
+            return None  # the VF does not exist yet
         if change.before is None:
             return refusal(
                 "the PF's driver does not report it, so a change could not be checked", "leave it out for this NIC"

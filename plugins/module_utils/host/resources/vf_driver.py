@@ -68,7 +68,7 @@ class VfDriver(Resource):
         if driver not in (NATIVE, NONE) and not self._known(node, driver):
             return refusal(f"no driver {driver} is loaded", f"load it: add {driver} to kernel_modules")
         if change.before is None:
-            return None  # the VF is yet to be made, and its IOMMU group with it
+            return None  # the VF and its IOMMU group do not exist yet
         vf = address(self.system, key, number) or ""
         reason = users(self.system, vf)
         if reason:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The VFs of a PF: which there are, and what is asked for of each."""
+"""The VFs of a PF, and the wanted settings of each."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def indexes(value: object) -> list[int]:
 
 
 def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSettings]:
-    """What is asked for of each VF of a PF. Raises HostError."""
+    """The wanted settings of each VF of a PF. Raises HostError."""
     count = settings.get("num_vfs", number_of_vfs(system, key))
     common = {name: value for name, value in (settings.get("vf") or {}).items() if value is not None}
     found: dict[int, dict[str, object]] = {number: dict(common) for number in range(count)} if common else {}
