@@ -84,4 +84,5 @@ def test_the_machines_gpus_are_published(
     }
     wanted = {f"gpu-{gpu.minor}": (gpu.uuid, gpu.name, gpu.address) for gpu in root.gpus(tmp_path / machine)}
     known = ("uuid", "productName", "resource.kubernetes.io/pciBusID")
+    assert all("resource.kubernetes.io/pcieRoot" in values for values in published.values())
     assert {name: tuple(values[key] for key in known) for name, values in published.items()} == wanted

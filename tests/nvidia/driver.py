@@ -23,8 +23,8 @@ class NvidiaDriver:
     """The driver of a release (`version`, such as 0.5.0) on a node that exists already.
 
     `kubelet` is where kubelet has its plugins and their registrations, `cdi` where the container runtime reads CDI
-    specifications. `gates` are the driver's feature gates, `shares` its --consumable-shares. `before` is a command that
-    runs the driver. Raises environment.Missing without the program.
+    specifications. `gates` are the driver's feature gates, `shares` its --consumable-shares. Raises environment.Missing
+    without the program.
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class NvidiaDriver:
         cdi: Path = Path("/var/run/cdi"),
         gates: t.Mapping[str, bool] | None = None,
         shares: str = "",
-        before: t.Sequence[str] = (),
     ) -> None:
         self.plane, self.node, self.root = plane, node, root
         name = NVIDIA[version]
@@ -59,7 +58,6 @@ class NvidiaDriver:
         on = ",".join(f"{gate}={str(value).lower()}" for gate, value in (gates or {}).items())
         self._arguments += [f"--feature-gates={on}"] if on else []
         self._arguments += [f"--consumable-shares={shares}"] if shares else []
-        self._before = list(before)
         for folder in (kubelet / "plugins_registry", kubelet / "plugins", cdi):
             folder.mkdir(parents=True, exist_ok=True)
         self.start()
@@ -67,7 +65,7 @@ class NvidiaDriver:
     def start(self) -> None:
         """Start it, without waiting for it."""
         variables = [f"{name}={value}" for name, value in self.root.variables.items()]
-        self.plane.run("nvidia", ["env", *variables, *self._before, str(self._program), *self._arguments])
+        self.plane.run("nvidia", ["env", *variables, *self.root.on_machine(), str(self._program), *self._arguments])
 
     def stop(self) -> None:
         """kill -9."""

@@ -137,6 +137,7 @@ class Root:
         self.tree, self.folder = tree, folder
         self.nvml = folder / "nvml"
         self.nvml.mkdir(parents=True)
+        self.variables = {"LANEWISE_NVML": str(self.nvml)}  #: of the driver's process
         libraries, programs = folder / "root/usr/lib64", folder / "root/usr/bin"
         for one in (libraries, programs):
             one.mkdir(parents=True)
@@ -173,7 +174,9 @@ class Root:
         path = self.nvml / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """Of the driver's process."""
-        return {"LANEWISE_NVML": str(self.nvml), "NVIDIA_DRA_SYSFS_ROOT": str(self.tree / "sys")}
+    def on_machine(self) -> list[str]:
+        """The command that runs another one with the machine's tree as /sys. Not every release of the driver has a
+        variable for that, and none has it for all that it reads there."""
+        user = [] if os.geteuid() == 0 else ["--map-root-user"]
+        script = f'mount --bind "{self.tree / "sys"}" /sys && exec "$@"'
+        return ["unshare", "--mount", "--propagation", "private", *user, "sh", "-c", script, "sh"]

@@ -22,7 +22,7 @@ from environment import CACHE, WORK, Missing, ensure_package
 from interpreters import primary
 from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
 
-_NODE_TESTS = tuple(f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment"))
+_NODE_TESTS = tuple(f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment", "_gpu"))
 _INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py")
 _NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true")
 
@@ -69,6 +69,7 @@ def node(session: nox.Session) -> None:
         turns.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
     for minor in {turn[0] for turn in turns}:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    _nvidia(session)
     for minor, file, *chosen in turns:  # each is a machine of its own
         _in_sandbox(session, venv, file, *chosen, K8S=minor)
 

@@ -1,0 +1,28 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The driver as a program on an example machine: it probes the machine's tree, and its NICs are veth pairs.
+
+    python tree_driver.py --root TREE ARGUMENTS-OF-LANEWISE-DRIVER ...
+
+A veth pair has no PCI function. So one thing differs from the driver as it is: an interface is recognized by the
+permanent MAC address that the tree has of the function, and not by the kernel's parent device, too.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing as t
+
+from lanewise_driver import cli
+from lanewise_driver.interface import identity
+
+
+def _matches(link: t.Any, wanted: identity.Identity, *_rest: t.Any, **_more: t.Any) -> bool:
+    return bool(wanted.permanent_mac) and link.mac == wanted.permanent_mac
+
+
+if __name__ == "__main__":
+    identity._matches = _matches
+    sys.exit(cli.main())
