@@ -16,7 +16,7 @@ import socket
 import struct
 import typing as t
 
-from . import netlink
+from . import links, netlink
 from .netlink import Netlink
 
 _GET_CLASSES, _GET_FILTERS = 42, 46
@@ -32,10 +32,10 @@ _CLASSFUL = ("htb", "hfsc", "drr", "qfq")
 def found(connection: Netlink, interface: str) -> str:
     """What would be lost, for messages (`filters (u32 at ingress)`); empty if nothing would be, or if there is no such
     interface. Raises OSError."""
-    try:
-        index = socket.if_nametoindex(interface)
-    except OSError:
+    link = links.get(connection, name=interface)
+    if link is None:
         return ""
+    index = link.index
     said = _filters(connection, index, _ROOT)
     said += _filters(connection, index, _INGRESS) or _filters(connection, index, _CLSACT)
     classes = [kind for kind in _kinds(connection, _GET_CLASSES, index, 0) if kind in _CLASSFUL]

@@ -143,7 +143,7 @@ class Inventory:
             if device is None:
                 found[name] = self.withheld(name)
             elif self._root == "/" and not (device.link_layer == "infiniband" and device.interface is None):
-                interfaces = _interfaces_of(device.address) if device.address else []
+                interfaces = interfaces_of(device.address) if device.address else []
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
                     reasons = self.carried(_SESSIONS_FOR)
@@ -199,20 +199,20 @@ def _candidates(facts: Object, settings: Settings) -> list[str]:
     return [name for name, address in names if address or like(name, settings.virtual_interfaces)]
 
 
-def _interfaces_of(address: str) -> list[str]:
-    """The current interfaces of a PCI function and its VFs in this namespace."""
+def interfaces_of(address: str) -> list[str]:
+    """The current interfaces of a PCI function and its VFs in this namespace. Raises KernelError."""
     folder = f"/sys/bus/pci/devices/{address}"
-    found: list[str] = []
+    with step(f"list the interfaces of {address}"):
+        functions = ["", *(name for name in _names(folder) if name.startswith("virtfn"))]
+        return [interface for one in functions for interface in _names(f"{folder}/{one}/net")]
+
+
+def _names(folder: str) -> list[str]:
+    """The names in a folder; empty if there is none. Raises OSError."""
     try:
-        functions = [name for name in os.listdir(folder) if name.startswith("virtfn")]
-    except OSError:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    for one in ["", *functions]:
-        try:
-            found += os.listdir(f"{folder}/{one}/net")
-        except OSError:
-            continue
-    return found
 
 
 def _devices(publication: publish.Publication, facts: Object, policy: publish.Policy) -> dict[str, Device]:

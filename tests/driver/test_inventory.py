@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.machines.builder import build, hand_over
+from lanewise_driver.base.errors import KernelError
 from lanewise_driver.base.settings import Settings, read
-from lanewise_driver.publish.inventory import Device, Inventory
+from lanewise_driver.publish.inventory import Device, Inventory, interfaces_of
 from lanewise_driver.topology.publish import COUNTER, MISSING
 
 needs_namespaces = pytest.mark.skipif(
@@ -476,3 +478,17 @@ def test_settings_are_asked_each_time(sriov: Path) -> None:
     assert PF in node.refresh().addresses
     current[0] = read({"exclude": [{"type": "pf"}]})
     assert PF not in node.refresh().addresses
+
+
+def test_a_folder_that_cannot_be_listed_does_not_count_as_empty() -> None:
+    """Else a function with several interfaces would be given away, whichever of them the node needs."""
+    assert interfaces_of("0000:ff:1f.7") == []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        with pytest.raises(KernelError, match="list the interfaces of 0000:ff:1f.7: Too many open files"):
+            interfaces_of("0000:ff:1f.7")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
