@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NODE, RULE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import boards
-from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import faults
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import _is_plain, faults
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import played
 
@@ -156,3 +160,56 @@ def test_null_takes_away_what_a_board_a_profile_or_an_earlier_rule_says(
     assert set(settings["board"]) == {"max_read_request_bytes", "relaxed_ordering", "irq_affinity"}
     assert set(settings["none"]) == {"relaxed_ordering"}
     assert settings["later"] == {"ethtool": {"rings": {"rx": 512}}}
+
+
+VALUES = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    128,
+    "1",
+    "legacy",
+    "ethernet",
+    1.5,
+    [],
+    ["ethernet"],
+    ["x"],
+    [1],
+    [True],
+    {},
+    {"a": 1},
+)
+
+
+def leaves(spec: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
+    for option in spec.values():
+        if "options" in option:
+            yield from leaves(option["options"])
+        else:
+            yield {key: one for key, one in option.items() if key in ("type", "elements", "choices")}
+
+
+def test_a_value_that_skips_the_validator_is_one_that_it_accepts() -> None:
+    skipped = 0
+    for option in leaves({**RULE, **NODE}):
+        for value in VALUES:
+            if _is_plain(value, option):
+                skipped += 1
+                result = ArgumentSpecValidator({"x": option}).validate({"x": value})
+                assert not result.error_messages, (option, value)
+                assert result.validated_parameters == {"x": value}
+    assert skipped > len(VALUES)
+
+
+def test_a_process_of_a_task_finds_the_filters_loaded() -> None:
+    """Ansible forks from a main process that has imported an action plugin."""
+    code = (
+        "import ansible_collections.lanewise.dra.plugins.action.fabric, sys; before = set(sys.modules); "
+        "from ansible.parsing.dataloader import DataLoader; from ansible.template import Templar, trust_as_template; "
+        "print(Templar(DataLoader()).template(trust_as_template('{{ 1 | bool and [2] is contains(2) }}'))); "
+        "print(*(name for name in set(sys.modules) - before if 'ansible.plugins' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]
