@@ -11,6 +11,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import needs_no_change, probe_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     DONE,
     DRIFTED,
@@ -123,9 +124,18 @@ class ActionModule(ControllerAction):
 def _nodes(variables: Variables, names: t.Sequence[str], looked: set[str]) -> list[Node]:
     """The plans of the hosts that the inventory configures."""
     # a site that only probes may have unreachable hosts
-    asked = any(_of(variables, name, "site_asked") for name in names)
+    asked = any(_asked(variables, name) for name in names)
     found = [_node(variables, name, name in looked) for name in names if asked]
     return [node for node in found if node]
+
+
+def _planned_by_probe(variables: Variables, host: str) -> bool:
+    """Whether the host was not checked by itself, because its probe made the plan and found nothing to change."""
+    return _of(variables, host, "site_asked") is None and needs_no_change(probe_of(variables, host))
+
+
+def _asked(variables: Variables, host: str) -> bool:
+    return bool(_of(variables, host, "site_asked")) or _planned_by_probe(variables, host)
 
 
 def _of(variables: Variables, host: str, name: str) -> t.Any:
@@ -144,6 +154,8 @@ def _node(variables: Variables, host: str, looked: bool) -> Node | None:
         reason = probe.get("msg") if isinstance(probe, dict) else None
         node.problems.append(str(reason or "it was lost during the check; see its messages above"))
     plan = _of(variables, host, "fabric_plan")
+    if _planned_by_probe(variables, host):
+        plan = probe_of(variables, host)["plan"]
     if isinstance(plan, dict) and "changes" in plan:
         node.changes = plan["changes"]
         node.drain = plan.get("drain_reasons") or []
@@ -157,8 +169,7 @@ def _node(variables: Variables, host: str, looked: bool) -> Node | None:
     node.cordoned = _of(variables, host, "fabric_left_cordoned") is True
     driver = _of(variables, host, "dra_driver_plan")
     node.driver = [str(one) for one in driver or ()]
-    asked = _of(variables, host, "site_asked")
-    return node if asked or node.problems else None
+    return node if _asked(variables, host) or node.problems else None
 
 
 def _state(variables: Variables, host: str, alive: bool) -> tuple[str, str]:

@@ -6,9 +6,80 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Probe
-from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction
+import typing as t
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.lanewise.dra.plugins.module_utils.topology_module import OPTIONS
+from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import FabricAndProbe, Probe, prepare
+from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import packed
+from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import options_of_role
+from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction, answer
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import faults, without_nulls
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
+
+_FABRIC = "lanewise.dra.fabric"
+#: What Ansible itself reports of a module, and not the plan.
+_OF_THE_TASK = ("ansible_facts", "deprecations", "warnings")
+
+prepare(FabricAndProbe)
+options_of_role("fabric", "main")  # read before Ansible forks
 
 
 class ActionModule(NodeAction):
+    """Runs the module, or the module fabric in check mode if it makes the plan in the same call."""
+
     ANSWER = Probe
+    ADDED = frozenset(("packed", "plan", "plan_complete", "probed"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> Result:
+        args = dict(self._task.args)
+        plan, small = args.pop("plan", None), boolean(args.pop("packed", False))
+        self._task.args = args
+        result: Result | None = None
+        if plan and not self._later():
+            checked = super(NodeAction, self).run(tmp, task_vars)
+            result = self._with_plan(plan, task_vars or {})
+            if result is not None:
+                result = {**checked, **result}
+        if result is None:
+            result = super().run(tmp, task_vars)
+        if small and "topology" in result:
+            result.update(packed=packed(result.pop("topology")), probed=True)
+        return result
+
+    def _with_plan(self, plan: Variables, variables: Variables) -> Result | None:
+        """The topology with the plan; None if they cannot be had in one call."""
+        options = self._arguments(plan.get("options"), plan.get("become", False), variables)
+        if options is None:
+            return None
+        mode, self._task.check_mode = self._task.check_mode, True
+        try:
+            done = self._execute_module(_FABRIC, options, task_vars=variables)
+        finally:
+            self._task.check_mode = mode
+        self._remove_tmp_path(self._connection._shell.tmpdir)
+        made = answer(done, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
+        if made.get("failed") or "topology" not in made:
+            return None
+        found: Result = {"changed": False, "topology": made.pop("topology")}
+        made.pop("invocation", None)
+        found.update({name: made.pop(name) for name in _OF_THE_TASK if name in made})
+        found["plan"] = {name: value for name, value in made.items() if not name.startswith("_ansible_")}
+        found["plan_complete"] = boolean(plan.get("complete", False))
+        return found
+
+    def _arguments(self, plan: t.Any, become: t.Any, variables: Variables) -> Result | None:
+        """The arguments of the module fabric; None if the module or its role would refuse them."""
+        own = self._task.args
+        if not isinstance(plan, dict) or bool(self._play_context.become) != boolean(become) or own.get("import_file"):
+            return None
+        if plan.get("root", "/") != own.get("root", "/") or faults(plan) or not self._role_accepts(variables):
+            return None
+        return {**without_nulls(plan), "topology": {name: own[name] for name in OPTIONS if name in own}}
+
+    def _role_accepts(self, variables: Variables) -> bool:
+        """Whether the role fabric would start with the variables of the host."""
+        spec = options_of_role("fabric", "main")
+        given = self._templar.template({name: variables[name] for name in spec if name in variables})
+        return not ArgumentSpecValidator(spec).validate(given).error_messages

@@ -63,6 +63,57 @@ options:
     description: The folder with a recorded machine's C(sys) and C(proc), to plan for it in check mode.
     type: path
     default: /
+  topology:
+    description:
+      - Options of M(lanewise.dra.topology_info), to read the node's topology in the same call, before any change. The
+        result is in RV(topology).
+    type: dict
+    suboptions:
+      subset:
+        description: See O(lanewise.dra.topology_info#module:subset).
+        type: list
+        elements: str
+        choices: [system, numa, functions, interfaces, rdma, devices, affinity, findings]
+        default: [system, numa, functions, interfaces, rdma, devices, affinity, findings]
+      pci_functions:
+        description: See O(lanewise.dra.topology_info#module:pci_functions).
+        type: str
+        choices: [relevant, all]
+        default: relevant
+      vpd:
+        description: See O(lanewise.dra.topology_info#module:vpd).
+        type: bool
+        default: true
+      gids:
+        description: See O(lanewise.dra.topology_info#module:gids).
+        type: bool
+        default: true
+      locality_overrides:
+        description: See O(lanewise.dra.topology_info#module:locality_overrides). They do not change what rules match.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          address:
+            description: PCI address of the function.
+            type: str
+          slot:
+            description: Physical slot.
+            type: str
+          numa_node:
+            description: The NUMA node that the function is local to.
+            type: int
+          switch:
+            description: Any name of a switch.
+            type: str
+          rail:
+            description: The rail of a NIC.
+            type: int
+  planned:
+    description:
+      - RV(lanewise.dra.topology_info#module:plan) of the same run. In check mode it is returned, and the node is not
+        connected to. Without check mode it is ignored.
+    type: dict
   confirm:
     description:
       - Confirm the changes of an earlier run with this RV(rollback.id), over a new connection.
@@ -182,7 +233,14 @@ problems:
   returned: failure
   type: list
   elements: str
+topology:
+  description: See RV(lanewise.dra.topology_info#module:topology).
+  returned: if O(topology) is given and the topology could be read
+  type: dict
 """
+
+import types
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -201,6 +259,19 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Unfit
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged, overlaid
+from ansible_collections.lanewise.dra.plugins.module_utils.topology_module import OPTIONS, Unreadable, read
+
+
+class Module(AnsibleModule):
+    """A module whose every answer has what was read before."""
+
+    topology: t.Mapping[str, object] = types.MappingProxyType({})
+
+    def exit_json(self, **found: object) -> t.NoReturn:
+        super().exit_json(**found, **self.topology)
+
+    def fail_json(self, msg: str, **found: object) -> t.NoReturn:
+        super().fail_json(msg, **found, **self.topology)
 
 
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
@@ -217,7 +288,7 @@ def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
 
 
 def main() -> None:
-    module = AnsibleModule(
+    module = Module(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "nics": {"type": "list", "elements": "dict", "default": [], "options": RULE},
@@ -226,12 +297,19 @@ def main() -> None:
             "persist": {"type": "bool", "default": True},
             "assume_drained": {"type": "bool", "default": False},
             "root": {"type": "path", "default": "/"},
+            "topology": {"type": "dict", "options": OPTIONS},
+            "planned": {"type": "dict"},  # for the action plugin
             "confirm": {"type": "str"},
             **SAFETY,
         },
         supports_check_mode=True,
     )
     params = module.params
+    if params["topology"]:
+        try:
+            module.topology = {"topology": read(params["root"], params["topology"])}
+        except Unreadable as error:
+            module.fail_json(str(error))
     if params["confirm"]:
         confirm(module, params["confirm"])
     if params["state"] == "absent":

@@ -89,6 +89,31 @@ options:
       rail:
         description: The rail of a NIC. If any rail is set, no rail is derived.
         type: int
+  packed:
+    description:
+      - Whether to return RV(packed) and not RV(topology). It takes a tenth of the memory on the controller. The action
+        plugins of this collection read both.
+    type: bool
+    default: false
+  plan:
+    description:
+      - Plan the node's configuration in the same call, with M(lanewise.dra.fabric#module) in check mode. Nothing is
+        changed on the node. The result is in RV(plan).
+      - RV(plan) is missing if the plan cannot be made. The module fabric reports the reason.
+    type: dict
+    suboptions:
+      options:
+        description: Options of the module. Its C(root) must be O(root).
+        type: dict
+        required: true
+      become:
+        description: Whether the plan must be made as root. There is no plan if the task has another C(become).
+        type: bool
+        default: false
+      complete:
+        description: The value of RV(plan_complete), for example whether nothing but the module configures the node.
+        type: bool
+        default: false
 seealso:
   - name: The topology model
     description: How affinity, groups, rails and the fingerprint are computed.
@@ -316,94 +341,58 @@ topology:
         - What an operator should know, with C(id), C(severity), C(summary), C(action), C(devices) and C(evidence).
       type: list
       elements: dict
+packed:
+  description: RV(topology) as text.
+  returned: with O(packed)
+  type: str
+probed:
+  description: Always V(true).
+  returned: with O(packed)
+  type: bool
+plan:
+  description: What M(lanewise.dra.fabric#module) returns in check mode.
+  returned: if O(plan) is given and the plan could be made
+  type: dict
+plan_complete:
+  description: O(plan.complete).
+  returned: with RV(plan)
+  type: bool
 """
-
-import os
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
 
 compiled_once.begin()
 
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import OverrideError, Topology, as_dict
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
-
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "system": ("system",),
-    "numa": ("numa_nodes", "packages"),
-    "functions": ("functions",),
-    "interfaces": ("interfaces",),
-    "rdma": ("rdma_devices",),
-    "devices": ("gpus", "nics", "nvme"),
-    "affinity": ("affinity", "groups"),
-    "findings": ("findings",),
-}
-
-
-def read_import(path: str, form: str, overrides: list[dict[str, t.Any]]) -> Topology:
-    # not needed for a real node, so not imported for one
-    from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
-
-    return read_xml(path, form, overrides)
+from ansible_collections.lanewise.dra.plugins.module_utils.topology_module import OPTIONS, Unreadable, read
 
 
 def main() -> None:
-    sections = list(SECTIONS)
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "default": "/"},
             "import_file": {"type": "path"},
             "import_format": {"type": "str", "choices": ["auto", "nccl", "hwloc"], "default": "auto"},
-            "subset": {"type": "list", "elements": "str", "choices": sections, "default": sections},
-            "pci_functions": {"type": "str", "choices": ["relevant", "all"], "default": "relevant"},
-            "vpd": {"type": "bool", "default": True},
-            "gids": {"type": "bool", "default": True},
-            "locality_overrides": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
+            # both are for the action plugin
+            "packed": {"type": "bool", "default": False},
+            "plan": {
+                "type": "dict",
                 "options": {
-                    "address": {"type": "str"},
-                    "slot": {"type": "str"},
-                    "numa_node": {"type": "int"},
-                    "switch": {"type": "str"},
-                    "rail": {"type": "int"},
+                    "options": {"type": "dict", "required": True},
+                    "become": {"type": "bool", "default": False},
+                    "complete": {"type": "bool", "default": False},
                 },
             },
+            **OPTIONS,
         },
         supports_check_mode=True,
     )
     params = module.params
-    root = params["root"]
     try:
-        if params["import_file"]:
-            topology = read_import(params["import_file"], params["import_format"], params["locality_overrides"])
-        elif not os.path.isdir(os.path.join(root, "sys")):
-            module.fail_json(
-                msg=f"root {root!r} holds no folder 'sys': give the absolute path above a machine's sys and proc"
-            )
-        else:
-            topology = probe(
-                root,
-                params["locality_overrides"],
-                with_vpd=params["vpd"],
-                with_gids=params["gids"],
-                only_relevant=params["pci_functions"] == "relevant",
-            )
-    except OverrideError as error:
+        topology = read(params["root"], params, params["import_file"], params["import_format"])
+    except Unreadable as error:
         module.fail_json(msg=str(error))
-    except (OSError, ValueError) as error:
-        what = f"import {params['import_file']!r}" if params["import_file"] else f"read {root!r}"
-        module.fail_json(msg=f"cannot {what}: {error}")
-    if params["pci_functions"] == "relevant":
-        keep_relevant(topology)
-    result = as_dict(topology)
-    for section in sections:
-        if section not in params["subset"]:
-            for key in SECTIONS[section]:
-                del result[key]
-    module.exit_json(changed=False, topology=result)
+    module.exit_json(changed=False, topology=topology)
 
 
 if __name__ == "__main__":

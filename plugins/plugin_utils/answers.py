@@ -69,6 +69,12 @@ class Fabric(t.TypedDict, total=False):
     remaining: list[Remaining]
 
 
+class FabricAndProbe(Fabric, total=False):
+    """The result of the module fabric with its option topology."""
+
+    topology: Topology
+
+
 class Service(t.TypedDict, total=False):
     installed: bool
     enabled: bool
@@ -131,7 +137,7 @@ class Users(t.TypedDict, total=False):
 
 
 class Probe(t.TypedDict, total=False):
-    """The result of the module topology_info."""
+    """The result of the module topology_info, without the plan, which the module fabric makes."""
 
     topology: Topology
 

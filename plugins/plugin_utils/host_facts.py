@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pathlib
+import zlib
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
@@ -18,6 +20,8 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, R
 # variables that the role topology sets for every host: the facts, and the result of the probe
 _FACTS = "topology_facts"
 _PROBE = "topology_probe"
+#: The size of packed facts, in bytes.
+_LARGEST = 64 * 2**20
 
 
 def facts_of(variables: Variables, host: str) -> Json | None:
@@ -29,6 +33,8 @@ def facts_of(variables: Variables, host: str) -> Json | None:
     probe = probe_of(variables, host)
     if probe.get("failed") or probe.get("unreachable"):
         return None
+    if "packed" in probe:
+        return unpacked(probe["packed"])
     hostvars = variables["hostvars"]
     raw = hostvars.raw_get(host)
     if not isinstance(raw, dict):
@@ -55,6 +61,28 @@ def probe_of(variables: Variables, host: str) -> Result:
     raw = variables["hostvars"].raw_get(host)
     probe = raw.get(_PROBE) if isinstance(raw, dict) else None
     return probe if isinstance(probe, dict) else {}
+
+
+def packed(facts: Json) -> str:
+    """Facts as text of about a tenth of their size."""
+    return base64.b85encode(zlib.compress(json.dumps(facts, separators=(",", ":")).encode(), 6)).decode()
+
+
+def unpacked(text: object) -> Json | None:
+    """The facts of `packed`; None for anything else, also for more than the longest answer of a node."""
+    if not isinstance(text, str):
+        return None
+    try:
+        found = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _LARGEST))
+    except (ValueError, zlib.error, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def needs_no_change(probe: Result) -> bool:
+    """Whether a probe has made the complete plan of its host, and the host needs no changes."""
+    plan = probe.get("plan")
+    return isinstance(plan, dict) and plan.get("changes") == [] and probe.get("plan_complete") is True
 
 
 def stored_facts(report: str) -> dict[str, Json]:

@@ -16,7 +16,7 @@ import pathlib
 import typing as t
 
 import yaml
-from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Spec
 
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 #: A variable with one of these prefixes belongs to a role or is unknown.
@@ -62,6 +62,13 @@ def of_roles() -> frozenset[str]:
         for entry in _load(path)["argument_specs"].values()
         for option in entry.get("options") or {}
     )
+
+
+@functools.cache
+def options_of_role(role: str, entry: str) -> Spec:
+    """The argument specification of an entry point of a role, without texts."""
+    found: Spec = _load(_ROLES / role / "meta" / "argument_specs.yml")["argument_specs"][entry]["options"]
+    return {name: {key: one for key, one in option.items() if key != "description"} for name, option in found.items()}
 
 
 @functools.cache

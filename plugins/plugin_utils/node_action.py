@@ -31,6 +31,8 @@ class NodeAction(SiteAction):
     _supports_async = True
     #: The form of the module's own answer, for `answers.check`.
     ANSWER: t.ClassVar[t.Any]
+    #: The keys that the plugin itself adds, which no node may return.
+    ADDED: t.ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: t.Any) -> None:
         """Prepare the check where the plugin is loaded first, which is before Ansible forks a process a task."""
@@ -40,7 +42,7 @@ class NodeAction(SiteAction):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        later = bool(self._task.async_val) and not self._connection.has_native_async
+        later = self._later()
         done = self._execute_module(task_vars=task_vars, wrap_async=later)
         if later:  # the answer is a job's number; that of the job comes by async_status
             result.update(done)
@@ -48,6 +50,10 @@ class NodeAction(SiteAction):
         self._remove_tmp_path(self._connection._shell.tmpdir)
         result.update(answer(done, self.ANSWER, str((task_vars or {}).get("inventory_hostname", "the node"))))
         return result
+
+    def _later(self) -> bool:
+        """Whether the answer is not waited for."""
+        return bool(self._task.async_val) and not self._connection.has_native_async
 
 
 def answer(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:

@@ -13,8 +13,9 @@ import re
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, RULE
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import without_nulls as divided
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import hint
-from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Spec, Variables
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Result, Spec, Variables
 
 _SHOWN = 60
 _PLAIN: dict[str, type] = {"bool": bool, "dict": dict, "int": int, "str": str}
@@ -74,7 +75,7 @@ def _value(place: str, name: str, value: object, option: Option) -> list[str]:
     return []
 
 
-def _is_plain(value: object, option: Variables) -> bool:
+def _is_plain(value: object, option: Option) -> bool:
     """Whether a value has its type as it is: no need for a validator, which takes a millisecond for each."""
     if option.get("elements") in _PLAIN and isinstance(value, list):
         inner = {**option, "type": option["elements"], "elements": None}
@@ -95,3 +96,20 @@ def _wanted(option: Option) -> str:
 def _shown(value: object) -> str:
     text = re.sub(r"\s+", " ", repr(str(value) if isinstance(value, str) else value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def without_nulls(args: Variables) -> Result:
+    """The arguments as the module takes them: what a rule gives as null is named in its `unset`."""
+    found = dict(args)
+    if isinstance(found.get("node"), dict):
+        found["node"] = divided(found["node"])[0]
+    if isinstance(found.get("nics"), list):
+        found["nics"] = [_rule(one) for one in found["nics"]]
+    return found
+
+
+def _rule(rule: Variables) -> Result:
+    settings, unset = divided({name: value for name, value in rule.items() if name in NIC})
+    rest, _unused = divided({name: value for name, value in rule.items() if name not in NIC})
+    own = [*(rest.get("unset") or ()), *unset]
+    return {**rest, **settings, **({"unset": own} if own else {})}

@@ -10,7 +10,8 @@ import sys
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.lanewise.dra.plugins.modules import topology_info
+from ansible_collections.lanewise.dra.plugins.module_utils.topology_module import SECTIONS
+from ansible_collections.lanewise.dra.plugins.modules import fabric, topology_info
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy
 
 RETURN = yaml.safe_load(topology_info.RETURN)["topology"]
@@ -89,10 +90,10 @@ def test_every_key_that_the_text_names_comes(run, machine, name):
     assert named and named - nested <= keys
 
 
-@pytest.mark.parametrize("section", sorted(topology_info.SECTIONS))
+@pytest.mark.parametrize("section", sorted(SECTIONS))
 def test_subset(run, section):
     keys = set(run(subset=[section])["topology"])
-    assert keys == {"schema_version", "fingerprint", "source", *topology_info.SECTIONS[section]}
+    assert keys == {"schema_version", "fingerprint", "source", *SECTIONS[section]}
 
 
 def test_relevant_functions_are_the_default(run, machine):
@@ -152,3 +153,23 @@ def test_importer_is_not_loaded_for_a_node(run):
     finally:
         if loaded:
             sys.modules[name] = loaded
+
+
+def test_the_module_fabric_returns_the_same_topology_with_its_plan(run, machine, capsys):
+    options = {"root": str(machine.root), "topology": {"vpd": False}, "_ansible_check_mode": True}
+    with patch_module_args(options), pytest.raises(SystemExit):
+        fabric.main()
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["changes"] == []
+    assert answer["topology"] == run(vpd=False)["topology"]
+
+
+def test_the_module_fabric_returns_the_topology_also_if_the_plan_fails(machine, capsys):
+    rule = {"name": "rails", "select": {"address": ["0000:ff:00.0"]}, "count": 1}
+    options = {"root": str(machine.root), "topology": {}, "nics": [rule], "_ansible_check_mode": True}
+    with patch_module_args(options), pytest.raises(SystemExit) as stop:
+        fabric.main()
+    answer = json.loads(capsys.readouterr().out)
+    assert stop.value.code
+    assert answer["problems"]
+    assert answer["topology"]["gpus"]

@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: probed_hosts
+short_description: Hosts that the probe of this run has left something to do for
+version_added: 1.1.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Returns the hosts of a pattern that a play still has to act on after the role P(lanewise.dra.topology#role), so that
+    Ansible starts no processes for the others.
+  - If some hosts are left out, the first of them is returned as well. Ansible ends the whole run when all hosts of a
+    play have failed, and that host keeps it going.
+options:
+  _terms:
+    description: A pattern of hosts, or a list of patterns.
+    type: list
+    elements: raw
+    required: true
+  but:
+    description:
+      - The hosts to leave out.
+      - V(probed) are those whose probe succeeded; V(unchanged) those whose probe has also made the complete plan of the
+        host, which has no changes.
+    type: str
+    choices: [probed, unchanged]
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Failed probes
+  hosts: "{{ query('lanewise.dra.probed_hosts', 'all', but='probed') or 'all:!all' }}"
+  tasks: []
+"""
+
+RETURN = r"""
+_raw:
+  description: The names of the hosts in the order of the inventory, or the pattern if no host is left out.
+  type: list
+  elements: str
+"""
+
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.plugins.loader import lookup_loader
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import needs_no_change, probe_of
+
+
+class LookupModule(LookupBase):
+    def run(self, terms: list[str], variables: dict[str, t.Any] | None = None, **kwargs: t.Any) -> list[str]:
+        self.set_options(var_options=variables, direct=kwargs)
+        if len(terms) != 1:
+            raise AnsibleError("probed_hosts takes one pattern")
+        known = variables or {}
+        pattern = terms[0] if isinstance(terms[0], list) else terms
+        if "hostvars" not in known:  # a check of the syntax
+            return pattern
+        patterns = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
+        hosts: list[str] = patterns.run(pattern, variables=known)
+        done = needs_no_change if self.get_option("but") == "unchanged" else _probed
+        left_out = [host for host in hosts if done(probe_of(known, host))]
+        kept = [host for host in hosts if host not in {*left_out[1:]}]
+        if not left_out:
+            return pattern
+        return kept if len(kept) > 1 else []
+
+
+def _probed(probe: t.Mapping[str, t.Any]) -> bool:
+    return "probed" in probe
