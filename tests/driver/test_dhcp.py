@@ -23,6 +23,7 @@ from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, without_dad
 from lanewise_driver.base.errors import Busy, KernelError
 from lanewise_driver.dhcp import client as dhcp
+from lanewise_driver.dhcp.lease import Lease
 from lanewise_driver.dhcp.lease_renewer import LeaseRenewer
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
@@ -70,6 +71,12 @@ def server(lease: str = "2m", *more: str) -> t.Iterator[subprocess.Popen[bytes]]
             process.wait(5)
 
 
+def recording() -> tuple[LeaseRenewer, list[Lease]]:
+    """A renewer, and the leases that it reports."""
+    changes: list[Lease] = []
+    return LeaseRenewer(lambda _key, lease: changes.append(lease)), changes
+
+
 def node() -> dict[str, t.Any]:
     pair("one")
     run("""echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add 10.1.0.1/24 dev one-far
@@ -87,7 +94,7 @@ def attached(host: dict[str, t.Any], config: dict[str, t.Any], netns: Path, time
         raise
 
 
-def older(lease: dhcp.Lease, seconds: float) -> dhcp.Lease:
+def older(lease: Lease, seconds: float) -> Lease:
     """The lease as if it had been obtained that long before it was."""
     return {**lease, "boottime": lease["boottime"] - seconds, "obtained": int(lease["obtained"] - seconds)}
 
@@ -141,8 +148,7 @@ def test_no_server_leaves_the_interface_on_the_node() -> None:
 def test_a_kept_lease_is_renewed_and_replaced() -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
-    changes: list[dhcp.Lease] = []
-    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
+    renewer, changes = recording()
     with Pod() as pod:
         with server():
             (lease,) = attached(host, config, pod.pin).leases
@@ -171,9 +177,9 @@ def test_a_renewal_is_told_until_it_is_heard() -> None:
     """The claim's record may be in work when its lease is renewed, as while the driver starts."""
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
-    told: list[dhcp.Lease] = []
+    told: list[Lease] = []
 
-    def changed(_key: str, lease: dhcp.Lease) -> None:
+    def changed(_key: str, lease: Lease) -> None:
         told.append(lease)
         if len(told) < 3:
             raise Busy("claim is being worked on")
@@ -193,8 +199,7 @@ def test_a_renewal_is_told_until_it_is_heard() -> None:
 def test_a_clock_that_is_set_ends_no_lease_and_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
-    changes: list[dhcp.Lease] = []
-    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
+    renewer, changes = recording()
     real = time.time
     with Pod() as pod, server():
         (lease,) = attached(host, config, pod.pin).leases
@@ -222,8 +227,7 @@ def test_a_lease_of_an_older_release_has_its_age_by_the_clock() -> None:
 def test_a_lost_lease_is_told_and_asked_for_until_there_is_a_new_one() -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
-    changes: list[dhcp.Lease] = []
-    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
+    renewer, changes = recording()
     with Pod() as pod:
         with server():
             (lease,) = attached(host, config, pod.pin).leases
@@ -356,8 +360,7 @@ def test_a_server_that_lies_is_survived() -> None:
     without_dad()
     server = Liar()
     server.start()
-    changes: list[dhcp.Lease] = []
-    renewer = LeaseRenewer(lambda _key, lease: changes.append(lease))
+    renewer, changes = recording()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     with Pod() as pod:
         attached(host, config, pod.pin)
