@@ -210,7 +210,7 @@ class Daemon:
             names = ", ".join(sorted(new))
             what = f"new pods do not get these devices of the node while their links are down: {names}"
             fix = "Check cables and switch ports; until a link is up, pods that need one of them stay pending."
-            self.reporter.tell(events.node(self.publisher.node), events.LINK_DOWN, what, fix)
+            self.reporter.send(events.node(self.publisher.node), events.LINK_DOWN, what, fix)
 
     def reasons(self) -> list[str]:
         """Why the driver is not ready; empty if it is."""

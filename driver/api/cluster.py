@@ -183,7 +183,7 @@ class Cluster(Client):
                 raise
 
     def features(self) -> Features:
-        """What the server keeps of slices, found out by creating some without storing them."""
+        """Which optional fields of slices the server keeps, found by creating slices with dry runs."""
 
         def create(body: Object) -> Object | None:
             try:
@@ -196,7 +196,7 @@ class Cluster(Client):
         return features.find(self.driver, self.node, create, self.server_version)
 
     def server_version(self) -> str:
-        """The version of the API server, as `v1.37.1`; empty if it does not say."""
+        """The version of the API server, such as `v1.37.1`; empty if it does not report one."""
         try:
             return str(self.request("GET", "/version", patience=0).get("gitVersion") or "")
         except ApiError:

@@ -97,7 +97,7 @@ class _Budget:
 
 
 class Reporter:
-    """Sends events. `tell` never blocks and never raises."""
+    """Sends events. `send` never blocks and never raises."""
 
     def __init__(self, cluster: Api) -> None:
         self._cluster = cluster
@@ -122,7 +122,7 @@ class Reporter:
         if self._thread:
             self._thread.join(timeout)
 
-    def tell(self, regarding: Object, reason: str, what: str, fix: str) -> None:
+    def send(self, regarding: Object, reason: str, what: str, fix: str) -> None:
         """Queue an event about an object: what is wrong, and what to do about it."""
         note = f"{shortened(what, NOTE_BYTES - len(fix.encode()) - 2)}. {fix}" if fix else shortened(what)
         metadata = regarding["metadata"]

@@ -37,10 +37,10 @@ def cut(features: Features, lost: t.Iterable[str]) -> Features:
 
 
 def find(driver: str, node: str, create: t.Callable[[Object], Object | None], version: t.Callable[[], str]) -> Features:
-    """The features of a server, found out by creating slices without storing them.
+    """The features of a server, found by creating slices with dry runs, which store nothing.
 
     `create` sends a v1 ResourceSlice as a dry run and returns what the server would store, or None if the slice is
-    invalid. `version` returns the server's version, as `v1.37.1`.
+    invalid. `version` returns the server's version, such as `v1.37.1`.
     """
 
     def kept(features: Features, content: Object) -> Features | None:
@@ -58,7 +58,7 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     taint = {"key": f"{driver}/probe", "effect": "NoSchedule"}
     one = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
     content = {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [one]}]}
-    # counters must stand with their counter set in 1.34 with its gate on: invalid
+    # 1.34 with its gate on: invalid, as a device must be in one slice with its counter set
     features = kept(features, content) or replace(features, counters=False)
     if not features.counters:
         features = kept(features, {"devices": [{"name": "probe", "taints": [taint]}]}) or features
@@ -72,6 +72,6 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
 
 
 def _minor(version: str) -> int:
-    """The minor version of `v1.37.1`; 0 where it is another text."""
+    """The minor version of `v1.37.1`; 0 if it has another form."""
     found = re.match(r"v1\.([0-9]{1,4})\b", version)
     return int(found[1]) if found else 0

@@ -283,7 +283,7 @@ class Writer:
             what, fix = f"the API server refuses the claim's status: {error.message}", _LEFT_OUT
         self._conditions.report(claim.uid, logging.ERROR, f"could not write the claim's status: {what}. {fix}")
         if self._reporter:
-            self._reporter.tell(events.claim(claim), events.STATUS, what, fix)
+            self._reporter.send(events.claim(claim), events.STATUS, what, fix)
         # a status that is invalid stays so; a missing permission may be granted
         return error.status not in (400, 422)
 

@@ -216,4 +216,4 @@ class Ledger:
     def event(self, regarding: Object, reason: str, error: DriverError) -> None:
         """Report an error in an event about an object."""
         if self._reporter:
-            self._reporter.tell(regarding, reason, f"node {self.node}: {error.message}", error.fix)
+            self._reporter.send(regarding, reason, f"node {self.node}: {error.message}", error.fix)

@@ -391,7 +391,7 @@ def test_events_are_few_and_hold_nobody_up(clean: World) -> None:
     reporter.start()
     about = events.claim(clean.claims["child"])
     for number in range(500):
-        reporter.tell(about, events.PREPARE, f"reason {number}", "")
+        reporter.send(about, events.PREPARE, f"reason {number}", "")
     reporter.stop(20)
     assert events.NAMESPACE_BURST <= len(counted) <= events.NAMESPACE_BURST + 2
     assert len(events_about(clean, "ResourceClaim", "child")) == len(counted)
@@ -402,7 +402,7 @@ def test_events_are_few_and_hold_nobody_up(clean: World) -> None:
         reporter.start()
         start = time.monotonic()
         for number in range(500):
-            reporter.tell(about, events.PREPARE, f"reason {number}", "")
+            reporter.send(about, events.PREPARE, f"reason {number}", "")
         assert time.monotonic() - start < 10
         reporter.stop(1)
         assert time.monotonic() - start < 15

@@ -29,7 +29,7 @@ class Api:
 
 def tell(reporter: events.Reporter, namespace: str, number: int, what: str = "") -> None:
     about = events.claim(ClaimRef(namespace, f"claim-{number}", f"uid-{namespace}-{number}"))
-    reporter.tell(about, events.PREPARE, what or f"reason {number}", Refused.fix)
+    reporter.send(about, events.PREPARE, what or f"reason {number}", Refused.fix)
 
 
 def test_long_words_are_neither_kept_nor_sent() -> None:
