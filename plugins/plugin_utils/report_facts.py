@@ -11,6 +11,7 @@ Facts are untrusted: a field may be missing, null, of another type, megabytes lo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import types
@@ -130,6 +131,21 @@ def _to_dict(item: _Convert) -> _Convert:
     return convert
 
 
+def _to_typed_dict(items: dict[str, _Convert]) -> _Convert:
+    """All keys are optional; those that the form does not know are left out."""
+
+    def convert(value: object) -> dict[str, object]:
+        if not isinstance(value, dict):
+            raise _Unusable
+        result = {}
+        for key in items.keys() & value.keys():
+            with contextlib.suppress(_Unusable):
+                result[key] = items[key](value[key])
+        return result
+
+    return convert
+
+
 @functools.cache
 def _converter(hint: object) -> _Convert:
     """Return the function that turns a raw value into the type that a field of the model states."""
@@ -137,6 +153,8 @@ def _converter(hint: object) -> _Convert:
         return _SCALARS[hint]
     if is_dataclass(hint):
         return _to_dataclass(t.cast("type", hint))
+    if t.is_typeddict(hint):
+        return _to_typed_dict({name: _converter(one) for name, one in t.get_type_hints(hint).items()})
     origin, arguments = t.get_origin(hint), t.get_args(hint)
     if origin in (types.UnionType, t.Union):
         return _converter(next(a for a in arguments if a is not types.NoneType))
