@@ -32,6 +32,7 @@ from .hook.server import HookServer
 from .kubelet.plugin import Plugin
 from .publish.inventory import Device, Inventory
 from .publish.publisher import Publisher
+from .publish.withheld import Withheld, listed
 from .topology.publish import Publication, without_link
 from .web import Web
 
@@ -42,8 +43,6 @@ SETTLE_INTERVAL = 5.0
 RECONCILE_INTERVAL = 600.0
 #: Seconds between two health checks of devices in pods.
 HEALTH_INTERVAL = 5.0
-#: Maximum number of names in a line of the log.
-_MOST_NAMES = 20
 
 
 def access(settings: Settings) -> credentials.Access:
@@ -90,8 +89,7 @@ class Daemon:
             self.renewal = Renewal(self.cluster, Path(settings.token_file))
         self._stopping = threading.Event()
         self._settled = False
-        #: Why devices were not published at the last probe.
-        self._withheld: dict[str, str] = {}
+        self._withheld = Withheld()
         #: Devices whose links were down at the last check.
         self._down: set[str] = set()
 
@@ -181,21 +179,8 @@ class Daemon:
         self.metrics.devices(metrics.ALLOCATED, held)
         self.metrics.registered(not self.plugin.unregistered)
         self.plugin.health_changed()
-        self._log_withheld(publication)
+        self._withheld.report(publication.withheld)
         self._tell_links(publication)
-
-    def _log_withheld(self, publication: Publication) -> None:
-        """Log which devices are not published, and why, when that changes."""
-        now = dict(publication.withheld)
-        reasons: dict[str, list[str]] = {}
-        for name, reason in now.items():
-            if self._withheld.get(name) != reason:
-                reasons.setdefault(reason, []).append(name)
-        for reason, names in reasons.items():
-            log.info("not published: %s: %s", _listed(names), reason)
-        if freed := self._withheld.keys() - now.keys():
-            log.info("no longer withheld: %s", _listed(sorted(freed)))
-        self._withheld = now
 
     def _tell_links(self, publication: Publication) -> None:
         """Report on the Node which devices are not given to new pods because their links are down: the scheduler's
@@ -203,9 +188,9 @@ class Daemon:
         down = without_link(publication)
         new, up, self._down = down - self._down, self._down - down, down
         if up:
-            log.info("no longer without link: %s", _listed(sorted(up)))
+            log.info("no longer without link: %s", listed(sorted(up)))
         if new:
-            log.info("new pods do not get these devices while their links are down: %s", _listed(sorted(new)))
+            log.info("new pods do not get these devices while their links are down: %s", listed(sorted(new)))
         if new and self.publisher.node:
             names = ", ".join(sorted(new))
             what = f"new pods do not get these devices of the node while their links are down: {names}"
@@ -228,12 +213,6 @@ class Daemon:
         if not self._settled:
             found.append("operations from before the start are not finished yet; see the driver's log")
         return found
-
-
-def _listed(names: t.Sequence[str]) -> str:
-    """The first names of a list that may be long."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 @functools.lru_cache(None)

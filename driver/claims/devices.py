@@ -80,7 +80,7 @@ class Devices:
     def _changed_health(self, record: Record) -> dict[str, HealthProblem] | None:
         """The problems of a claim's devices in its pod; None if they have not changed."""
         known = self._ledger.problems.get(record.uid, {})
-        found = health.ailments(record, self._ledger.paths.pin(record.uid), known)
+        found = health.in_pod(record, self._ledger.paths.pin(record.uid), known)
         return found if found != known else None
 
     def retry_unclean(self) -> bool:

@@ -24,10 +24,10 @@ def devices(
     node: str,
     publication: publish.Publication,
     records: t.Iterable[Record],
-    ailing: t.Mapping[str, t.Mapping[str, HealthProblem]],
+    problems: t.Mapping[str, t.Mapping[str, HealthProblem]],
 ) -> list[DeviceHealth]:
     """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, or if it is
-    neither on the node nor in its pod. `ailing` has the problems of devices in pods, by claim and device."""
+    neither on the node nor in its pod. `problems` are those of devices in pods, by claim and device."""
     now = time.time()
     found = {}
     for device in publication.devices:
@@ -41,8 +41,8 @@ def devices(
             if record.phase == PREPARED and one.device in found:
                 continue  # it is on the node
             message = "it could not be taken back to the node" if record.phase == DETACHING else ""
-            ailment = ailing.get(record.uid, {}).get(one.device)
-            found[one.device] = _health(one.pool, one.device, now, ailment.message if ailment else message)
+            problem = problems.get(record.uid, {}).get(one.device)
+            found[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)
     return list(found.values())
 
 
@@ -50,7 +50,7 @@ def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
     return DeviceHealth(pool, device, calls.UNHEALTHY if message else calls.HEALTHY, now, message)
 
 
-def ailments(record: Record, pin: Path, known: t.Mapping[str, HealthProblem]) -> dict[str, HealthProblem]:
+def in_pod(record: Record, pin: Path, known: t.Mapping[str, HealthProblem]) -> dict[str, HealthProblem]:
     """The current problems of the devices in a claim's pod, by device; `known` are the previous ones."""
     found: dict[str, HealthProblem] = {}
     for device in record.held:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The ledger: what is recorded of the claims on this node, and what others are told about them.
+"""The ledger: what is recorded of the claims on this node, and what is reported about them.
 
 It alone reads and writes records, takes the locks of claims and devices, and reports to the claim's status, to events
 and to the publisher. It never touches a device.

@@ -299,6 +299,26 @@ def test_no_line_is_long(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     assert len(json.dumps(line)) < 50_000
 
 
+def test_a_condition_that_lasts_is_logged_once(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+    errors = logs.Conditions(logging.getLogger("lanewise_driver.claims.recovery"))
+    for message in ("busy", "busy", "gone", "busy"):
+        errors.report("uid-1", logging.ERROR, message)
+        errors.report("uid-2", logging.WARNING, "other")
+    errors.clear("uid-1")
+    errors.report("uid-1", logging.ERROR, "busy")
+    for number in range(5000):
+        errors.report(number, logging.DEBUG, "many")
+    assert len(errors._logged) <= errors._MOST
+    said = [(line["level"], line["message"]) for line in lines()]
+    assert said == [
+        ("error", "busy"),
+        ("warning", "other"),
+        ("error", "gone"),
+        ("error", "busy"),
+        ("error", "busy"),
+    ]
+
+
 def test_unknown_fields_and_levels() -> None:
     with pytest.raises(KeyError), logs.about(clam="x"):
         pass

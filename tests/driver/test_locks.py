@@ -1,0 +1,46 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Locks of operations on claims and devices."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from lanewise_driver.base.errors import Busy
+from lanewise_driver.base.lock import Locks
+
+
+def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
+    locks = Locks(tmp_path / "locks", patience=30)
+    inside = [0]
+    most = [0]
+    guard = threading.Lock()
+
+    def work(number: int) -> None:
+        for _time in range(50):
+            with locks.hold("b", f"c{number % 2}", "a/../a"):
+                with guard:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                with guard:
+                    inside[0] -= 1
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] and list((tmp_path / "locks").iterdir()) == []
+
+
+def test_a_lock_that_is_held_is_told(tmp_path: Path) -> None:
+    locks = Locks(tmp_path / "locks", patience=0.05)
+    with locks.hold("claim-x"), pytest.raises(Busy, match="claim-x"):
+        with locks.hold("claim-x"):
+            pass
+    with locks.hold("claim-x"):
+        pass
