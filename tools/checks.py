@@ -4,7 +4,7 @@
 
 """Which checks there are, how long each takes, and the tables that a run prints at its start, on its way and its end.
 
-``make test`` runs the quick ones, C(make test-all) all others. The minutes are those of a first run on two processors,
+``make test`` runs the quick ones, `make test-all` all others. The minutes are those of a first run on two processors,
 downloads and builds included; a later run takes about half as long.
 """
 

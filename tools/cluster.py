@@ -7,8 +7,8 @@
     python3 tools/cluster.py [--kubernetes 1.34] [PROGRAM ...]
 
 Prints the path of each program. The modules lie in tests/cluster/kubernetes/MINOR and beside it; what is built lies in
-the user's cache directory under the hash of its module, so checkouts share it. C(LANEWISE_KUBE_BIN) or
-C(KUBEBUILDER_ASSETS) name folders with ready programs, etcd among them: one is used where its kube-apiserver is of the
+the user's cache directory under the hash of its module, so checkouts share it. `LANEWISE_KUBE_BIN` or
+`KUBEBUILDER_ASSETS` name folders with ready programs, etcd among them: one is used where its kube-apiserver is of the
 wanted minor version. See docs/cluster.md. Uses the standard library only.
 """
 

@@ -41,7 +41,7 @@ def download(package: str) -> Path:
 
 
 def other_collections() -> None:
-    """Unpack C(COLLECTIONS) into C(OTHERS), once for each version of the wheel."""
+    """Unpack `COLLECTIONS` into `OTHERS`, once for each version of the wheel."""
     stamp = OTHERS / ".from"
     version = lock_file("downloads", sys.version_info[:2]).read_text()
     if stamp.exists() and stamp.read_text() == version:

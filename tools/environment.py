@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def alone(place: Path) -> t.Iterator[None]:
-    """Hold C(place), a part of the cache, against other processes that make it; says so where it has to wait."""
+    """Lock `place`, a part of the cache, against other processes that make it; prints a line if it has to wait."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{place}.lock", "w") as guard:
         try:
@@ -53,7 +53,7 @@ def alone(place: Path) -> t.Iterator[None]:
 
 
 def ensure_package(package: str, present: bool) -> None:
-    """Install a Debian or Ubuntu package unless C(present), as root or with a sudo that asks nothing."""
+    """Install a Debian or Ubuntu package unless `present`, as root or with a sudo that asks nothing."""
     if present:
         return
     if not shutil.which("apt-get"):
@@ -75,7 +75,7 @@ def ensure_package(package: str, present: bool) -> None:
 
 
 def tracked(folder: Path) -> list[str]:
-    """Files that git tracks or would track, relative to C(folder)."""
+    """Files that git tracks or would track, relative to `folder`."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:  # the files of a release, for one

@@ -207,7 +207,7 @@ def _inside(tree: Path, *words: str) -> list[str]:
 
 @functools.lru_cache(None)
 def kernel() -> Path:
-    """A folder with C(vmlinux), C(initrd), and C(modules.tar), which also holds the test aids of tests/lab/modules."""
+    """A folder with `vmlinux`, `initrd`, and `modules.tar`, which also holds the test aids of tests/lab/modules."""
     sources = sorted((RECIPES / "modules").iterdir())
 
     def make(folder: Path) -> None:
@@ -231,7 +231,7 @@ def kernel() -> Path:
 
 @functools.lru_cache(None)
 def image() -> Path:
-    """A folder with C(disk), the key C(id) that opens it to root, and C(known_hosts) for its host name lab."""
+    """A folder with `disk`, the key `id` that opens it to root, and `known_hosts` for its host name lab."""
     script = RECIPES / "image.sh"
     boot = kernel()
     programs = tools()
@@ -271,8 +271,8 @@ def image() -> Path:
 def loaders() -> Path:
     """A folder with what lets the firmware start kernel() from a node's own disk, for tests that put it there.
 
-    A folder with the packages of each boot loader, by its name; the kernel in the form that they take, C(vmlinuz);
-    modules for UEFI, below C(fs); UEFI itself, C(OVMF.fd). Raises Missing also where the archive no longer has the
+    A folder with the packages of each boot loader, by its name; the kernel in the form that they take, `vmlinuz`;
+    modules for UEFI, below `fs`; UEFI itself, `OVMF.fd`. Raises Missing also where the archive no longer has the
     release of kernel().
     """
     boot = kernel()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""See the collection work on machines that this checkout makes: C(make try).
+"""See the collection work on machines that this checkout makes: `make try`.
 
 Builds the example machines below .cache/machines and runs playbooks/site.yml on the example inventory. Needs no SSH, no
 root and no hardware, and changes nothing outside the checkout and the user's cache directory.

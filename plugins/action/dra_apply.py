@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.plugin_utils import apply_set
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
@@ -72,34 +73,37 @@ class ActionModule(ClusterAction):
         if self._task.diff:
             result["diff"] = changes
 
-        before: list[apply_set.Object] = []
+        before: list[Object] = []
         if options["prune"]:
             before = self._parent(applyset, plan["objects"])
         if result["changed"] and not self._task.check_mode:
             self._remove(replaced, "Not every template that no longer fits its boards was removed")
-            done = self._apply(plan["objects"], check=False)
-            for _retry in range(_RETRIES):
-                waiting = apply_set.awaited(plan["objects"], done)
-                if not waiting:
-                    break
-                time.sleep(_DELAY)
-                done = apply_set.completed(plan["objects"], done, waiting, self._apply(waiting, check=False))
-            verdict = apply_set.answer(plan["objects"], done)
-            result["applied"] = verdict["landed"]
-            if verdict["problems"]:
-                landed = ", ".join(verdict["landed"]) or "nothing"
-                result.update(
-                    failed=True,
-                    msg="Not everything was applied.\nRefused:\n"
-                    + "\n".join(verdict["problems"])
-                    + f"\nApplied: {landed}\nFix the reason, and run it again.",
-                )
+            result.update(self._applied(plan["objects"]))
+            if result.get("failed"):
                 return result
         if options["prune"]:
             self._prune(result, applyset, plan["objects"], before)
         return result
 
-    def _parent(self, applyset: dict[str, str], objects: list[apply_set.Object]) -> list[apply_set.Object]:
+    def _applied(self, objects: list[Object]) -> Result:
+        """Apply all objects, and again those that wait for a quota. Returns `applied`, and a failure if any."""
+        done = self._apply(objects, check=False)
+        for _retry in range(_RETRIES):
+            waiting = apply_set.awaited(objects, done)
+            if not waiting:
+                break
+            time.sleep(_DELAY)
+            done = apply_set.completed(objects, done, waiting, self._apply(waiting, check=False))
+        verdict = apply_set.answer(objects, done)
+        if not verdict["problems"]:
+            return {"applied": verdict["landed"]}
+        refused, applied = "\n".join(verdict["problems"]), ", ".join(verdict["landed"]) or "nothing"
+        message = (
+            f"Not everything was applied.\nRefused:\n{refused}\nApplied: {applied}\nFix the reason, and run it again."
+        )
+        return {"applied": verdict["landed"], "failed": True, "msg": message}
+
+    def _parent(self, applyset: dict[str, str], objects: list[Object]) -> list[Object]:
         """Write the set's parent before anything is applied, so that it names all kinds and namespaces."""
         before = self._info("v1", "ConfigMap", name=applyset["name"], namespace=applyset["namespace"])
         for known in before:
@@ -122,7 +126,7 @@ class ActionModule(ClusterAction):
             self._write_parent(apply_set.parent(**applyset, objects=objects, before=before, site=site))
         return before
 
-    def _write_parent(self, parent: apply_set.Object) -> None:
+    def _write_parent(self, parent: Object) -> None:
         done = self._apply([parent], check=False)
         if done.get("error"):
             raise AnsibleActionFail(f"Cannot write the ApplySet's parent: {done['error'].get('msg')}")
@@ -131,8 +135,8 @@ class ActionModule(ClusterAction):
         self,
         result: Result,
         applyset: dict[str, str],
-        objects: list[apply_set.Object],
-        before: list[apply_set.Object],
+        objects: list[Object],
+        before: list[Object],
     ) -> None:
         site = self._options["site"] or ""
         theirs = apply_set.other_site(before, objects, site)
@@ -156,13 +160,13 @@ class ActionModule(ClusterAction):
             prepared = "".join(f"- {title}\n" for title in result["pruned"])
             result["diff"] = [*result.get("diff", []), {"prepared": prepared}]
 
-    def _is_ours(self, item: apply_set.Object) -> bool:
+    def _is_ours(self, item: Object) -> bool:
         """Whether the template on the cluster was written for boards, too."""
         metadata = item["metadata"]
         where = {"name": metadata["name"], "namespace": metadata["namespace"]}
         return any(apply_set.for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **where))
 
-    def _remove(self, objects: list[apply_set.Object], problem: str) -> None:
+    def _remove(self, objects: list[Object], problem: str) -> None:
         if not objects:
             return
         gone = {"state": "absent", "definition": objects, "continue_on_error": True}
@@ -171,7 +175,7 @@ class ActionModule(ClusterAction):
         if refused:
             raise AnsibleActionFail(f"{problem}:\n" + "\n".join(map(str, refused)))
 
-    def _apply(self, objects: list[apply_set.Object], *, check: bool) -> Result:
+    def _apply(self, objects: list[Object], *, check: bool) -> Result:
         if not objects:
             return {"changed": False, "result": {"results": []}}
         conflicts = {"field_manager": "lanewise.dra", "force_conflicts": self._options["force_conflicts"]}
@@ -181,7 +185,7 @@ class ActionModule(ClusterAction):
     def _run(self, name: str, arguments: Variables, *, check: bool = False) -> Result:
         return self._module(name, arguments, self._options, self._variables, check=check)
 
-    def _info(self, api_version: str, kind: str, **selection: object) -> list[apply_set.Object]:
+    def _info(self, api_version: str, kind: str, **selection: object) -> list[Object]:
         arguments = {"api_version": api_version, "kind": kind, **selection}
         return list(self._run("kubernetes.core.k8s_info", arguments).get("resources") or [])
 

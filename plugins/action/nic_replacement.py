@@ -164,14 +164,9 @@ class _Check:
         lines += replacement.card_lines(card, users.get("users") or {})
         written = variables if isinstance(variables, dict) else {}
         listed = replacement.inventory_lines(card, facts, self.options["rules"], self.options["driver"], written)
-        lines += ["in the inventory:", *(f"    {line}" for line in listed)] if listed else ["in the inventory: nothing"]
+        lines += _section("in the inventory", listed)
         if cluster:
-            users_there = replacement.cluster_lines(devices, cluster["claims"])
-            lines += (
-                ["in the cluster:", *(f"    {line}" for line in users_there)]
-                if users_there
-                else ["in the cluster: nothing"]
-            )
+            lines += _section("in the cluster", replacement.cluster_lines(devices, cluster["claims"]))
         else:
             lines.append("in the cluster: not checked, as no kubeconfig is given")
         addresses = sorted({one["address"] for one in devices})
@@ -279,6 +274,10 @@ class _Check:
             "published": expected,
             "gone": left,
         }
+
+
+def _section(heading: str, lines: list[str]) -> list[str]:
+    return [f"{heading}:", *(f"    {line}" for line in lines)] if lines else [f"{heading}: nothing"]
 
 
 def _fits(card: Card, asked: dict[str, str]) -> bool:

@@ -5,16 +5,16 @@
 """The pages about claims say what the code does.
 
 Tables of the reference are compared with the tables of the code, in both directions. Code blocks are run; the words
-after C(yaml) in a fence say what a block is:
+after `yaml` in a fence say what a block is:
 
 - none: inventory. It compiles, with the drivers of the block before it where it names none.
-- C(wrong): inventory with mistakes. The next C(text) block shows them, all and word for word.
-- C(rendered): objects, or parts of them, that the inventory block before it becomes. Where a list is shortened, C(...)
+- `wrong`: inventory with errors. The next `text` block shows all of them, word for word.
+- `rendered`: objects, or parts of them, that the inventory block before it becomes. Where a list is shortened, `...`
   stands in a comment.
-- C(manifest): Kubernetes objects in full, valid as they stand.
-- C(other): no inventory of ours: playbooks, pods, fragments of others.
+- `manifest`: Kubernetes objects in full, valid as they are.
+- `other`: anything but our inventory: playbooks, pods, fragments of others.
 
-A C(text) block after an inventory block shows which of the example machines can satisfy its claims.
+A `text` block after an inventory block shows which of the example machines can satisfy its claims.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
 
 """The blocks of commands in README and docs: what they run, and what they show.
 
-The words after C(console) in a fence say where a block's commands can run:
+The words after `console` in a fence say where a block's commands can run:
 
 - none: in a fresh checkout, one block after the other in the order of the page.
-- C(nodes): against an inventory of nodes; recorded machines stand for them here.
-- C(cluster), C(lab), C(node), C(tools): only with a Kubernetes cluster, virtual nodes, on a node with the driver, or
+- `nodes`: against an inventory of nodes; recorded machines replace them here.
+- `cluster`, `lab`, `node`, `tools`: only with a Kubernetes cluster, virtual nodes, on a node with the driver, or
   with programs that the project does not install.
 - a number: the exit status of the last command; without one it is 0.
 
-A line that begins with C($) is a command; it goes on while lines end with a backslash or a here-document is open. Other
-lines are output: each stands in the real output, in this order. C(...) stands for any text, alone for any lines.
+A line that begins with `$` is a command; it goes on while lines end with a backslash or a here-document is open. Other
+lines are output: each is in the real output, in this order. `...` means any text, alone any lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Block(t.NamedTuple):
 
     @property
     def where(self) -> str:
-        """One of C(KNOWN), or empty."""
+        """One of `KNOWN`, or empty."""
         return next((word for word in self.words if not word.isdigit()), "")
 
     @property
@@ -56,7 +56,7 @@ class Block(t.NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """Raises ValueError for a fence with words that are not known, or that is not a C(console) block with commands."""
+    """Raises ValueError for a fence with words that are not known, or that is not a `console` block with commands."""
     found: list[Block] = []
     start, words, lines = 0, [""], [""]
     inside = False

@@ -130,7 +130,7 @@ def attempt(name: str, system: FailingNode) -> BaseException | None:
 
 
 def error(kind: str, number: int, without: str = "") -> str:
-    """The kind of error that step C(number) meets."""
+    """The kind of error that step `number` meets."""
     names = [one for one in ERRORS if one != without]
     return kind if kind in ERRORS else names[number * 5 % len(names)]
 

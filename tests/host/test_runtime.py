@@ -57,16 +57,16 @@ def _program(pattern: str) -> Path:
 
 
 class Commands:
-    """Runs programs, but for systemctl, of which it notes what it was told: no systemd runs here."""
+    """Runs programs, except for systemctl, whose arguments it records: no systemd runs here."""
 
     def __init__(self) -> None:
-        self.told: list[list[str]] = []
+        self.systemctl: list[list[str]] = []
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[:2] == ["systemctl", "show"]:
             return 0, "active\n", ""
         if argv[0] == "systemctl":
-            self.told.append(argv[1:])
+            self.systemctl.append(argv[1:])
             return 0, "", ""
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
@@ -92,10 +92,10 @@ def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
     dump = "/usr/local/sbin/containerd config dump"
     before = values(run(dump))
     predicted = _converge(commands, check_mode=True, runtime_cdi=True, runtime_nri=True)
-    assert not commands.told
+    assert not commands.systemctl
     done = _converge(commands, runtime_cdi=True, runtime_nri=True)
     assert done.after == predicted.after and "running pods go on" in done.changes[0].interrupts
-    assert commands.told == [["try-restart", "containerd.service"]]
+    assert commands.systemctl == [["try-restart", "containerd.service"]]
     after = values(run(dump))
     assert {one for one in before if before[one] != after.get(one)} == {"plugins.io.containerd.nri.v1.nri:disable"}
     assert after["plugins.io.containerd.nri.v1.nri:disable"] == "false"

@@ -34,7 +34,7 @@ FLAGS = [
 
 
 class Browser:
-    """One page. C(problems) collects console errors, exceptions and refused loads; C(loads) every address loaded."""
+    """One page. `problems` collects console errors, exceptions and refused loads; `loads` every address loaded."""
 
     def __init__(self, program: str, profile: Path) -> None:
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]

@@ -19,9 +19,9 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COL
 def played(
     folder: Path, hosts: dict[str, dict[str, t.Any]], playbook: str, *options: str, rc: int = 0, **environment: str
 ) -> str:
-    """All that a playbook prints, by its name or its path without the suffix; it has to end with the status C(rc).
+    """All that a playbook prints, by its name or its path without the suffix; it has to end with the status `rc`.
 
-    Inventory and report go into C(folder).
+    Inventory and report go into `folder`.
     """
     shared = {
         "ansible_connection": "local",

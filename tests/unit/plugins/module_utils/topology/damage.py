@@ -32,7 +32,7 @@ _CONTENTS = {
     "zeroes": lambda content, junk: content[: len(junk) % max(len(content), 1)].ljust(len(content), b"\0"),
     "odd": lambda content, junk: junk + b"\n",
 }
-#: What stands in the place of a file or folder; nothing for C(gone).
+#: What stands in the place of a file or folder; nothing for `gone`.
 _ENTRIES = {
     "folder": os.mkdir,
     "fifo": os.mkfifo,
@@ -62,7 +62,7 @@ class Damage:
         shutil.rmtree(self._aside)
 
     def apply(self, kind, entry, junk=b"", other=None):
-        """Damage C(entry). C(junk) gives bytes, and by its length a place; C(other) is what takes its place."""
+        """Damage `entry`. `junk` gives bytes, and by its length a place; `other` is what takes its place."""
         path = self._root / entry
         if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
             return  # an earlier change took it away

@@ -29,7 +29,7 @@ FAST = {
 
 
 class Tree:
-    """A node's /sys and /proc below C(root). Paths are relative to it."""
+    """A node's /sys and /proc below `root`. Paths are relative to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -41,7 +41,7 @@ class Tree:
         return probe(str(self.root), overrides, **options)
 
     def _place(self, path: str) -> str:
-        """Where C(path) is on this machine, its folder made."""
+        """Where `path` is on this machine, its folder made."""
         folder = os.path.dirname(path)
         if folder not in self._made:
             os.makedirs(f"{self.root}/{folder}", exist_ok=True)
@@ -54,11 +54,11 @@ class Tree:
             file.write(content if isinstance(content, bytes) else f"{content}\n".encode())
 
     def link(self, path: str, target: str) -> None:
-        """Make C(path) a relative symbolic link to C(target), as in sysfs."""
+        """Make `path` a relative symbolic link to `target`, as in sysfs."""
         os.symlink(os.path.relpath(target, os.path.dirname(path)), self._place(path))
 
     def cpus(self, *packages: str) -> None:
-        """Packages by their CPU lists of the form C(0-3)."""
+        """Packages by their CPU lists of the form `0-3`."""
         for number, cpus in enumerate(packages):
             first, _dash, last = cpus.partition("-")
             for cpu in range(int(first), int(last or first) + 1):
@@ -79,9 +79,9 @@ class Tree:
         return self._folders[address]
 
     def pci(self, path: str, attributes: dict[str, t.Any], numa: int | None = None, **more: t.Any) -> str:
-        """A function at C(path) below sys/devices, such as pci0000:17/0000:17:01.0/0000:18:00.0; gives its address.
+        """A function at `path` below sys/devices, such as pci0000:17/0000:17:01.0/0000:18:00.0; gives its address.
 
-        PCI functions on the way that are not there yet become bridges of the same NUMA node. Attribute C(driver) is
+        PCI functions on the way that are not there yet become bridges of the same NUMA node. Attribute `driver` is
         the name of the driver.
         """
         parts = path.split("/")
@@ -109,7 +109,7 @@ class Tree:
         return address
 
     def net(self, name: str, owner: str | None = None, **attributes: t.Any) -> None:
-        """An interface of the PCI function or folder C(owner); without one, a virtual interface."""
+        """An interface of the PCI function or folder `owner`; without one, a virtual interface."""
         above = self._folders.get(owner, owner) if owner else "sys/devices/virtual"
         folder = f"{above}/net/{name}"
         self.link(f"sys/class/net/{name}", folder)
@@ -119,7 +119,7 @@ class Tree:
             self.write(f"{folder}/{attribute}", str(value))
 
     def stack(self, upper: str, *lowers: str, master: bool = False) -> None:
-        """Put interface C(upper) on C(lowers)."""
+        """Put interface `upper` on `lowers`."""
         for lower in lowers:
             above, below = (
                 os.readlink(self.root / "sys/class/net" / name).replace("../..", "", 1) for name in (upper, lower)
@@ -136,7 +136,7 @@ class Tree:
         self.write("proc/net/route", "\n".join(rows))
 
     def rdma(self, name: str, owner: str | None, ports: int = 1, **attributes: t.Any) -> str:
-        """An RDMA device of the PCI function or folder C(owner), every port up; gives its folder."""
+        """An RDMA device of the PCI function or folder `owner`, every port up; gives its folder."""
         above = self._folders.get(owner, owner) if owner else "sys/devices/virtual"
         folder = f"{above}/infiniband/{name}"
         self.link(f"sys/class/infiniband/{name}", folder)
@@ -161,7 +161,7 @@ class Tree:
 def healthy(root: Path, buses: t.Sequence[int] = (0x17, 0x97)) -> Tree:
     """Two sockets, each with a switch that holds a GPU, an InfiniBand NIC and an NVMe; nothing is wrong with it.
 
-    The management NIC of socket 0 carries the default route through a VLAN on a bond. C(buses) are the root buses.
+    The management NIC of socket 0 carries the default route through a VLAN on a bond. `buses` are the root buses.
     """
     tree = Tree(root)
     tree.cpus("0-3", "4-7")

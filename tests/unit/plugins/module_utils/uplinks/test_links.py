@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.links import 
 
 
 def links(**described: dict[str, t.Any]) -> dict[int, Link]:
-    """Links by index, from messages of the kernel's form: C(master), C(link) and C(ports) are names."""
+    """Links by index, from messages of the kernel's form: `master`, `link` and `ports` are names."""
     indexes = {name: index for index, name in enumerate(described, 1)}
     found = {}
     for name, one in described.items():

@@ -617,7 +617,7 @@ def test_selectors_that_nobody_can_check_are_unknown(engine: Says | None) -> Non
 def in_use_by_dranet(kind: str, rdma_too: bool, *selectors: str) -> tuple[World, list[Object]]:
     """A world with a claim for a GPU and a NIC of DRANET's by compiled classes, while a pod has the NIC; the classes.
 
-    In RDMA's shared mode the RDMA device stays on the node: C(rdma_too) False.
+    In RDMA's shared mode the RDMA device stays on the node: `rdma_too` False.
     """
     world = World("hgx-h100", drivers={"gpu.nvidia.com": {"version": "0.5.0"}, "dra.net": {"version": "1.4.0"}})
     gpu, nic = world.pair("PIX")

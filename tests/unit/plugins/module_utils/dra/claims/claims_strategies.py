@@ -58,7 +58,7 @@ _VALUES: dict[str, st.SearchStrategy[t.Any]] = {
 
 
 def _maybe(draw: st.DrawFn, target: Values, key: str, strategy: st.SearchStrategy[t.Any], chance: int = 4) -> None:
-    """Set a key in one of C(chance) cases."""
+    """Set a key in one of `chance` cases."""
     if draw(st.integers(1, chance)) == 1:
         target[key] = draw(strategy)
 
@@ -129,7 +129,7 @@ def _exact(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list
 
 @st.composite
 def devices(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list[Values], most: int) -> Values:
-    """A device, with up to C(most) alternatives."""
+    """A device, with up to `most` alternatives."""
     if most > 1 and draw(st.integers(1, 4)) == 1:
         number = draw(st.integers(1, most))
         return {"name": name, "first_of": [draw(_exact(f"alt-{i}", site, modern, classes)) for i in range(number)]}
@@ -190,7 +190,7 @@ def claims(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list
 
 @st.composite
 def sites(draw: st.DrawFn, modern: bool = True) -> Values:
-    """The variables of a site. Without C(modern), only what Kubernetes 1.34 has switched on."""
+    """The variables of a site. Without `modern`, only what Kubernetes 1.34 has switched on."""
     site: Values = {}
     gpu = draw(st.sampled_from(sorted(GPU_DRIVERS)))
     chosen = {gpu: GPU_DRIVERS[gpu]}
@@ -350,7 +350,7 @@ def _object(draw: st.DrawFn, form: Field, bad: int, most: int = 5) -> Values:
 
 @st.composite
 def configs(draw: st.DrawFn, bad: int = 4) -> t.Any:
-    """An InterfaceConfig; each value is wrong with a chance of C(bad) in 100, and rules between fields are not kept."""
+    """An InterfaceConfig; each value is wrong with a chance of `bad` in 100, and rules between fields are not kept."""
     if bad and draw(st.integers(0, 99)) < bad:
         return draw(st.sampled_from([{}, {"kind": "InterfaceConfig"}, {"apiVersion": "v1", "kind": "Pod"}]))
     return draw(_object(interface_config.CONFIG, draw(st.sampled_from([0, bad]))))
@@ -358,7 +358,7 @@ def configs(draw: st.DrawFn, bad: int = 4) -> t.Any:
 
 @st.composite
 def interfaces(draw: st.DrawFn) -> Values:
-    """What an inventory says in C(interface); right, and of one device."""
+    """What an inventory says in `interface`; right, and of one device."""
     fields = interface_config.FIELDS
     names = draw(st.lists(st.sampled_from(sorted(set(fields) - {"name", "addresses", "mac"})), unique=True, max_size=4))
     found = {name: draw(_value(fields[name], 0)) for name in names}

@@ -91,7 +91,7 @@ for one in PER_DEVICE["spec"]["devices"]:
 
 
 def change(obj, *edits):
-    """A copy of C(obj) with (path, value) pairs written into it; GONE takes the field away."""
+    """A copy of `obj` with (path, value) pairs written into it; GONE takes the field away."""
     obj = copy.deepcopy(obj)
     for path, value in edits:
         steps = [int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
