@@ -18,13 +18,12 @@ from ...topology.affinity import RANK
 from ..kube import limits
 from ..kube.objects import Object
 from ..kube.reader import Reader, child
-from ..scheduler.allocator import PATIENCE
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
 from .boards import AT_LEAST_DEFAULT, Boards, Shape, asked_of
 from .inventory import NEAREST, NEAREST_ANNOTATION, PREFIX, Claim, Device, Group, request_name
 from .pairing import NotPossible, Pairing, Planner, exclusions, plain_level
-from .search_cost import Size, looks
+from .search_cost import MOST_LOOKS, Size, looks
 
 _NICS = ("nic", "rdma", "vf")
 _OTHER = "other"
@@ -312,10 +311,10 @@ class _Asked:
                 "too-many",
             )
         cost = max(self._cost(plan, shape) for shape in shapes)
-        if cost > PATIENCE:
+        if cost > MOST_LOOKS:
             raise NotPossible(
                 f"where other pods have some of these devices, the scheduler may look at devices {cost} times, "
-                f"and in its ten seconds for a node it surely manages {PATIENCE}",
+                f"and more than {MOST_LOOKS} may come near its ten seconds for a node",
                 "ask for fewer repetitions in one claim, or for whole boards with all: true",
                 "search-cost",
             )

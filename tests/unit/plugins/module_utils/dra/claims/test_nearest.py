@@ -275,6 +275,15 @@ def test_more_constraints_than_a_claim_may_have_are_refused_before(machines: t.C
     assert "at most 6" in problem.fix and "all: true" in problem.fix
 
 
+def test_a_claim_that_could_take_the_scheduler_long_is_refused(machines: t.Callable[[str], Values]) -> None:
+    """Where GPUs have some NICs in common but not all, every order of pairs is another way to fail."""
+    board = with_own(machines("hgx-h100"), lambda i: {(i + step) % 8 for step in range(7)})
+    assert compile_site(site([GPU, NIC], count=3), {"node": board})
+    problem = refused(site([GPU, NIC], count=6), {"node": board})
+    assert problem.rule == "search-cost"
+    assert "fewer repetitions" in problem.fix and "all: true" in problem.fix
+
+
 def test_a_quota_counts_one_device_for_all_alternatives(machines: t.Callable[[str], Values]) -> None:
     """Kubernetes charges the most of a class that one choice of alternatives takes: one GPU and one NIC a pair."""
     values = site([GPU, NIC], count=2)
