@@ -285,6 +285,22 @@ def test_claims_that_are_not_applied_are_not_compared(tmp_path):
     assert "no drift; not compared; claims: not compared /     dra_claims_apply is false" in output
 
 
+def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
+    names = ["ResourceClaimTemplate ml/pair", "DeviceClass gpu"]
+    applied = {"changed": True, "differing": names, "replaced": names[:1], "pruned": []}
+    hosts = {"a": {"dra_claims_applied": applied}}
+    skipped = """    - debug:
+      when: false
+      register: dra_claims_applied
+"""
+    assert skipped in CLAIMS
+    (tmp_path / "claims.yml").write_text(CLAIMS.replace(skipped, ""), encoding="utf-8")
+    output = play(tmp_path, hosts, playbook=str(tmp_path / "claims"))
+    said = " ".join(output.split())  # Ansible breaks long lines
+    assert "ResourceClaimTemplate ml/pair no longer fits the boards of the site" in said
+    assert "DeviceClass gpu differs or is missing" in said and "ml/pair differs" not in said
+
+
 def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):
     """As after a change, before which it was probed too."""
     tree = {"topology_root": str(machines / "cpu-rdma")}
