@@ -31,6 +31,7 @@ from ..kube.reader import Reader, child
 from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT, DriverKnowledge
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
 from .nearest import NearestPlanner, Plan, add_pairs
+from .request_origins import request_origins
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
@@ -132,7 +133,7 @@ class _Body:
         devices: Object = {"requests": [request for request, _device in self.requests]}
         origins = self.origins
         for index, (request, device) in enumerate(self.requests):
-            _request_origins(origins, f"requests[{index}]", request, device, self.known)
+            request_origins(origins, f"requests[{index}]", request, device, self.known)
         if self.constraints:
             devices["constraints"] = [constraint for constraint, _path in self.constraints]
             for index, (_constraint, path) in enumerate(self.constraints):
@@ -471,38 +472,3 @@ def _subrequests(device: Device, levels: list[str]) -> list[str]:
     if not device.alternatives:
         return levels
     return [f"{level}-{choice.name}" if level else choice.name for level in levels for choice in device.alternatives]
-
-
-_FIELDS = {
-    "deviceClassName": "class",
-    "allocationMode": "all",
-    "count": "count",
-    "adminAccess": "admin",
-    "tolerations": "tolerations",
-    "capacity": "capacity",
-}
-
-
-def _request_origins(
-    origins: dict[str, str], prefix: str, request: Object, device: Device, known: dict[int, Resolved]
-) -> None:
-    origins[prefix] = device.path
-    origins[f"{prefix}.name"] = child(device.path, "name")
-    choices = device.choices()
-    if "exactly" in request:
-        bodies = [(f"{prefix}.exactly", device)]
-    else:
-        bodies = [
-            (f"{prefix}.firstAvailable[{index}]", choices[index % len(choices)])
-            for index in range(len(request["firstAvailable"]))
-        ]
-    for place, choice in bodies:
-        origins[place] = choice.path
-        for name, key in _FIELDS.items():
-            origins[f"{place}.{name}"] = child(choice.path, key)
-        if choice.kind:
-            origins[f"{place}.deviceClassName"] = child(choice.path, "kind")
-        if choice.bandwidth and not choice.capacity:
-            origins[f"{place}.capacity"] = child(choice.path, "bandwidth")
-        for index, (_text, path) in enumerate(known[id(choice)].selectors):
-            origins[f"{place}.selectors[{index}]"] = path

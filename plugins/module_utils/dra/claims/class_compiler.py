@@ -23,7 +23,7 @@ from . import selectors
 from .claim_compiler import Compiled
 from .filter_selectors import filter_selector, kind_selectors, raw_selectors
 from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory
-from .language_claims import read_where
+from .language_filters import read_where
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 

@@ -18,11 +18,9 @@ from ..kube.reader import Reader, child, nearest
 from .inventory import (
     ANY,
     AT_LEAST,
-    FILTERS,
     INDEX,
     KINDS,
     LEVELS,
-    LINK_LAYERS,
     NEAREST,
     OWN_LABELS,
     Claim,
@@ -31,6 +29,7 @@ from .inventory import (
     Group,
     request_name,
 )
+from .language_filters import read_where
 
 _MAX_COUNT = limits.ALLOCATION_RESULTS
 _DEVICE_KEYS = (
@@ -488,31 +487,3 @@ class ClaimParser(Parts):
                     self.reader.problem(
                         child(rule.path, "devices"), f"the claim has no device {name!r}", "unknown-value", fix
                     )
-
-
-def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
-    """The filters of a kind, those that are well-formed; errors go to `reader`."""
-    known = FILTERS[kind]
-    found: Object = {}
-    for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
-        read = _filter(reader, known[name], item, child(path, name), name)
-        if read is not None:
-            found[name] = read
-    return found
-
-
-def _filter(reader: Reader, form: str, value: object, path: str, name: str) -> t.Any:
-    if form == "integer":
-        return reader.integer(value, path, 1 if name.startswith("min_") else 0, limits.INT64_MAX)
-    if form == "boolean":
-        return reader.boolean(value, path)
-    if form == "amount":
-        return reader.amount(value, path)
-    if form == "link_layer":
-        return reader.choice(value, path, LINK_LAYERS)
-    text = reader.string(value, path)
-    if text is not None and limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
-        most = limits.ATTRIBUTE_VALUE_BYTES
-        reader.problem(path, f"no attribute is longer than {most} bytes", "too-long")
-        return None
-    return text

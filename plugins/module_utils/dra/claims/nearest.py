@@ -128,8 +128,8 @@ class NearestPlanner:
         if not all([one.any_served() for one in asked]):
             return []
         found = self._packed(claim, asked)
-        for suffix, _plans, keys in found:
-            self.uses += [one.use(claim, suffix, keys) for one in asked]
+        for suffix, plans, keys in found:
+            self.uses += [one.use(claim, suffix, keys, plans[id(one.group)]) for one in asked]
         return [(suffix, plans) for suffix, plans, _keys in found]
 
     def named(self, claim: Claim, suffix: str) -> Claim:
@@ -333,13 +333,14 @@ class _Asked:
         number = len(t.cast(Pairing, plan.pairing).alternatives) + len(plan.levels) - 1
         return looks(graphs, self.group.count, Size(number, shape.devices), more=self.more or far)
 
-    def use(self, claim: Claim, suffix: str, keys: t.Sequence[str]) -> BoardUse:
+    def use(self, claim: Claim, suffix: str, keys: t.Sequence[str], plan: Plan) -> BoardUse:
+        """Which object the claim has on these boards."""
         shapes = [shape for shape in self.shapes if shape.board.shape in keys]
         served = list(dict.fromkeys(gpu for shape in shapes for gpu in shape.served()))
         return BoardUse(
             claim=f"{','.join(claim.namespaces)}/{claim.name}",
             name=claim.name + suffix,
-            form=self.plain or self.planner.form,
+            form=plan.pairing.form if plan.pairing else self.plain,
             at_least=self.at_least,
             boards={shape.board.shape: sorted(shape.nodes) for shape in shapes},
             nodes=sorted(node for shape in shapes for node in shape.nodes),

@@ -48,9 +48,13 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Pairing:
-    """What a group becomes on some boards. `attribute` is what its constraints compare; empty for one alternative."""
+    """What a group becomes on some boards.
+
+    `form` says what NICs are selected by, `attribute` is what its constraints compare; empty for one alternative.
+    """
 
     alternatives: tuple[Alternative, ...]
+    form: str
     attribute: str = ""
 
 
@@ -112,7 +116,7 @@ class Planner:
     """Writes the alternatives of a group for some boards.
 
     `gpu` and `nics` are the drivers of its devices with their kinds. `others`: GPUs without a pair take part as well,
-    as in a list of levels. `form` says afterwards how NICs are selected.
+    as in a list of levels.
     """
 
     def __init__(
@@ -122,7 +126,6 @@ class Planner:
         others: bool = False,
     ) -> None:
         self.gpu, self.nics, self.others = gpu, list(nics), others
-        self.form = ""
 
     def pairing(self, shapes: t.Sequence[Shape]) -> Pairing:
         """The alternatives that hold on all of these boards. Raises NotPossible."""
@@ -130,11 +133,11 @@ class Planner:
             raise NotPossible("no GPU has a NIC that is near enough", "", "unreachable")
         mapped = [self._by_map(shapes, number) for number in range(len(self.nics))]
         if all(mapped):
-            self.form, found = "published map", self._of_published_map(shapes)
+            form, found = "published map", self._of_published_map(shapes)
         elif all(own or self._has_board(shapes, number) for number, own in enumerate(mapped)):
-            self.form, found = "board and address", self._of_boards(shapes, mapped)
+            form, found = "board and address", self._of_boards(shapes, mapped)
         else:
-            self.form, found = "address", self._of_addresses(shapes)
+            form, found = "address", self._of_addresses(shapes)
         if len(found) > limits.FIRST_AVAILABLE:
             boards = len({shape.board.shape for shape in shapes})
             raise NotPossible(
@@ -143,7 +146,8 @@ class Planner:
                 "too-many",
                 split=boards > 1,
             )
-        return Pairing(tuple(found), self._attribute(shapes, found) if len(found) > 1 or self.others else "")
+        attribute = self._attribute(shapes, found) if len(found) > 1 or self.others else ""
+        return Pairing(tuple(found), form, attribute)
 
     # the three ways to say which NIC goes with a GPU
 

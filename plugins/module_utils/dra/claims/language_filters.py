@@ -1,0 +1,43 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The filters of a device in the language of the inventory."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..kube import limits
+from ..kube.objects import Object
+from ..kube.reader import Reader, child
+from .inventory import FILTERS, LINK_LAYERS
+
+
+def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
+    """The filters of a kind, those that are well-formed; errors go to `reader`."""
+    known = FILTERS[kind]
+    found: Object = {}
+    for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
+        read = _filter(reader, known[name], item, child(path, name), name)
+        if read is not None:
+            found[name] = read
+    return found
+
+
+def _filter(reader: Reader, form: str, value: object, path: str, name: str) -> t.Any:
+    if form == "integer":
+        return reader.integer(value, path, 1 if name.startswith("min_") else 0, limits.INT64_MAX)
+    if form == "boolean":
+        return reader.boolean(value, path)
+    if form == "amount":
+        return reader.amount(value, path)
+    if form == "link_layer":
+        return reader.choice(value, path, LINK_LAYERS)
+    text = reader.string(value, path)
+    if text is not None and limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
+        most = limits.ATTRIBUTE_VALUE_BYTES
+        reader.problem(path, f"no attribute is longer than {most} bytes", "too-long")
+        return None
+    return text
