@@ -108,7 +108,7 @@ class Daemon:
                 if not self._settled or time.monotonic() >= due:
                     self._settled = self.service.reconcile()
                     due = time.monotonic() + RECONCILE_INTERVAL
-            _tell_manager("STOPPING=1")
+            _notify_manager("STOPPING=1")
             log.info("stopping")
         finally:
             self._stop()
@@ -127,9 +127,9 @@ class Daemon:
         self.hooks.start()
         self.early.start()
         self.plugin.start()
-        threading.Thread(target=self._look_after, name="health", daemon=True).start()
+        threading.Thread(target=self._check_health, name="health", daemon=True).start()
         pace.tune()
-        _tell_manager("READY=1")
+        _notify_manager("READY=1")
 
     def _stop(self) -> None:
         """Stop all parts. Devices stay where they are and slices stay published: pods keep running, and the next start
@@ -146,7 +146,7 @@ class Daemon:
         if self.web:
             self.web.stop()
 
-    def _look_after(self) -> None:
+    def _check_health(self) -> None:
         while not self._stopping.wait(HEALTH_INTERVAL):
             try:
                 if self.service.check_pods():
@@ -180,9 +180,9 @@ class Daemon:
         self.metrics.registered(not self.plugin.unregistered)
         self.plugin.health_changed()
         self._withheld.report(publication.withheld)
-        self._tell_links(publication)
+        self._report_links(publication)
 
-    def _tell_links(self, publication: Publication) -> None:
+    def _report_links(self, publication: Publication) -> None:
         """Report on the Node which devices are not given to new pods because their links are down: the scheduler's
         message for a waiting pod says only that it cannot allocate all claims."""
         down = without_link(publication)
@@ -226,7 +226,7 @@ def _manager() -> socket.socket | None:
     return opened
 
 
-def _tell_manager(state: str) -> None:
+def _notify_manager(state: str) -> None:
     try:
         manager: t.Any = _manager()
         if manager:

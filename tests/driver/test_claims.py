@@ -143,7 +143,7 @@ def test_two_devices_and_a_child(clean: World, sandbox: Sandbox) -> None:
     other.end()
 
 
-def test_what_cannot_be_had_leaves_nothing(clean: World, sandbox: Sandbox) -> None:
+def test_a_failed_prepare_or_attach_leaves_nothing(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     with pytest.raises(Refused, match=r"request nic .*ethtool\.features.*no-such-feature"):
         service.prepare(clean.claims["impossible"])
@@ -197,7 +197,7 @@ def test_a_new_sandbox_takes_over(clean: World, sandbox: Sandbox) -> None:
     service.unprepare(clean.claims["one"])
 
 
-def test_kubelet_names_a_claim_that_was_made_anew(clean: World) -> None:
+def test_a_claim_that_was_deleted_and_created_again(clean: World) -> None:
     service = clean.service()
     with pytest.raises(Refused, match="metadata.uid"):
         service.prepare(dataclasses.replace(clean.claims["one"], uid=UNKNOWN.uid))
@@ -226,10 +226,10 @@ def test_a_record_that_cannot_be_read(clean: World) -> None:
     service.unprepare(clean.claims["one"])
 
 
-# a start anew
+# after a restart
 
 
-def test_traces_without_a_record_are_removed(clean: World, sandbox: Sandbox) -> None:
+def test_files_without_a_record_are_removed(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     service.prepare(clean.claims["two"])
@@ -248,7 +248,7 @@ def test_traces_without_a_record_are_removed(clean: World, sandbox: Sandbox) -> 
     service.unprepare(clean.claims["two"])
 
 
-def test_a_claim_that_is_gone_and_has_no_process(clean: World, sandbox: Sandbox) -> None:
+def test_a_deleted_claim_without_processes_is_taken_back(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
@@ -264,7 +264,7 @@ def test_a_claim_that_is_gone_and_has_no_process(clean: World, sandbox: Sandbox)
     assert store.uids() == []
 
 
-def test_a_claim_that_has_lost_its_devices_and_has_no_process(clean: World, sandbox: Sandbox) -> None:
+def test_a_claim_that_lost_its_devices_without_processes_is_taken_back(clean: World, sandbox: Sandbox) -> None:
     """The same claim, with its UID, that is allocated no more or has got other devices."""
     service = clean.service()
     service.prepare(clean.claims["one"])
@@ -292,7 +292,7 @@ def test_a_claim_that_has_lost_its_devices_and_has_no_process(clean: World, sand
     assert reconcile(free) and service.store.uids() == [] and clean.files() == []
 
 
-def test_after_a_boot_only_files_are_made_anew(clean: World, sandbox: Sandbox) -> None:
+def test_after_a_reboot_the_files_are_written_again(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     spec = clean.paths.cdi_spec(clean.claims["one"].uid)
@@ -320,7 +320,7 @@ def test_after_a_boot_only_files_are_made_anew(clean: World, sandbox: Sandbox) -
     again.unprepare(clean.claims["one"])
 
 
-def test_after_a_boot_devices_are_what_they_are_now(clean: World) -> None:
+def test_after_a_reboot_records_have_the_current_devices(clean: World) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     record = service.store.load(clean.claims["one"].uid)

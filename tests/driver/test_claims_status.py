@@ -67,7 +67,7 @@ def test_a_lease_is_kept_over_a_restart(clean: World, sandbox: Sandbox) -> None:
         server.wait()
 
 
-def test_who_waits_for_a_lease_holds_up_no_function_of_the_same_card(clean: World, sandbox: Sandbox) -> None:
+def test_waiting_for_a_lease_blocks_no_other_function_of_the_card(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     try:
         service.prepare(clean.claims["leased"])
@@ -105,7 +105,7 @@ def conditions(world: World, name: str) -> dict[str, dict[str, str]]:
     }
 
 
-def test_the_status_tells_true_and_false(clean: World, sandbox: Sandbox) -> None:
+def test_conditions_are_true_and_false(clean: World, sandbox: Sandbox) -> None:
     writer = Writer(clean.cluster, settle=0)
     writer.start()
     service = clean.service(writer)
