@@ -17,7 +17,7 @@ from ..kernel import rdma, traffic_control
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
 from ..topology import publish
-from ..topology.model import as_dict
+from ..topology.model import Vpd, as_dict
 from ..topology.overrides import OverrideError
 from ..topology.probe import probe
 from ..topology.selector import like
@@ -59,6 +59,8 @@ class Inventory:
         self._probing = threading.Lock()
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
+        #: A read of VPD that fails must not change the board's map, nor publish what manages NVLink switches as NICs.
+        self._known_vpd: dict[str, Vpd] = {}
         self._rule = Rule(remember=True)
         self._looking = threading.Lock()
         #: Addresses of the Node object and of the API server: interfaces that carry them are never published.
@@ -83,7 +85,9 @@ class Inventory:
         held = {device.name: device for device in self._held()}
         try:
             with trace.step("probe the node"):
-                facts = as_dict(probe(self._root, settings.locality_overrides, with_gids=False))
+                facts = as_dict(
+                    probe(self._root, settings.locality_overrides, with_gids=False, known_vpd=self._known_vpd)
+                )
         except (OSError, OverrideError) as error:
             raise DriverError(f"could not probe the node: {error}") from error
         with trace.step("find the interfaces that carry the node's traffic"):

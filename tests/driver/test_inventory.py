@@ -142,6 +142,26 @@ def test_the_board_is_the_same_with_nics_in_pods(machine: str, tmp_path: Path) -
     assert after == before
 
 
+@pytest.mark.parametrize("machine", ["gb300", "hgx-b200"])
+def test_the_board_is_the_same_while_vpd_cannot_be_read(machine: str, tmp_path: Path) -> None:
+    root = build(machine, tmp_path / "machine")
+    node = inventory(root)
+    before = node.refresh()
+    files = list((root / "sys/devices").rglob("vpd"))
+    assert files
+    contents = [path.read_bytes() for path in files]
+    for path in files:
+        path.unlink()
+    assert inventory(root).refresh().devices != before.devices  # it does matter
+    assert node.refresh().devices == before.devices
+    for path in files:
+        path.write_bytes(b"")
+    assert node.refresh().devices == before.devices
+    for path, content in zip(files, contents):
+        path.write_bytes(content)
+    assert node.refresh().devices == before.devices
+
+
 def test_without_counters_a_pods_pf_keeps_its_vfs(sriov: Path) -> None:
     pf = inventory(sriov).device(PF)
     assert pf

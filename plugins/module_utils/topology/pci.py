@@ -14,7 +14,7 @@ import typing as t
 
 from . import config_space, cpu, cpuset, ids
 from .kubernetes import standard_attributes
-from .model import Link, PciFunction, Sriov
+from .model import Link, PciFunction, Sriov, Vpd
 from .reader import Folder, Reader
 
 DEVICES = "/sys/bus/pci/devices"
@@ -135,6 +135,7 @@ class PciReader:
         node_cpus: dict[int, int],
         with_vpd: bool = True,
         only_relevant: bool = False,
+        known_vpd: t.MutableMapping[str, Vpd] | None = None,
     ) -> None:
         self.config_space: bool | None = None
         self._reader = reader
@@ -143,6 +144,7 @@ class PciReader:
         online = cpu.online_cpus(reader)
         self._online = -1 if online is None else online
         self._with_vpd = with_vpd
+        self._known_vpd = {} if known_vpd is None else known_vpd
         self._only_relevant = only_relevant
         self._group_types: dict[str, str | None] = {}
         self._cpu_sets: dict[int, tuple[str, int | None]] = {}
@@ -318,9 +320,20 @@ class PciReader:
         if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
             # before Linux 5.15 a card without VPD answers with EIO
             with folder.opened("vpd", no_value=errno.EIO) as file:
-                function.vpd = config_space.read_vpd(file.read)
+                function.vpd = self._with_known_vpd(function, config_space.read_vpd(file.read))
             if function.vpd and function.vpd.nvlink_management:
                 function.kind = "nvlink_management"
+
+    def _with_known_vpd(self, function: PciFunction, read: Vpd | None) -> Vpd | None:
+        """The VPD of a function, with what an earlier probe has read of the same card: reading may fail for a time."""
+        key = f"{function.address} {function.vendor_id}:{function.device_id}"
+        known = self._known_vpd.get(key)
+        if known and (read is None or read.serial_number in (None, known.serial_number)):
+            fields = read.__dict__ if read else {}
+            read = Vpd(**{name: fields.get(name) or value for name, value in known.__dict__.items()})
+        if read:
+            self._known_vpd[key] = read
+        return read
 
     def _set_kind(self, function: PciFunction, folder: Folder) -> None:
         """Set the kind and, where it can be a VF, the PF."""

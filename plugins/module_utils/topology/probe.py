@@ -11,7 +11,7 @@ import re
 import typing as t
 
 from . import affinity, cpu, findings, fingerprint, ids, net, pci, rdma
-from .model import Finding, Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology
+from .model import Finding, Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology, Vpd
 from .reader import Reader
 
 if t.TYPE_CHECKING:
@@ -27,6 +27,7 @@ def probe(
     with_vpd: bool = True,
     with_gids: bool = True,
     only_relevant: bool = False,
+    known_vpd: t.MutableMapping[str, Vpd] | None = None,
 ) -> Topology:
     """Read the node below C(root).
 
@@ -34,6 +35,7 @@ def probe(
     @param locality_overrides: see :func:`overrides.check_overrides`.
     @param with_vpd: read the vital product data of NICs, which takes some milliseconds a card.
     @param with_gids: read the GID tables of RDMA ports.
+    @param known_vpd: what earlier probes have read of cards, which fills in what cannot be read now. It is updated.
     @param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
     @raise OverrideError: for an override that is malformed.
     """
@@ -48,7 +50,9 @@ def probe(
     topology.packages = cpu.read_packages(reader)
     topology.numa_nodes, node_cpus = cpu.read_numa_nodes(reader)
     cpu.join_packages(topology.numa_nodes, node_cpus, topology.packages)
-    pci_reader = pci.PciReader(reader, {node.id for node in topology.numa_nodes}, node_cpus, with_vpd, only_relevant)
+    pci_reader = pci.PciReader(
+        reader, {node.id for node in topology.numa_nodes}, node_cpus, with_vpd, only_relevant, known_vpd
+    )
     topology.functions = pci_reader.read()
     topology.source.config_space = pci_reader.config_space
     topology.interfaces = net.read_interfaces(reader, topology.functions)

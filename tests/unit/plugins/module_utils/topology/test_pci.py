@@ -9,6 +9,7 @@ import struct
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import ids, pci
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, Sriov
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.test_config_space import vpd
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     BRIDGE,
     DATA_DIRECT,
@@ -392,8 +393,27 @@ def test_acs_unknown_to_an_ordinary_user(tree):
 @pytest.mark.parametrize(("attributes", "read"), [(NIC, True), (DATA_DIRECT, True), (GPU, False)])
 def test_vpd_is_read_of_nics_and_data_direct_functions(tree, attributes, read):
     tree.pci(PATH, attributes, vpd=b"\x82\x04\x00Card\x78")
-    vpd = tree.probe().functions["0000:18:00.0"].vpd
-    assert (vpd.name if vpd else None) == ("Card" if read else None)
+    found = tree.probe().functions["0000:18:00.0"].vpd
+    assert (found.name if found else None) == ("Card" if read else None)
+
+
+def test_vpd_that_was_read_before_fills_in_what_cannot_be_read(tree):
+    known = {}
+    address = tree.pci(PATH, NIC, vpd=b"")
+
+    def probed(content):
+        (tree.root / tree.folder(address) / "vpd").write_bytes(content)
+        return tree.probe(known_vpd=known).functions[address].vpd
+
+    whole = vpd((b"SN", b"MT1"), (b"V3", b"6d1c0b0e"))
+    first = probed(whole)
+    assert (first.serial_number, first.uuid) == ("MT1", "6d1c0b0e")
+    assert probed(b"") == probed(vpd((b"SN", b"MT1"))) == probed(b"\x82\x04\x00Card\x78") == first
+    other = probed(vpd((b"SN", b"MT2")))  # another card in the same place
+    assert (other.serial_number, other.uuid) == ("MT2", None)
+    assert probed(whole) == first
+    known.clear()
+    assert probed(b"") is None
 
 
 def test_vpd_not_wanted(tree):
