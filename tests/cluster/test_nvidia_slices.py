@@ -16,6 +16,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.nvidia import root
@@ -86,3 +91,82 @@ def test_the_machines_gpus_are_published(
     known = ("uuid", "productName", "resource.kubernetes.io/pciBusID")
     assert all("resource.kubernetes.io/pcieRoot" in values for values in published.values())
     assert {name: tuple(values[key] for key in known) for name, values in published.items()} == wanted
+
+
+#: The driver's options, as the site states them, and as the driver takes them.
+WAYS: dict[str, tuple[Object, Object]] = {
+    "plain": ({}, {}),
+    "mig": ({"dynamic_mig": True}, {"gates": {"DynamicMIG": True}}),
+    "memory": ({"consumable_shares": "memory"}, {"gates": {"ConsumableShares": True}, "shares": "memory"}),
+    "unlimited": ({"consumable_shares": "unlimited"}, {"gates": {"ConsumableShares": True}, "shares": "unlimited"}),
+    "four": ({"consumable_shares": 4}, {"gates": {"ConsumableShares": True}, "shares": "4"}),
+    "mig-memory": (
+        {"dynamic_mig": True, "consumable_shares": "memory"},
+        {"gates": {"DynamicMIG": True, "ConsumableShares": True}, "shares": "memory"},
+    ),
+}
+RUNS = [(way, version) for way in WAYS for version in NVIDIA if version == "0.5.0" or way in ("plain", "mig")]
+
+
+def _amounts(value: t.Any) -> t.Any:
+    """Quantities as numbers, wherever they are: 1Gi and 1024Mi are the same."""
+    if isinstance(value, dict):
+        return {key: _amounts(one) for key, one in value.items()}
+    return str(quantity.parse(value)) if isinstance(value, str) else value
+
+
+def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> list[str]:
+    """Between what we predict and what a driver publishes: devices, attributes by type and value, capacities, counters.
+
+    An attribute or capacity whose value no probe sees has to be there, and nothing else may be.
+    """
+    sure = {one.device["name"]: one for one in predicted if not one.possible}
+    devices = {device["name"]: device for one in published for device in one["spec"].get("devices", ())}
+    found = [f"{name}: not predicted" for name in sorted(devices.keys() - sure.keys())]
+    found += [f"{name}: not published" for name in sorted(sure.keys() - devices.keys())]
+    for name in sorted(devices.keys() & sure.keys()):
+        real, ours = devices[name], sure[name]
+        blind = {key.removeprefix(f"{ours.driver}/") for key in ours.unknown}
+        for part in ("attributes", "capacity"):
+            given, told = real.get(part) or {}, ours.device.get(part) or {}
+            equal = _amounts if part == "capacity" else dict
+            found += [
+                f"{name}: {key} is {given.get(key)}, not {told[key]}"
+                for key in told
+                if equal(given.get(key) or {}) != equal(told[key])
+            ]
+            found += [f"{name}: {key} not predicted" for key in given.keys() - told.keys() - blind]
+        missing = blind - (real["attributes"].keys() | (real.get("capacity") or {}).keys())
+        found += [f"{name}: {key} not published" for key in sorted(missing)]
+        for part in ("consumesCounters", "allowMultipleAllocations", "taints"):
+            both = [_counters(one.get(part)) for one in (real, ours.device)]
+            found += [f"{name}: {part} {both[0]}, not {both[1]}"] if both[0] != both[1] else []
+    sets = {entry["name"]: entry for one in published for entry in one["spec"].get("sharedCounters", ())}
+    wanted = {entry["name"]: entry for one in sure.values() for entry in one.counter_sets}
+    return found + ([] if _counters([*sets.values()]) == _counters([*wanted.values()]) else ["the counter sets differ"])
+
+
+def _counters(value: t.Any) -> t.Any:
+    """Sets of counters in one order, with amounts as numbers."""
+    if not isinstance(value, list):
+        return value
+    return sorted((one.get("name") or one["counterSet"], sorted(_amounts(one["counters"]).items())) for one in value)
+
+
+@pytest.mark.parametrize(("way", "version"), RUNS, ids="-".join)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_our_prediction_is_what_the_driver_publishes(
+    publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, version: str, way: str
+) -> None:
+    stated, given = WAYS[way]
+    published = publish(machine, version, **given)
+    facts = as_dict(probe(str(tmp_path / machine)))
+    predicted = offers("node", facts, {"gpu.nvidia.com": {"version": version, **stated}})
+    assert not differences(predicted, published)
+
+
+def test_a_wrong_prediction_is_found(publish: t.Callable[..., list[Object]], tmp_path: Path) -> None:
+    published = publish("hgx-h100", "0.5.0", gates={"DynamicMIG": True})
+    facts = as_dict(probe(str(tmp_path / "hgx-h100")))
+    for version, more in (("0.5.0", {}), ("0.4.1", {"dynamic_mig": True})):
+        assert differences(offers("node", facts, {"gpu.nvidia.com": {"version": version, **more}}), published)

@@ -40,10 +40,15 @@ _DRIVER_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*
 
 @dataclass(frozen=True)
 class _Option:
-    """An option that only the offers read."""
+    """An option that only the offers read: what it must be, the driver that has it and since which version."""
 
     says: str
     holds: t.Callable[[object], bool]
+    driver: str = ""  # empty: any
+    since: str = ""
+
+
+_NVIDIA = nvidia.VENDOR.knowledge.name
 
 
 _GROUPS = ("numa_node", "socket", "machine")
@@ -54,6 +59,15 @@ _OTHER_OPTIONS = {
     "reserved_cpus": _Option(
         'a list of CPUs as the kernel writes it, such as "0-3,64"',
         lambda value: isinstance(value, str) and cpuset.from_list(value) is not None,
+    ),
+    "dynamic_mig": _Option("true or false", lambda value: isinstance(value, bool), _NVIDIA, "25.12.0"),
+    "consumable_shares": _Option(
+        "memory, unlimited or a whole number from 1 on",
+        lambda value: (
+            value in ("memory", "unlimited") or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+        ),
+        _NVIDIA,
+        "0.5.0",
     ),
 }
 
@@ -115,9 +129,24 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
     if own is not None:
         driver = SiteKnowledge(path + ".knowledge", problems).merge(driver, own)
     driver = replace(driver, version=_check_version(driver, built_in, options.get("version"), path, problems))
+    problems += _unavailable(driver, options, path)
     if problems:
         raise Problems(problems)
     return _resolve(driver)
+
+
+def _unavailable(driver: DriverKnowledge, options: ObjectView, path: str) -> list[Problem]:
+    """Options that the driver, or this version of it, does not have."""
+    found = []
+    for key, form in _OTHER_OPTIONS.items():
+        if not options.get(key) or not form.driver:
+            continue
+        if driver.name != form.driver:
+            found.append(Problem(f"{path}.{key}", f"only {form.driver} has this option", "unknown", "leave it out"))
+        elif not driver.has(form.since):
+            reason = f"{driver.title} has it from {form.since} on, and version is {driver.version}"
+            found.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
+    return found
 
 
 def _check_version(driver: DriverKnowledge, built_in: bool, version: object, path: str, problems: list[Problem]) -> str:

@@ -7,7 +7,11 @@
 
 from __future__ import annotations
 
+import typing as t
+from dataclasses import replace
+
 from ...topology.publish import Facts
+from ..kube.objects import Object
 from .knowledge import (
     NUMA_NODE,
     PCI_BUS_ID,
@@ -21,6 +25,7 @@ from .knowledge import (
     text,
     version,
 )
+from .nvidia_gpus import MODELS, MigProfile, Model
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
@@ -83,16 +88,108 @@ _ARCHITECTURES = (
 
 _MOST_MIG = 7  # GPU instances of a GPU
 
+#: They change their MIG mode without a reset, so that the driver can make partitions on demand.
+_ON_DEMAND = ("Hopper", "Blackwell")
+
+#: What a MIG profile gives, by the driver's capacity; counters have the same names with hyphens.
+_CAPACITIES: t.Mapping[str, tuple[str, t.Callable[[MigProfile], int]]] = {
+    "multiprocessors": ("multiprocessors", lambda one: one.multiprocessors),
+    "copyEngines": ("copy-engines", lambda one: one.copy_engines),
+    "decoders": ("decoders", lambda one: one.decoders),
+    "encoders": ("encoders", lambda one: one.encoders),
+    "jpegEngines": ("jpeg-engines", lambda one: one.jpeg_engines),
+    "ofaEngines": ("ofa-engines", lambda one: one.ofa_engines),
+    "memory": ("memory", lambda one: one.memory_mib),
+}
+
+
+def _amount(name: str, number: int) -> str:
+    return f"{number}Mi" if name == "memory" else str(number)
+
+
+def _consumed(profiles: t.Sequence[MigProfile], slices: t.Iterable[int]) -> Object:
+    """Counters: the most that one of the profiles takes of each, and memory slices."""
+    counters = {
+        counter: {"value": _amount(name, max(map(of, profiles)))} for name, (counter, of) in _CAPACITIES.items()
+    }
+    return {**counters, **{f"memory-slice-{number}": {"value": "1"} for number in slices}}
+
+
+def _capacity(profiles: t.Sequence[MigProfile]) -> Object:
+    return {name: {"value": _amount(name, max(map(of, profiles)))} for name, (_counter, of) in _CAPACITIES.items()}
+
+
+def _shared(device: Object, asked: str) -> Object:
+    """A device with --consumable-shares (consumable_shares.go): several claims can take parts of its memory."""
+    if not asked:
+        return device
+    capacity = dict(device.get("capacity") or {})
+    if "memory" in capacity:
+        most = capacity["memory"]["value"]
+        least, default = ("1Mi", most) if asked == "memory" else ("0", "0")
+        policy = {"default": default, "validRange": {"min": least, "max": most, "step": "1Mi"}}
+        capacity["memory"] = {"value": most, "requestPolicy": policy}
+        if asked.isdigit():
+            policy = {"default": "1", "validRange": {"min": "1", "max": asked, "step": "1"}}
+            capacity["shares"] = {"value": asked, "requestPolicy": policy}
+    return {**device, "allowMultipleAllocations": True, **({"capacity": capacity} if capacity else {})}
+
+
+def _on_demand(whole: Offer, model: Model, counters: bool) -> list[Offer]:
+    """The GPU and the partitions that the driver makes of it (gate DynamicMIG; partitions.go, mig.go).
+
+    Each place of each profile is a device. They share a set of counters: what one takes, the others lack.
+    """
+    name = whole.device["name"]
+    counter_set = f"{name}-counter-set"
+    everything = _consumed(model.mig, range(max(one.size for one in model.mig)))
+    sets: tuple[Object, ...] = ({"name": counter_set, "counters": everything},) if counters else ()
+
+    def made(device: Object, taken: Object, unknown: frozenset[str]) -> Offer:
+        uses = {"consumesCounters": [{"counterSet": counter_set, "counters": taken}]} if counters else {}
+        assumed = whole.assumed | {f"{whole.driver}/{key}" for key in (*_CAPACITIES, "profile")}
+        return replace(whole, device={**device, **uses}, counter_sets=sets, unknown=unknown, assumed=assumed)
+
+    memory = frozenset({f"{whole.driver}/memory"})
+    found = [made({**whole.device, "capacity": _capacity(model.mig)}, everything, whole.unknown - memory)]
+    unknown = whole.unknown - memory - {f"{whole.driver}/uuid"} | {f"{whole.driver}/parentUUID"}
+    for one in model.mig:
+        profile = model.name(one)
+        attributes = {**whole.device["attributes"], "type": {"string": "mig"}, "profile": {"string": profile}}
+        for start in one.starts:
+            part = f"{name}-mig-{profile.replace('.', '').replace('+', '-')}-{one.id}-{start}"
+            device = {"name": part, "attributes": attributes, "capacity": _capacity([one])}
+            found.append(made(device, _consumed([one], range(start, start + one.size)), unknown))
+    return found
+
+
+def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options: Options) -> list[Offer]:
+    """What becomes of a GPU by the driver's options."""
+    if options["dynamic_mig"] and model and model.architecture in _ON_DEMAND:
+        found = _on_demand(whole, model, options["counters"])
+    else:
+        if options["consumable_shares"] and model:
+            memory = known.qualified("memory")
+            device = {**whole.device, "capacity": {"memory": {"value": f"{model.memory_mib}Mi"}}}
+            whole = replace(whole, device=device, unknown=whole.unknown - {memory}, assumed=whole.assumed | {memory})
+        found = [whole]
+        if not options["dynamic_mig"]:
+            unknown = frozenset(known.qualified(name) for name in ("profile", "parentUUID", "multiprocessors"))
+            found += partitions(whole, known, "mig", _MOST_MIG, unknown)
+    return [replace(one, device=_shared(one.device, options["consumable_shares"])) for one in found]
+
 
 def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for index, gpu, function in gpus_of(facts, known):
+        model = MODELS.get(function["device_id"] or "")
         maker = DeviceMaker(known)
         maker.put("type", "gpu")
         # /proc/driver/nvidia has the name that NVML reports; a name by device id is a guess
         maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
         words = (gpu["model"] or "").replace("-", " ").split()
-        maker.put("architecture", next((a for chip, a in _ARCHITECTURES if chip in words), None), sure=False)
+        named = next((a for chip, a in _ARCHITECTURES if chip in words), None)
+        maker.put("architecture", model.architecture if model else named, sure=False)
         own = function["kubernetes"]
         if known.has("25.12.0"):
             maker.standard(own, PCI_BUS_ID)
@@ -102,20 +199,14 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
         if known.publishes(NUMA_NODE):
             maker.standard(own, NUMA_NODE)
         unknown = maker.unknown(
-            "uuid",
-            "brand",
-            "cudaComputeCapability",
-            "driverVersion",
-            "cudaDriverVersion",
-            "addressingMode",
-            "memory",
+            *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
+            # published where GPU and CPU share memory
+            *(["addressingMode"] if model is None or model.coherent else []),
             *([] if "productName" in maker.attributes else ["productName"]),
             *([] if "architecture" in maker.attributes else ["architecture"]),
             *unpublished(function, facts),
         )
-        whole = maker.offer(node, f"gpu-{index}", unknown, function["address"])
-        result.append(whole)
-        result += partitions(whole, known, "mig", _MOST_MIG, maker.unknown("profile", "parentUUID", "multiprocessors"))
+        result += _devices(maker.offer(node, f"gpu-{index}", unknown, function["address"]), model, known, options)
     return result
 
 

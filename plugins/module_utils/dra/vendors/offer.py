@@ -42,11 +42,14 @@ class Options(t.TypedDict):
     """What decides, besides facts and version, which devices a driver publishes.
 
     `group_by` and `reserved_cpus` are options of the CPU driver; `counters` says whether the server keeps counters.
+    `dynamic_mig` and `consumable_shares` (memory, unlimited or a number as text; empty: off) are those of NVIDIA's.
     """
 
     group_by: str | None
     reserved_cpus: str | None
     counters: bool
+    dynamic_mig: bool
+    consumable_shares: str
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ def _options(given: ObjectView, server: Server) -> Options:
         "group_by": given.get("group_by"),
         "reserved_cpus": given.get("reserved_cpus"),
         "counters": server.counts,
+        "dynamic_mig": bool(given.get("dynamic_mig")),
+        "consumable_shares": str(given.get("consumable_shares") or ""),
     }
 
 

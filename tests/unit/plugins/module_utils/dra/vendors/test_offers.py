@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
@@ -18,6 +19,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+#: A server without counters: they are beta and off.
+OLD = Server("1.34")
 
 ALL: dict[str, dict[str, t.Any]] = {
     "gpu.nvidia.com": {"version": "0.5.0"},
@@ -89,6 +93,66 @@ def test_pages() -> None:
 def test_nvidia_by_version(version: str, present: list[str], absent: list[str]) -> None:
     for offer in of("hgx-h100", "gpu.nvidia.com", version=version):
         assert set(present) <= set(values(offer)) and not set(absent) & set(values(offer))
+
+
+def test_nvidia_partitions_on_demand() -> None:
+    """Every place of every profile is a device; the largest takes all counters, so that nothing fits beside it."""
+    found = of("hgx-h100", "gpu.nvidia.com", dynamic_mig=True)
+    first = [one for one in found if one.address == found[0].address]
+    assert len(found) == 8 * len(first) and len(first) == 1 + 7 + 7 + 4 + 3 + 2 + 1 + 1
+    names = {one.device["name"]: one for one in first}
+    assert {"gpu-0", "gpu-0-mig-1g10gb-19-6", "gpu-0-mig-1g10gb-me-20-0", "gpu-0-mig-7g80gb-0-0"} <= names.keys()
+    [total] = names["gpu-0"].counter_sets
+    for whole in ("gpu-0", "gpu-0-mig-7g80gb-0-0"):
+        assert names[whole].device["consumesCounters"] == [
+            {"counterSet": "gpu-0-counter-set", "counters": total["counters"]}
+        ]
+    part = names["gpu-0-mig-3g40gb-9-4"]
+    [used] = part.device["consumesCounters"]
+    assert {f"memory-slice-{number}" for number in (4, 5, 6, 7)} == {n for n in used["counters"] if "slice" in n}
+    assert values(part)["profile"] == "3g.40gb" and "gpu.nvidia.com/uuid" not in part.unknown
+    for one in slices(found):
+        assert not [str(problem) for problem in validate(one)]
+    # the mode of an A100 changes by a reset only, so the driver makes none
+    assert [one.device["name"] for one in of("dgx-a100", "gpu.nvidia.com", dynamic_mig=True)] == [
+        f"gpu-{number}" for number in range(8)
+    ]
+    bare = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0", "dynamic_mig": True}}, None, OLD)
+    assert not any("consumesCounters" in one.device or one.counter_sets for one in bare)
+
+
+@pytest.mark.parametrize(
+    ("shares", "default", "least", "capacities"),
+    [
+        ("memory", "81559Mi", "1Mi", {"memory"}),
+        ("unlimited", "0", "0", {"memory"}),
+        (4, "0", "0", {"memory", "shares"}),
+    ],
+)
+def test_nvidia_shares(shares: t.Any, default: str, least: str, capacities: set[str]) -> None:
+    found = of("hgx-h100", "gpu.nvidia.com", consumable_shares=shares)
+    for one in found:
+        assert one.device["allowMultipleAllocations"] and one.device["capacity"].keys() == capacities
+        policy = one.device["capacity"]["memory"]["requestPolicy"]
+        assert (policy["default"], policy["validRange"]["min"]) == (default, least)
+    for one in slices(found):
+        assert not [str(problem) for problem in validate(one)]
+
+
+@pytest.mark.parametrize(
+    ("driver", "options", "words"),
+    [
+        ("gpu.nvidia.com", {"version": "0.4.1", "consumable_shares": "memory"}, "from 0.5.0 on, and version is 0.4.1"),
+        ("gpu.nvidia.com", {"version": "25.8.0", "dynamic_mig": True}, "from 25.12.0 on"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": 0}, "a whole number from 1 on"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": True}, "a whole number from 1 on"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "dynamic_mig": "yes"}, "true or false"),
+        ("gpu.amd.com", {"version": "1.0.0", "dynamic_mig": True}, "only gpu.nvidia.com has this option"),
+    ],
+)
+def test_options_that_a_driver_does_not_have(driver: str, options: dict[str, t.Any], words: str) -> None:
+    with pytest.raises(Problems, match=words):
+        offers("n", facts("hgx-h100"), {driver: options})
 
 
 def test_nvidia_names_what_a_probe_cannot_see() -> None:
