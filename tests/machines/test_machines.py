@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from .builder import STAMP, build, compose, cpu_list, cpu_mask, synthetic
+from .builder import STAMP, build, compose, synthetic
 from .configspace import vpd
 from .description import DESCRIPTIONS, DescriptionError, load, names, plan
+from .files import cpu_list, cpu_mask
 
 LSTOPO = shutil.which("lstopo-no-graphics")
 
