@@ -16,6 +16,7 @@ import itertools
 import os
 import shutil
 import typing as t
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -145,34 +146,66 @@ def test_every_resource_is_tried() -> None:
     assert known == {*CASES, *ELSEWHERE} - {"a whole node"}
 
 
+@dataclass
+class Run:
+    """One run in which a step fails; `failed` is its error, None if it succeeds all the same."""
+
+    world: World
+    system: FailingNode
+    number: int
+    wrong: str
+    failed: BaseException | None
+    before: dict[str, t.Any]
+    now: dict[str, t.Any]
+
+    @property
+    def place(self) -> str:
+        return f"{self.wrong} at {self.system.steps[self.number]!r}: {self.failed}"
+
+
+def failing_runs(
+    name: str, after: str, kind: str, new_world: t.Callable[[], World], without: str = "", always: bool = False
+) -> t.Iterator[Run]:
+    """A run for each step that can fail, and the first one that has no more steps. A world that a run has left changed
+    is replaced."""
+    world = new_world()
+    before = world.seen()
+    number = -1
+    while True:
+        number += 1
+        wrong = error(kind, number, without)
+        system = FailingNode(
+            world, fails=number, error=ERRORS[wrong], after=made(after, number), reads=True, always=always
+        )
+        failed = attempt(name, system)
+        now = world.seen()
+        yield Run(world, system, number, wrong, failed, before, now)
+        if not system.failed:
+            return
+        if failed is None or now != before:
+            world = new_world()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", CASES)
 def test_the_node_is_as_it_was_wherever_a_run_fails(
     name: str, after: str, kind: str, new_world: t.Callable[[], World]
 ) -> None:
-    world = new_world()
-    before = world.seen()
-    system = FailingNode(world)
-    number = -1
-    while number < 0 or system.failed:
-        number += 1
-        wrong = error(kind, number)
-        system = FailingNode(world, fails=number, error=ERRORS[wrong], after=made(after, number), reads=True)
-        failed = attempt(name, system)
-        if failed is None:  # all are done, or this one is not needed or was tried again
-            assert world.seen() != before
-            world = new_world()
+    number = steps = 0
+    for run in failing_runs(name, after, kind, new_world):
+        number, steps = run.number, len(run.system.steps)
+        if run.failed is None:  # all are done, or this one is not needed or was tried again
+            assert run.now != run.before
             continue
-        place = f"{wrong} at {system.steps[number]!r}: {failed}"
-        now = world.seen()
-        assert {key: now.get(key) for key in {*now, *before} if now.get(key) != before.get(key)} == {}, place
-        if wrong == "interrupted":
-            assert isinstance(failed, KeyboardInterrupt), place
+        differences = {key for key in {*run.now, *run.before} if run.now.get(key) != run.before.get(key)}
+        assert {key: run.now.get(key) for key in differences} == {}, run.place
+        if run.wrong == "interrupted":
+            assert isinstance(run.failed, KeyboardInterrupt), run.place
         else:
-            assert isinstance(failed, Failed) and not failed.remaining, place
-            assert "he node is as it was before this run" in str(failed)
-    assert number == len(system.steps) > 0
+            assert isinstance(run.failed, Failed) and not run.failed.remaining, run.place
+            assert "he node is as it was before this run" in str(run.failed)
+    assert number == steps > 0
 
 
 @pytest.mark.parametrize("kind", [one for one in KINDS if one != "interrupted"])
@@ -182,29 +215,14 @@ def test_what_is_left_is_told_where_a_step_fails_for_good(
     name: str, after: str, kind: str, new_world: t.Callable[[], World]
 ) -> None:
     """The undoing meets the same error, so that something may stay: it is told, with the value that it has."""
-    world = new_world()
-    before = world.seen()
-    system = FailingNode(world)
-    number = -1
-    while number < 0 or system.failed:
-        number += 1
-        wrong = error(kind, number, without="interrupted")
-        system = FailingNode(
-            world, fails=number, error=ERRORS[wrong], after=made(after, number), reads=True, always=True
-        )
-        failed = attempt(name, system)
-        if failed is None:
-            world = new_world()
+    for run in failing_runs(name, after, kind, new_world, without="interrupted", always=True):
+        if run.failed is None:
             continue
-        assert isinstance(failed, Failed)
-        place = f"{wrong} at {system.steps[number]!r}: {failed}"
-        same = world.seen() == before
-        claimed = "he node is as it was before this run" in str(failed)
-        assert not claimed or same, place
-        assert claimed == (not failed.remaining), place
-        _compare(name, world, failed, place)
-        if not same:
-            world = new_world()
+        assert isinstance(run.failed, Failed)
+        claimed = "he node is as it was before this run" in str(run.failed)
+        assert not claimed or run.now == run.before, run.place
+        assert claimed == (not run.failed.remaining), run.place
+        _compare(name, run.world, run.failed, run.place)
 
 
 def _compare(name: str, world: World, failed: Failed, place: str) -> None:
