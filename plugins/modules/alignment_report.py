@@ -24,9 +24,9 @@ attributes:
     details:
       - Lists the files that change, not their content.
 extends_documentation_fragment:
-  - lanewise.dra.attributes
-  - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.files
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   dest:
