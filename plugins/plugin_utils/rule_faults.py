@@ -99,13 +99,24 @@ def _shown(value: object) -> str:
 
 
 def without_nulls(args: Variables) -> Result:
-    """The arguments as the module takes them: what a rule gives as null is named in its `unset`."""
+    """The arguments as the module takes them, if `faults` finds none.
+
+    What a rule gives as null is named in its `unset`. Profiles that no rule names are left out.
+    """
     found = dict(args)
     if isinstance(found.get("node"), dict):
         found["node"] = divided(found["node"])[0]
     if isinstance(found.get("nics"), list):
         found["nics"] = [_rule(one) for one in found["nics"]]
+        if isinstance(found.get("profiles"), dict):
+            found["profiles"] = _named(found["nics"], found["profiles"])
     return found
+
+
+def _named(rules: list[Result], profiles: Variables) -> Variables:
+    """The profiles that rules name: a node checks each that it gets. All if a rule names another, for the message."""
+    names = {rule["profile"] for rule in rules if rule.get("profile")}
+    return {name: profiles[name] for name in names} if names <= profiles.keys() else profiles
 
 
 def _rule(rule: Variables) -> Result:

@@ -17,7 +17,7 @@ import pytest
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NODE, RULE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import boards
-from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import _is_plain, faults
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import _is_plain, faults, without_nulls
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import played
 
@@ -213,3 +213,11 @@ def test_a_process_of_a_task_finds_the_filters_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"]
+
+
+def test_a_node_gets_the_profiles_that_rules_name() -> None:
+    profiles = {"a": {"mtu": 9000}, "b": {"mtu": 1500}}
+    sent = without_nulls({"nics": [{"profile": "b"}, {"profile": None}, {}], "profiles": profiles})
+    assert sent["profiles"] == {"b": {"mtu": 1500}}
+    assert without_nulls({"nics": [{"profile": "c"}], "profiles": profiles})["profiles"] == profiles
+    assert without_nulls({"nics": [], "profiles": profiles})["profiles"] == {}
