@@ -24,7 +24,7 @@ COLLECTIONS = ("ansible/posix", "kubernetes/core")
 
 
 def download(package: str) -> Path:
-    """The wheel of a pinned package, its hash checked. Raises subprocess.CalledProcessError where it cannot be had."""
+    """The wheel of a pinned package, its hash checked. Raises subprocess.CalledProcessError if the download fails."""
     lines = lock_file("downloads", sys.version_info[:2]).read_text().splitlines()
     line = next(line for line in lines if line.startswith(f"{package}=="))
     folder = CACHE / "downloads"

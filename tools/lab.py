@@ -69,7 +69,7 @@ def run(command: t.Sequence[object], **options: t.Any) -> str:
 
 
 def supported() -> None:
-    """Raises Missing where the lab cannot be had, and says why."""
+    """Raises Missing, with the reason, if the lab cannot run here."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise Missing("needs Linux on x86-64")
     for program, package in (("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("perl", "perl"), ("ssh", "openssh-client")):

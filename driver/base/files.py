@@ -55,7 +55,7 @@ def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCu
 
 def overwrite(path: Path, content: bytes) -> None:
     """Write new content into the same inode, for containers that have the file mounted. Shorter content is padded with
-    newlines, so one write replaces all of the old. If the disk is full, the old content is put back. A power cut may
+    newlines, so one write replaces all of the old. If the disk is full, the old content is restored. A power cut may
     lose the content, but it also ends the containers. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -19,7 +19,7 @@ from ..base.calls import Pod
 from ..base.errors import Busy, Refused, bounded
 from ..base.objects import Object
 from ..dra.config import interface_config
-from ..dra.config.field_checks import MISTAKES
+from ..dra.config.field_checks import MAX_PROBLEMS
 from ..dra.kube import limits
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
@@ -159,8 +159,8 @@ def lost_devices(claim: t.Any, record: Record) -> str:
 
 
 def refusal(problems: t.Sequence[Problem]) -> Refused:
-    """One error with the first MISTAKES problems."""
-    texts = [str(problem) for problem in problems[:MISTAKES]]
+    """One error with the first MAX_PROBLEMS problems."""
+    texts = [str(problem) for problem in problems[:MAX_PROBLEMS]]
     if len(problems) > len(texts):
         texts.append(f"there are more errors than these {len(texts)}")
     return Refused("; ".join(texts))
@@ -344,7 +344,7 @@ def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
             if size > CONFIG_BYTES:
                 raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
             problems += _problems(config)
-        if len(problems) > MISTAKES:
+        if len(problems) > MAX_PROBLEMS:
             break
     if problems:
         raise refusal(problems)

@@ -4,8 +4,9 @@
 
 """The versions of the record format (`topology.stored` has the rules).
 
-Pods keep running while the driver is upgraded or rolled back, and without a readable record nobody takes their devices
-back. tests/driver/test_record_releases.py has the readers and records of all releases, and tries each with the others.
+Pods keep running while the driver is upgraded or rolled back, and a device cannot be taken back without a readable
+record. tests/driver/test_record_releases.py has the readers and records of all releases, and tries each with the
+others.
 """
 
 from __future__ import annotations

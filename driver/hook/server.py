@@ -106,8 +106,8 @@ class HookServer:
         return listener
 
     def _run(self, listener: socket.socket) -> None:
-        """Accept hooks. Listen again if nobody else does: the socket was removed, or a newer instance that had replaced
-        it has ended."""
+        """Accept hooks. Listen again if no other process does: the socket was removed, or a newer instance that had
+        replaced it has ended."""
         while not self._stopping.is_set():
             try:
                 connection, _unused = listener.accept()

@@ -43,7 +43,7 @@ _VF_STATE = ("vf", "vfs")
 
 
 class Reason(t.NamedTuple):
-    """Why nobody else may have an interface now: a word for the taint, and a sentence."""
+    """Why an interface is withheld from other pods: a word for the taint, and a sentence."""
 
     word: str
     text: str

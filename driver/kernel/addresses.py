@@ -141,7 +141,7 @@ def _ends(left: int) -> tuple[int, int]:
 
 
 def boottime() -> float:
-    """Seconds since boot, including suspend; nobody can set this clock."""
+    """Seconds since boot, including suspend; this clock cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -32,7 +32,7 @@ _NAMES = (
 ).split()
 _NUMBERS = {name: number for number, name in enumerate(_NAMES)}
 
-_ELSEWHERE = "compared in host_state.py, in a form of its own"
+_ELSEWHERE = "compared in host_state.py, in another form"
 _COUNTS = "is a counter"
 _STATE = "follows from carrier and from the other end"
 _INDEX = "links and namespaces get new numbers when either end moves"

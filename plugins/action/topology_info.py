@@ -49,7 +49,7 @@ class ActionModule(NodeAction):
         return result
 
     def _with_plan(self, plan: Variables, variables: Variables) -> Result | None:
-        """The topology with the plan; None if they cannot be had in one call."""
+        """The topology with the plan; None if one call cannot return both."""
         options = self._arguments(plan.get("options"), plan.get("become", False), variables)
         if options is None:
             return None

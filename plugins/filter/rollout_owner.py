@@ -10,13 +10,13 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import 
 
 DOCUMENTATION = r"""
 name: rollout_owner
-short_description: Tell which run has cordoned a node
+short_description: Find which run has cordoned a node
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Reads the annotation C(fabric.lanewise.dev/cordoned) of a Node, in which the role P(lanewise.dra.fabric#role)
-    records which run has drained it, and tells whether that run still continues.
+    records which run has drained it, and reports whether that run still continues.
 positional: _input
 options:
   _input:

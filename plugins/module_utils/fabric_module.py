@@ -73,7 +73,7 @@ def run(
 ) -> t.NoReturn:
     """Converge the node and end the module.
 
-    `persist` makes the settings last over a reboot; `restore` puts back their values from before this collection.
+    `persist` makes the settings last over a reboot; `restore` restores their values from before this collection.
     """
     params, general = module.params, merged({}, general)
     root = params.get("root") or "/"
@@ -118,7 +118,7 @@ def run(
 def _chosen(
     node: Node, wanted: t.Sequence[Rule], general: Settings, persist: bool, restore: bool
 ) -> tuple[list[Resource], dict[str, State] | None]:
-    """The resources of a run in their order; with `restore` also the state to put back, by resource."""
+    """The resources of a run in their order; with `restore` also the state to restore, by resource."""
     before: dict[str, State] | None = None
     if restore:
         before = origin.wanted(node.system, node)
@@ -240,7 +240,7 @@ def _text(states: t.Mapping[str, State]) -> str:
 
 
 def _run(module: AnsibleModule, argv: list[str]) -> tuple[int, str, str]:
-    # else a program that is missing would end the module at once, half way through its changes
+    # otherwise a missing program would end the module at once, half way through its changes
     code, output, errors = module.run_command(argv, handle_exceptions=False)
     return code, output, errors
 

@@ -59,8 +59,8 @@ def this_run() -> Owner:
 
 
 def state(text: str | None, own: Owner) -> str:
-    """Whose note `text` is. One that names no run is of an earlier release, and counts as ended; of one that a newer
-    release wrote nobody can tell."""
+    """Which run wrote the note `text`. A note of an earlier release names no run, and counts as ended; one of a newer
+    release is UNKNOWN."""
     if text is None:
         return NOBODY
     try:

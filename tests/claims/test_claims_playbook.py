@@ -137,7 +137,7 @@ def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
         ({"dra_claims_apply": True}, "dra_claims_apply is true, but dra_claims_kubeconfig is not set"),
         ({"dra_claims_templates": "pair"}, "dra_claims_templates: must be a list, not the string 'pair'"),
         ({"dra_claims_workloads": "pod"}, "dra_claims_workloads: must be a list, not 'pod'"),
-        ({"dra_claims_kubernetes_version": 1.40}, "where 1.40 is meant, put it in quotes"),
+        ({"dra_claims_kubernetes_version": 1.40}, "if you mean 1.40, quote it"),
         (
             {"dra_claims_feature_gates": {"DRAPrioritisedList": False, "DRAAdminAccess": "off"}},
             "(did you mean 'DRAPrioritizedList'?)\n"

@@ -75,7 +75,7 @@ class Site:
         self.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in known["nics"]}
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The GPU and the VF or NIC of each claim, until no more can be had."""
+        """The GPU and the VF or NIC of each claim, until there are no more."""
         held: list[Result] = []
         found, engine = [], Engine()
         while isinstance(answer := allocate([self.spec], self.classes, self.offers, engine, held=held), Allocation):

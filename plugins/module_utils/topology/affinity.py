@@ -7,13 +7,13 @@
 
 Levels, from near to far:
 
-C(SELF)    one physical device: the same function, another function of the card, a PF and its VFs
-C(PIX)     one PCIe switch (or other bridge) between them
-C(PXB)     several switches, without crossing a host bridge
-C(PHB)     the same root complex, through its host bridge
-C(NODE)    the same NUMA node, and nothing nearer is known
-C(SYS)     different NUMA nodes
-C(UNKNOWN) the machine does not say; this is never treated as near
+`SELF`    one physical device: the same function, another function of the card, a PF and its VFs
+`PIX`     one PCIe switch (or other bridge) between them
+`PXB`     several switches, without crossing a host bridge
+`PHB`     the same root complex, through its host bridge
+`NODE`    the same NUMA node, and nothing nearer is known
+`SYS`     different NUMA nodes
+`UNKNOWN` the machine does not say; this is never treated as near
 
 The words are those of NVML's nvmlGpuTopologyLevel_t; the rule is applied to the kernel's own device paths.
 """
@@ -93,7 +93,7 @@ def _within_root(one: PciFunction, other: PciFunction) -> str | None:
 
 
 def meeting_point(one: PciFunction, other: PciFunction) -> str | None:
-    """What two functions share: the last common bridge, the root complex or C(NUMA node N); None for nothing known."""
+    """What two functions share: the last common bridge, the root complex or `NUMA node N`; None for nothing known."""
     shared = None
     if one.root_complex == other.root_complex:
         depth = _shared_bridges(one, other)
@@ -157,7 +157,7 @@ class Proximity:
         return meeting_point(self._functions[gpu], self._functions[self.gpu_to_nic(gpu, nic)[1]])
 
     def matrix(self, gpus: list[str], others: list[str], nics: set[str]) -> Affinity:
-        """The levels of all pairs, each computed once; an empty one beyond L(MATRIX_LIMIT) devices."""
+        """The levels of all pairs, each computed once; an empty one beyond `MATRIX_LIMIT` devices."""
         devices = gpus + others
         if len(devices) > MATRIX_LIMIT:
             return Affinity(devices=devices)
@@ -193,7 +193,7 @@ class Proximity:
         return index
 
     def nearest(self, address: str, among: Neighbours) -> Nearest:
-        """The nearest of the indexed devices. C(via) maps a NIC to the DMA function that makes it near."""
+        """The nearest of the indexed devices. `via` maps a NIC to the DMA function that makes it near."""
         result = among.found.get(address)
         if result is None:
             result = among.found[address] = self._nearest(address, among)
@@ -260,7 +260,7 @@ class Neighbours:
         return best
 
     def nearest(self, places: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
-        """The nearest level of any indexed device to C(places), and the two functions that meet for each device."""
+        """The nearest level of any indexed device to `places`, and the two functions that meet for each device."""
         for tier, bound in enumerate(("PIX", "PXB", "PHB", "NODE", "SYS")):
             candidates: dict[str, None] = {}
             if bound == "SYS":

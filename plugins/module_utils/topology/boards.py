@@ -34,9 +34,9 @@ Pair = tuple[str, str]
 class Board:
     """The GPUs and NICs of a node, and how near they are to each other.
 
-    C(gpus) are the PCI addresses of GPUs and other accelerators, without their VFs, C(nics) those of NICs that are not
-    VFs, both in ascending order. C(levels) has, for each GPU and NIC, one of SELF, PIX, PXB, PHB, NODE and SYS
-    (L(affinity,)); pairs of which the machine does not say how near they are have no entry. C(shape) are sixteen hex
+    `gpus` are the PCI addresses of GPUs and other accelerators, without their VFs, `nics` those of NICs that are not
+    VFs, both in ascending order. `levels` has, for each GPU and NIC, one of SELF, PIX, PXB, PHB, NODE and SYS
+    (`affinity`); pairs of which the machine does not say how near they are have no entry. `shape` are sixteen hex
     digits of a SHA-256 over all of that, or "" where the facts have no affinity: they were gathered in part, or the
     node has more devices than :data:`affinity.MATRIX_LIMIT`.
     """
@@ -47,20 +47,20 @@ class Board:
     shape: str = ""
 
     def level(self, gpu: str, nic: str) -> str:
-        """How near a GPU and a NIC are to each other; C(UNKNOWN) where the map does not say."""
+        """How near a GPU and a NIC are to each other; `UNKNOWN` where the map does not say."""
         return self.levels.get((gpu, nic), "UNKNOWN")
 
     def nearest_gpus(self, nic: str) -> tuple[str, tuple[str, ...]]:
-        """The best level of a NIC to any GPU, and all GPUs at that level, ascending; C(UNKNOWN) and none if unknown."""
+        """The best level of a NIC to any GPU, and all GPUs at that level, ascending; `UNKNOWN` and none if unknown."""
         return nearest({gpu: self.level(gpu, nic) for gpu in self.gpus})
 
     def nearest_nics(self, gpu: str) -> tuple[str, tuple[str, ...]]:
-        """The best level of a GPU to any NIC, and all NICs at that level, ascending; C(UNKNOWN) and none if unknown."""
+        """The best level of a GPU to any NIC, and all NICs at that level, ascending; `UNKNOWN` and none if unknown."""
         return nearest({nic: self.level(gpu, nic) for nic in self.nics})
 
 
 def nearest(levels: t.Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The best of some levels, and the keys that have it, in the order of the mapping; C(UNKNOWN) never counts."""
+    """The best of some levels, and the keys that have it, in the order of the mapping; `UNKNOWN` never counts."""
     best = min(levels.values(), key=RANK.__getitem__, default="UNKNOWN")
     return best, () if best == "UNKNOWN" else tuple(key for key, level in levels.items() if level == best)
 

@@ -5,7 +5,7 @@
 
 """PCI configuration space and vital product data, from bytes.
 
-The functions take a C(read(offset, size)) callable rather than the whole space: on real hardware each dword is a
+The functions take a `read(offset, size)` callable rather than the whole space: on real hardware each dword is a
 transaction with the device, and an ordinary user is given the first 64 bytes only.
 """
 
@@ -52,7 +52,7 @@ def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
 
 
 def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int | None:
-    """The offset of a capability in the first 256 bytes, or None. C(header) are the first 64, where they were read."""
+    """The offset of a capability in the first 256 bytes, or None. `header` are the first 64, where they were read."""
     header = header or read(0, 64)
     status = _word(header, 0x06, 2)
     pointer = _word(header, _CAP_POINTER, 1)
@@ -73,7 +73,7 @@ def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int
 def read_link(read: Read, header: bytes | None = None) -> Link | None:
     """The link of a function from its PCI Express capability, or None where it has none or it cannot be read.
 
-    C(header) are the first 64 bytes, where they were read already.
+    `header` are the first 64 bytes, where they were read already.
     """
     offset = find_capability(read, _CAP_ID_PCIE, header)
     if offset is None:

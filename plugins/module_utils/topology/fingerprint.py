@@ -16,7 +16,7 @@ _SHAPING = ("gpu", "accelerator", "nic", "nvme", "data_direct", "nvlink_manageme
 
 
 class _Text(str):
-    """A text that stands in a list as it is, without quotes."""
+    """A text that is shown in a list without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__

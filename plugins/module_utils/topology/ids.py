@@ -186,7 +186,7 @@ _GPU_VENDORS = frozenset(
 
 
 def device_name(vendor_id: str | None, device_id: str | None) -> str | None:
-    """A short name such as C(NVIDIA ConnectX-7), or None for a part that is not known."""
+    """A short name such as `NVIDIA ConnectX-7`, or None for a part that is not known."""
     if vendor_id is None or device_id is None:
         return None
     device = DEVICES.get((vendor_id, device_id))
@@ -213,7 +213,7 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
     """gpu, accelerator, nic, nvme, bridge, data_direct or other.
 
     Every display controller (class 03) of any maker is a GPU, except those of management processors and hypervisors.
-    C(on_root_bus) distinguishes the graphics of a desktop CPU from a card: both are Intel VGA controllers.
+    `on_root_bus` distinguishes the graphics of a desktop CPU from a card: both are Intel VGA controllers.
     """
     if vendor_id == "15b3" and device_id == "2100":
         return "data_direct"

@@ -27,7 +27,7 @@ def _slower(link: Link, other: Link) -> tuple[float | None, int | None]:
 
 
 def _is_downstream(bridges: list[str], position: int) -> bool:
-    """Whether the link that the bridge at C(position) reports is the one below it.
+    """Whether the link that the bridge at `position` reports is the one below it.
 
     Below a host bridge root port, upstream port, downstream port, upstream port ... take turns, and a host bridge
     inside (Intel VMD, where the domain changes) starts again.
@@ -41,7 +41,7 @@ def _is_downstream(bridges: list[str], position: int) -> bool:
 
 
 def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]:
-    """Compare every link on the way to C(devices) with what both of its ends can do."""
+    """Compare every link on the way to `devices` with what both of its ends can do."""
     if topology.system.virtual or topology.source.kind != "sysfs":
         return  # hypervisors make up link speeds, and imported files do not have both ends of a link
     functions = topology.functions
@@ -58,7 +58,7 @@ def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]
 
 
 def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users: list[str]) -> t.Iterator[Finding]:
-    """Findings on one link, of which C(lower) reports C(link), and the port above it C(other)."""
+    """Findings on one link, of which `lower` reports `link`, and the port above it `other`."""
     best_speed, best_width = _slower(link, other)
     slow = bool(link.speed_gts and best_speed and link.speed_gts < best_speed)
     narrow = bool(link.width and best_width and link.width < best_width)

@@ -5,9 +5,9 @@
 
 """What a node is made of, as plain data.
 
-Every class here is one fact sheet. A field that the machine did not state is C(None); no field is ever filled with
-a guess. PCI addresses are C(DDDD:BB:DD.F) strings in lower case as the kernel writes them (the domain has five or
-more digits behind Intel VMD and on some hypervisors). CPU sets are kernel list strings such as C(0-15,32-47).
+Every class here is one fact sheet. A field that the machine did not state is `None`; no field is ever filled with
+a guess. PCI addresses are `DDDD:BB:DD.F` strings in lower case as the kernel writes them (the domain has five or
+more digits behind Intel VMD and on some hypervisors). CPU sets are kernel list strings such as `0-15,32-47`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OverrideError(ValueError):
 
 
 class _LazyFields:
-    """C(__dataclass_fields__) of a fact sheet, made when somebody asks for it: on the controller, never on a node."""
+    """`__dataclass_fields__` of a fact sheet, made when somebody asks for it: on the controller, never on a node."""
 
     def __get__(self, instance: object, cls: type) -> dict[str, t.Any]:
         if cls is Sheet:
@@ -144,8 +144,8 @@ class StandardAttributes(t.TypedDict, total=False):
 class PciFunction(Sheet):
     """One PCI function.
 
-    C(bridges) are the addresses from the root complex down to, and without, the function itself. C(root_complex) is
-    the kernel's name of the outermost host bridge (C(pci0000:17)).
+    `bridges` are the addresses from the root complex down to, and without, the function itself. `root_complex` is
+    the kernel's name of the outermost host bridge (`pci0000:17`).
     """
 
     address: str
@@ -264,7 +264,7 @@ class RdmaDevice(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Nearest(Sheet):
-    """The nearest devices of another kind. C(via) is the data-direct function that makes a NIC near, if one does."""
+    """The nearest devices of another kind. `via` is the data-direct function that makes a NIC near, if one does."""
 
     level: str = "UNKNOWN"
     devices: list[str] = field(default_factory=list)
@@ -273,7 +273,7 @@ class Nearest(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Gpu(Sheet):
-    """A GPU or another accelerator. C(index) counts in PCI address order from 0."""
+    """A GPU or another accelerator. `index` counts in PCI address order from 0."""
 
     address: str
     index: int
@@ -325,7 +325,7 @@ class Nvme(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Affinity(Sheet):
-    """Levels between GPUs, NICs without VFs, and NVMe. C(levels) is a square matrix in the order of C(devices)."""
+    """Levels between GPUs, NICs without VFs, and NVMe. `levels` is a square matrix in the order of `devices`."""
 
     devices: list[str] = field(default_factory=list)
     levels: list[list[str]] = field(default_factory=list)
@@ -333,7 +333,7 @@ class Affinity(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Group(Sheet):
-    """GPUs and NICs that are each other's nearest. C(common) names what they share: a bridge, a root, a NUMA node."""
+    """GPUs and NICs that are each other's nearest. `common` names what they share: a bridge, a root, a NUMA node."""
 
     level: str
     common: str | None = None
@@ -343,7 +343,7 @@ class Group(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Finding(Sheet):
-    """Something that an operator should know. C(evidence) holds the values that were read."""
+    """Something that an operator should know. `evidence` holds the values that were read."""
 
     id: str
     severity: str  # error, warning, info

@@ -223,7 +223,7 @@ def _route_is_up(flags: str) -> bool:
 
 
 def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: list[Interface]) -> dict[str, list[str]]:
-    """What NICs without an interface here have in another network namespace: C(interface), C(rdma_device), by address.
+    """What NICs without an interface here have in another network namespace: `interface`, `rdma_device`, by address.
 
     The kernel keeps the folder of a class below a function as long as the function has a device of that class, and
     shows in it what belongs to the reader's namespace (get_device_parent in drivers/base/core.c, namespaces of sysfs).
@@ -242,7 +242,7 @@ def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: lis
 
 
 def below(interfaces: list[Interface], names: set[str]) -> set[str]:
-    """The interfaces in C(names) and all that they stand on: the ports of a bond or bridge, a VLAN's parent."""
+    """The interfaces in `names` and all below them: the ports of a bond or bridge, a VLAN's parent."""
     lower = {interface.name: set(interface.lower) for interface in interfaces}
     for interface in interfaces:
         if interface.master:

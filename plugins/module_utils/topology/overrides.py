@@ -30,8 +30,8 @@ class Override(t.TypedDict, total=False):
 def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Override]:
     """The overrides, after a check of their form.
 
-    Each is a dictionary with C(address) or C(slot) to choose functions, and at least one of C(numa_node) (a node
-    number), C(switch) (any name: devices of one name share a switch) and C(rail) (a number).
+    Each is a dictionary with `address` or `slot` to choose functions, and at least one of `numa_node` (a node
+    number), `switch` (any name: devices of one name share a switch) and `rail` (a number).
     @raise OverrideError: for the first entry that is malformed.
     """
     for index, entry in enumerate(overrides):
@@ -64,7 +64,7 @@ def _chosen(entry: Override, functions: dict[str, PciFunction]) -> list[PciFunct
 
 
 def apply_locality(overrides: list[Override], functions: dict[str, PciFunction]) -> list[Finding]:
-    """Set C(numa_node) and C(switch_label) of the chosen functions; report what was set and what matched nothing."""
+    """Set `numa_node` and `switch_label` of the chosen functions; report what was set and what matched nothing."""
     findings = []
     stated: dict[str, None] = {}  # addresses, in order
     evidence = []

@@ -66,7 +66,7 @@ def slot_of(address: str) -> str:
 
 
 def locate(parent: str) -> tuple[str | None, list[str]]:
-    """Root complex and bridges above the functions in the directory C(parent) of sysfs.
+    """Root complex and bridges above the functions in the directory `parent` of sysfs.
 
     The root complex is the outermost host bridge on the path. A host bridge further in (Intel VMD) does not count as
     one of the bridges, but the PCI function that it hangs on does. (None, []) for a path that names no host bridge, or
@@ -81,8 +81,8 @@ def locate(parent: str) -> tuple[str | None, list[str]]:
 
 
 def is_anothers(reader: Reader, path: str, target: str | None) -> bool:
-    """Whether the link at C(path) leads to the folder of another device. That is reported: what stands there is the
-    other's, and must not be taken for this one's."""
+    """Whether the link at `path` leads to the folder of another device. That is reported: its files
+    describe the other device, not this one."""
     if target is None or target.rpartition("/")[2] == path.rpartition("/")[2]:
         return False
     reader.report(path, f"leads to the folder of another device: {target}")
@@ -126,7 +126,7 @@ def _contradict(vf: PciFunction, pf: PciFunction) -> bool:
 
 
 class PciReader:
-    """Reads the PCI functions of one node. C(config_space) is whether more than the first 64 bytes were readable."""
+    """Reads the PCI functions of one node. `config_space` is whether more than the first 64 bytes were readable."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class PciReader:
         return function
 
     def _locate(self, parent: str) -> tuple[str | None, list[str]]:
-        """L(locate), which for most bridges follows from what it says of the bridge above."""
+        """`locate`, which for most bridges follows from what it says of the bridge above."""
         path, _slash, name = parent.rpartition("/")
         root, bridges = self._above.get(path, (None, []))
         known = root is not None and len(bridges) < MAX_DEPTH and ADDRESS.match(name)
@@ -273,7 +273,7 @@ class PciReader:
     def _read_config(self, function: PciFunction, folder: Folder) -> None:
         """Fill in revision, link and the ACS of bridges from configuration space: one file in place of five.
 
-        Ordinary users are shown the first 64 bytes only, so they find the link in its files (L(_link)).
+        Ordinary users are shown the first 64 bytes only, so they find the link in its files (`_link`).
         """
         with folder.opened("config") as file:
             header = file.read(0, 64) or b""
@@ -284,7 +284,7 @@ class PciReader:
                 function.acs = config_space.read_acs(self._beyond_header(file.read))
 
     def _beyond_header(self, read: config_space.Read) -> config_space.Read:
-        """C(read), but noting whether configuration space beyond its first 64 bytes could be read."""
+        """`read`, but noting whether configuration space beyond its first 64 bytes could be read."""
 
         def noted(offset: int, size: int) -> bytes | None:
             data = read(offset, size)

@@ -29,9 +29,9 @@ def probe(
     only_relevant: bool = False,
     known_vpd: t.MutableMapping[str, Vpd] | None = None,
 ) -> Topology:
-    """Read the node below C(root).
+    """Read the node below `root`.
 
-    Reads files only, and changes nothing. What cannot be read is C(None) in the result and named in a finding.
+    Reads files only, and changes nothing. What cannot be read is `None` in the result and named in a finding.
     @param locality_overrides: see :func:`overrides.check_overrides`.
     @param with_vpd: read the vital product data of NICs, which takes some milliseconds a card.
     @param with_gids: read the GID tables of RDMA ports.
@@ -78,7 +78,7 @@ def complete(
 ) -> None:
     """Derive from functions, interfaces and RDMA devices all that follows from them, the findings last.
 
-    C(elsewhere) is what functions have in other network namespaces, by address (see :func:`net.elsewhere`).
+    `elsewhere` is what functions have in other network namespaces, by address (see :func:`net.elsewhere`).
     """
     stated = stated or []
     applied: list[Finding] = []

@@ -72,10 +72,10 @@ TOLD_BY_INTERFACE = (
 class Publication:
     """The pool of a node.
 
-    C(devices) and C(counter_sets) are v1 Device and CounterSet objects in the order of PCI addresses; C(addresses) maps
-    device names to PCI addresses, and C(interfaces) names the interfaces of devices that have none; C(withheld) tells
-    by address, or by name of an interface without one, why something is not published. C(away) are the devices whose
-    interface the probe did not see, as those that pods have: C(TOLD_BY_INTERFACE) is unknown of them.
+    `devices` and `counter_sets` are v1 Device and CounterSet objects in the order of PCI addresses; `addresses` maps
+    device names to PCI addresses, and `interfaces` names the interfaces of devices that have none; `withheld` says
+    by address, or by name of an interface without one, why something is not published. `away` are the devices whose
+    interface the probe did not see, as those that pods have: `TOLD_BY_INTERFACE` is unknown of them.
     """
 
     devices: list[dict[str, t.Any]] = field(default_factory=list)
@@ -90,12 +90,12 @@ class Publication:
 class Policy:
     """What a node's driver knows besides the facts.
 
-    C(include) empty means all devices, C(exclude) wins. C(virtual) are patterns of interfaces without a PCI function
-    that are published too. C(management) are patterns of interface names and PCI addresses that never are. C(aliases)
-    names devices by PCI address or interface. C(uplinks) tells by interface why the node needs it (a default route in
-    any table, an SSH session, or being below such a one). C(keep_ib) says that interfaces of InfiniBand functions stay
-    on the node, whatever they carry there, and pods get the RDMA device alone; C(exclusive) that RDMA devices belong to
-    network namespaces, where an interface goes with its RDMA device. C(held) are the devices that pods have, by name,
+    `include` empty means all devices, `exclude` wins. `virtual` are patterns of interfaces without a PCI function
+    that are published too. `management` are patterns of interface names and PCI addresses that never are. `aliases`
+    names devices by PCI address or interface. `uplinks` says by interface why the node needs it (a default route in
+    any table, an SSH session, or being below such a one). `keep_ib` says that interfaces of InfiniBand functions stay
+    on the node, whatever they carry there, and pods get the RDMA device alone; `exclusive` that RDMA devices belong to
+    network namespaces, where an interface goes with its RDMA device. `held` are the devices that pods have, by name,
     as they were published when they were allocated.
     """
 
@@ -120,10 +120,10 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
     A function is withheld where the node itself needs it: it carries the default route or lies below an interface that
     does, it is part of a bond, bridge or VLAN, a guest or a user-space program holds it, or it has neither interface
     nor RDMA device to give. A PF and its VFs exclude each other by a counter set that the PF consumes whole; with
-    C(counters) False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. What the probe
+    `counters` False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. What the probe
     does not know is left out, and so is a string too long for an attribute: cut short it would equal another's.
 
-    Without a C(policy) a function whose interface is in a pod is published too, as C(away): the driver that gave it to
+    Without a `policy` a function whose interface is in a pod is published too, as `away`: the driver that gave it to
     the pod would publish more of it. With one the node is the running one: a RoCE function without its interface, which
     is then in another namespace, and one with several interfaces, of which a claim could name none, are withheld too.
     Devices that pods have keep their attributes, and are never withheld.
@@ -232,19 +232,19 @@ def _add_held(result: Publication, held: t.Mapping[str, dict[str, t.Any]]) -> No
 
 
 def without_link(result: Publication) -> set[str]:
-    """The names of devices that nobody gets as their links are down."""
+    """The names of devices that are tainted because their links are down."""
     return {one["name"] for one in result.devices if LINK_DOWN in [taint["key"] for taint in one.get("taints", ())]}
 
 
 def _place(name: str) -> tuple[t.Any, ...]:
-    """Functions as the node lists them, then interfaces by their names: one that comes back from a pod stands where it
-    stood, as each change of a slice is news for every scheduler."""
+    """Functions as the node lists them, then interfaces by their names: one that comes back from a pod returns to its
+    place, because every scheduler has to process each change of a slice."""
     numbers = [int(digits) for digits in re.findall("[0-9]+", name)]
     return (0,) if name.startswith("pci-") else (1, re.split("[0-9]", name, maxsplit=1)[0], numbers, name)
 
 
 def _add_interfaces(result: Publication, own: list[Facts], node: Node, policy: Policy) -> None:
-    """Publish the interfaces that are devices of their own, or say why not."""
+    """Publish the interfaces without a PCI function, or say why not."""
     interfaces = node.interfaces
     lower = {name: entry["name"] for entry in interfaces.values() for name in entry["lower"]}
     for entry in own:

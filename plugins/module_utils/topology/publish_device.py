@@ -63,12 +63,12 @@ _PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
 def interface_device_name(interface: str) -> str:
-    """The device of an interface without a PCI function: C(net-eth1), or C(netx-) and the name's bytes in hex."""
+    """The device of an interface without a PCI function: `net-eth1`, or `netx-` and the name's bytes in hex."""
     return f"net-{interface}" if _PLAIN_NAME.fullmatch(interface) else f"netx-{interface.encode().hex()}"
 
 
 def device_name(address: str) -> str:
-    """The device of a PCI function: C(0000:8a:00.0) is C(pci-0000-8a-00-0)."""
+    """The device of a PCI function: `0000:8a:00.0` is `pci-0000-8a-00-0`."""
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
@@ -175,7 +175,7 @@ def _with_state(device: dict[str, t.Any], up: bool | None, mbps: t.Any) -> dict[
 def stated_numa_node(function: Facts, parent: Facts, kernel: int | None) -> int | None:
     """The NUMA node of a function: what the site states of it or of its PF, or else what the kernel says.
 
-    C(parent) is the PF of a VF; empty for others. Both are as C(functions) of the topology facts.
+    `parent` is the PF of a VF; empty for others. Both are as `functions` of the topology facts.
     """
     for one in (function, parent):
         if one.get("numa_source") == "override":
@@ -205,7 +205,7 @@ def _is_rate(mbps: t.Any) -> bool:
 
 
 def _rate(mbps: int) -> str:
-    """A quantity in bit/s: C(400G)."""
+    """A quantity in bit/s: `400G`."""
     return f"{mbps // 1000}G" if mbps % 1000 == 0 else f"{mbps}M"
 
 

@@ -46,7 +46,7 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
 def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, list[str]]:
     """The character devices of each RDMA device: verbs, and MAD and SM access of each port.
 
-    They hang where the RDMA device hangs, beside it: C(ibdev) is read only where several hang there, or the link does
+    They hang where the RDMA device hangs, beside it: `ibdev` is read only where several hang there, or the link does
     not lead there.
     """
     beside: dict[str, list[str]] = {}
@@ -137,5 +137,5 @@ def _gids(port: Folder) -> list[Gid]:
 
 
 def _after_colon(text: str | None) -> str | None:
-    """The word in C(4: ACTIVE)."""
+    """The word in `4: ACTIVE`."""
     return (text or "").rpartition(":")[2].strip() or None

@@ -36,7 +36,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def _with_rest(data: bytes, handle: int, size: int, offset: int = 0) -> bytes:
-    """C(data), the first read from C(offset), and the rest up to C(size): the kernel gives about a page each time."""
+    """`data`, the first read from `offset`, and the rest up to `size`: the kernel gives about a page each time."""
     while _WHOLE < len(data) < size:
         chunk = os.pread(handle, size - len(data), offset + len(data))
         if not chunk:
@@ -46,11 +46,11 @@ def _with_rest(data: bytes, handle: int, size: int, offset: int = 0) -> bytes:
 
 
 class Reader:
-    """Reads a node's /sys and /proc below C(root), so that a recorded tree is a node.
+    """Reads a node's /sys and /proc below `root`, so that a recorded tree is a node.
 
-    Paths are absolute as on the node (C(/sys/bus/pci/devices)). Nothing here raises for a file that is missing,
-    broken or forbidden: the answer is C(None), and what was there but could not be read is kept in C(unreadable) as
-    C(path: reason).
+    Paths are absolute as on the node (`/sys/bus/pci/devices`). Nothing here raises for a file that is missing,
+    broken or forbidden: the answer is `None`, and what was there but could not be read is kept in `unreadable` as
+    `path: reason`.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -69,7 +69,7 @@ class Reader:
         return not self._prefix
 
     def report(self, path: str, reason: str) -> None:
-        """Note that C(path) was there but could not be used."""
+        """Note that `path` was there but could not be used."""
         self.unreadable_count += 1
         if len(self.unreadable) < _MAX_REPORTED:
             self.unreadable.append(f"{path}: {reason}")
@@ -79,7 +79,7 @@ class Reader:
             self.report(path, error.strerror or str(error))
 
     def folder(self, path: str) -> Folder:
-        """The folder at C(path), as a context manager that keeps it open for the reading of several of its files."""
+        """The folder at `path`, as a context manager that keeps it open for the reading of several of its files."""
         return Folder(self, path)
 
     def _is_inside(self, folder: str) -> bool:
@@ -110,7 +110,7 @@ class Reader:
             return False
 
     def data(self, path: str, size: int, offset: int = 0) -> bytes | None:
-        """Up to C(size) bytes from C(offset) of a file, or None."""
+        """Up to `size` bytes from `offset` of a file, or None."""
         handle = self._open(path)
         return None if handle is None else self._read(handle, path, size, offset)
 
@@ -126,7 +126,7 @@ class Reader:
             return None
 
     def _read(self, handle: int, path: str, size: int, offset: int = 0) -> bytes | None:
-        """Read of the file that C(handle) stands for, and close it. C(path) is its name in reports."""
+        """Read of the file that `handle` stands for, and close it. `path` is its name in reports."""
         try:
             data = os.pread(handle, min(size, _PAGE), offset)
             return _with_rest(data, handle, size, offset) if size > _PAGE else data
@@ -137,16 +137,16 @@ class Reader:
             os.close(handle)
 
     def opened(self, path: str, no_value: int | None = None) -> _Opened:
-        """The file at C(path) for several reads of parts of it, as a context manager.
+        """The file at `path` for several reads of parts of it, as a context manager.
 
-        C(no_value) is an error number that means here that the device has no value to give.
+        `no_value` is an error number that means here that the device has no value to give.
         """
         return _Opened(self, path, no_value)
 
     def text(self, path: str, size: int = _PAGE, whole: bool = False) -> str | None:
         """The stripped text of a file, or None. An empty file is an empty string.
 
-        With C(whole), a text that does not end in a line feed, as the kernel ends it, counts as cut short and is no
+        With `whole`, a text that does not end in a line feed, as the kernel ends it, counts as cut short and is no
         answer: the first half of a number or of a CPU set is another one.
         """
         raw = self.data(path, size)
@@ -167,7 +167,7 @@ class Reader:
             return None
 
     def number(self, path: str, text: str | None) -> int | None:
-        """The decimal number in C(text), which was read from C(path), or None."""
+        """The decimal number in `text`, which was read from `path`, or None."""
         if not text:  # a recording of a file that could not be read is empty
             return None
         value = self._numbers.get(text)
@@ -208,7 +208,7 @@ class Reader:
         return True
 
     def links(self, path: str) -> dict[str, str | None]:
-        """The sorted names in a directory of links such as /sys/class/net, each with where it points (see L(link)).
+        """The sorted names in a directory of links such as /sys/class/net, each with where it points (see `link`).
 
         A directory is read once: further calls return what the first one found.
         """
@@ -222,7 +222,7 @@ class Reader:
     def link(self, path: str, expected: bool = True) -> str | None:
         """Where a symbolic link points, as an absolute path of the node, or None where it is no link.
 
-        Something else in its place is reported where a link is C(expected): recorded trees may have plain directories
+        Something else in its place is reported where a link is `expected`: recorded trees may have plain directories
         below /sys/class and /sys/bus.
 
         The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
@@ -245,7 +245,7 @@ class Reader:
             self._report_error(path, error)
 
     def _resolved(self, path: str, target: str) -> str | None:
-        """Where the link at C(path) leads whose text is C(target)."""
+        """Where the link at `path` leads whose text is `target`."""
         if not target.isascii() and not self._is_text(path, target):
             return None
         end = target.rfind("../") + 3  # 2 where there is none
@@ -319,7 +319,7 @@ class Folder:
     __slots__ = ("_above", "_handle", "_reader", "path")
 
     def __init__(self, reader: Reader, path: str, above: int | None = None) -> None:
-        """C(above) is an open file of the folder that holds this one."""
+        """`above` is an open file of the folder that holds this one."""
         self.path = path
         self._reader = reader
         self._above = above
@@ -352,7 +352,7 @@ class Folder:
             self._handle = None
 
     def data(self, name: str, size: int) -> bytes | None:
-        """Up to C(size) bytes of a file, or None."""
+        """Up to `size` bytes of a file, or None."""
         handle = self._open(name)
         return None if handle is None else self._reader._read(handle, f"{self.path}/{name}", size)
 
@@ -393,7 +393,7 @@ class Folder:
         return self._reader._decoded(raw, f"{self.path}/{name}", size, whole)
 
     def number(self, name: str, text: str | None) -> int | None:
-        """The decimal number in C(text), which was read from the file C(name), or None."""
+        """The decimal number in `text`, which was read from the file `name`, or None."""
         if not text:
             return None
         value = self._reader._numbers.get(text)
@@ -434,7 +434,7 @@ class Folder:
 
 
 class _Opened:
-    """One open file. C(read) gives up to C(size) bytes from C(offset), or None."""
+    """One open file. `read` gives up to `size` bytes from `offset`, or None."""
 
     def __init__(self, reader: Reader, path: str, no_value: int | None, folder: Folder | None = None) -> None:
         self._reader = reader

@@ -26,8 +26,8 @@ Facts = t.Mapping[str, t.Any]
 class Selector:
     """Chooses devices by what they are. All that is set must hold; of several values of one field any does.
 
-    Texts are shell patterns (fnmatch), compared as they are written. C(near_gpu) is one of L(NEAR,): the nearest GPU is
-    at least that near; a distance that the machine does not tell is never near.
+    Texts are shell patterns (fnmatch), compared as they are written. `near_gpu` is one of `NEAR`: the nearest GPU is
+    at least that near; an unknown distance is never near.
     """
 
     address: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Selector:
     near_gpu: str | None = None
 
     def matches(self, values: t.Mapping[str, t.Any]) -> bool:
-        """Whether C(values), by the names of these fields (C(interface) a list, C(speed_mbps)), are chosen."""
+        """Whether `values`, by the names of these fields (`interface` a list, `speed_mbps`), are chosen."""
         for name in TEXTS:
             patterns = getattr(self, name)
             if name != "interface" and patterns and not like(values.get(name), patterns):
@@ -66,7 +66,7 @@ def like(value: t.Any, patterns: t.Iterable[str]) -> bool:
 
 
 def type_of(nic: Facts) -> str:
-    """C(vf) or C(pf)."""
+    """`vf` or `pf`."""
     return "vf" if nic["physfn"] else "pf"
 
 

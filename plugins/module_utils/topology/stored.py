@@ -10,9 +10,9 @@ release after. Each kind of file has one Forms, and docs/architecture.md lists t
 
 - A new field has a default, and readers leave out what they do not know. The number of the form stays.
 - Where a field changes its meaning, the form gets the next number, with a Conversion between it and the form before.
-  That release still writes the form before (C(written)), so that the release before it can read it after a rollback;
+  That release still writes the form before (`written`), so that the release before it can read it after a rollback;
   the next release writes the new form.
-- A new form that older readers understand well enough says so by C(readable_by).
+- A new form that older readers understand well enough says so by `readable_by`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Object = dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Conversion:
-    """Between a form and the one before it: C(up) makes this form of that one, C(down) that one of this form. They may
+    """Between a form and the one before it: `up` makes this form of that one, `down` that one of this form. They may
     change their argument."""
 
     up: t.Callable[[Object], Object]
@@ -40,9 +40,9 @@ class NewerForm(ValueError):
 class Forms:
     """The forms of one kind of file. The first has the number 1.
 
-    C(key) is where the file has its number. C(unnumbered) is the form of a file without a number; 0: there is no such
-    file. With C(bare) that form has no place for a number, and is written without. C(conversions) has a Conversion for
-    each later form, by its number. C(written) is the form to write: the newest that the release before this one reads.
+    `key` is where the file has its number. `unnumbered` is the form of a file without a number; 0: there is no such
+    file. With `bare` that form has no place for a number, and is written without. `conversions` has a Conversion for
+    each later form, by its number. `written` is the form to write: the newest that the release before this one reads.
     """
 
     def __init__(

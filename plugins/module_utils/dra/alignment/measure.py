@@ -158,7 +158,7 @@ def _ended(text: str) -> Unreadable:
 def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
     for value in (rate, latency):
         if value is not None and not (math.isfinite(value) and value >= 0):
-            raise Unreadable(f"{tool} tells {value}, which is not a measurement")
+            raise Unreadable(f"{tool} reports {value}, which is not a measurement")
     found: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
     return {**found, "bytes": size, "details": details}
 
@@ -224,9 +224,9 @@ def nccl_tests(text: str) -> Object:
     """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
 
     Its head names the columns: size, count, type, mostly redop and root, then time (us), algbw, busbw (GB/s) and the
-    number of wrong results out of place, the same in place; other columns stand between where the program was asked for
-    them. Wrong results are no measurement, nor is a run that fails at a later size. mpirun may have marked each line
-    with its rank.
+    number of wrong results out of place, the same in place; options of the program add
+    columns between these. A table with wrong results is rejected, and so is a run that fails at a later size. mpirun
+    may have marked each line with its rank.
     """
     text = _MPI_TAG.sub("", text)
     failure = _FAILURE.search(text)

@@ -147,7 +147,7 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
 def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
     """Predictions by claim, as if the GPUs of all reported claims of a node send at once, each by its nearest NIC.
 
-    `reports` are those of `alignment.Check.run`. Each GPU device is a flow of its own, also where several are
+    `reports` are those of `alignment.Check.run`. Each GPU device counts as a separate flow, even if several are
     partitions or shares of one function.
     """
     flows: dict[str, list[tuple[str, str, str]]] = {}  # by node: GPU, NIC, claim
@@ -230,7 +230,7 @@ def placements(
     gpu: str,
     held: t.Container[DeviceId] = (),
 ) -> Object:
-    """For one GPU (PCI address), the nearest and the farthest NIC that could be had with it, to compare them.
+    """For one GPU (PCI address), the nearest and the farthest NIC that a claim could get with it, to compare them.
 
     `published` are the node's devices. Those that cannot be allocated (`held`, see `Pools.taken`) or that have a
     taint are left out, and so is the farthest of another rate or kind: what is compared should differ in the place

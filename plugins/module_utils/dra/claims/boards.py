@@ -23,7 +23,7 @@ from ..vendors.offers import offers
 from ..vendors.server import Server
 
 #: What `nearest` reaches where a claim does not say: below one root complex. NODE crosses the processor's own fabric
-#: and SYS the link between processors, which can be slower than a NIC, so nobody gets them unasked.
+#: and SYS the link between processors, which can be slower than a NIC, so a claim must ask for them.
 AT_LEAST_DEFAULT = "PHB"
 
 NEAREST_GPUS = f"{OWN}/nearestGPUs"

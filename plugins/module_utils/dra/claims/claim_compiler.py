@@ -8,13 +8,13 @@
 Preference lists. `align: [pcie_root, numa_node, any]` must try all devices for the first level before the second. The
 scheduler's allocator walks the requests in their order, depth first, and takes the first device that fits; going back,
 it changes the latest request first. So the level is chosen by `firstAvailable` subrequests of the group's other
-devices, the carriers, and these stand before the group's first device, the anchor: with the carrier's level fixed,
+devices, the carriers, and these come before the group's first device, the anchor: with the carrier's level fixed,
 every carrier and then every anchor is tried before the carrier moves on to the next level. Were the anchor first, the
 level would be given up for the first anchor that comes along, however near another one is. A repetition is complete
 before the next one begins. One constraint a level ties the anchor to the subrequests of that level, and to them alone.
 
-A constraint holds the anchor to having the attribute even where another level is taken: a preference list that begins
-with `pcie_root` is of no use on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
+A constraint requires that the anchor has the attribute, even if another level is chosen: a preference list that begins
+with `pcie_root` fails on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Made:
 
 
 class ClassCompiler:
-    """Compiles classes; what is made with them stands in `made`."""
+    """Compiles classes; `made` has the objects that are created with them."""
 
     def __init__(self, inventory: Inventory, reader: Reader, kubernetes: str, gates: dict[str, bool]) -> None:
         self.inventory = inventory
@@ -106,7 +106,7 @@ class ClassCompiler:
             fix = nearest(name, given) or f"add it to {PREFIX}drivers"
             self.reader.problem(where, f"driver {name!r} does not run on this site", "unknown-driver", fix)
         elif name and name not in self.drivers:
-            pass  # what is wrong with it stands among the problems
+            pass  # its errors were already reported
         elif name and kind not in self.drivers[name].kinds:
             serves = ", ".join(self.drivers[name].kinds)
             self.reader.problem(

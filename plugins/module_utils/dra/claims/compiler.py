@@ -5,8 +5,8 @@
 
 """A site's inventory to Kubernetes objects.
 
-What makes a device one of its kind stands in the DeviceClass; what a claim asks for stands in its request. Objects are
-in `resource.k8s.io/v1`, whatever the cluster serves, but for DeviceTaintRule, which v1 has only from 1.37 on.
+The DeviceClass selects the devices of a kind; the request of a claim selects among them. Objects are written in
+`resource.k8s.io/v1`, whatever the cluster serves, except DeviceTaintRule, which v1 has only from 1.37 on.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Compiler(DeviceCompiler):
         return found
 
     def _sound(self, path: str) -> bool:
-        """Whether nothing is known to be wrong with what stands at a path."""
+        """Whether no error was found at a path or below it."""
         inside = (path, f"{path}.", f"{path}[")
         return not any(problem.path == path or problem.path.startswith(inside[1:]) for problem in self.reader.problems)
 

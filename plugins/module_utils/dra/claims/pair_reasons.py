@@ -53,7 +53,7 @@ def pair_reason(
     says = worst.missing()
     more = f"; and {len(says) - _SHOWN} more" if len(says) > _SHOWN else ""
     listed = ": " + "; ".join(says[:_SHOWN]) + more if says else ""
-    return f"{worst.most()} of {need} nearest pairs can be had{listed}"
+    return f"{worst.most()} of {need} nearest pairs are possible{listed}"
 
 
 class _Node:
@@ -105,7 +105,7 @@ class _Pairs:
                 self.gpus.setdefault(gpu.address, (node.kept(body, gpu), nics))
 
     def most(self) -> int:
-        """How many pairs can be had at a time (Kuhn's algorithm)."""
+        """How many pairs are possible at the same time (Kuhn's algorithm)."""
         partner: dict[str, str] = {}
 
         def found(gpu: str, seen: set[str]) -> bool:

@@ -89,7 +89,7 @@ def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str,
     """The level whose attribute selects exactly the allowed pairs on all boards; empty where none does.
 
     `common` has, by level, the attribute that all drivers of the group publish. A level that guarantees less than
-    `at_least` on a board that nobody has probed is never taken.
+    `at_least` on a board that was not probed is never chosen.
     """
     for level, name in common.items():
         if name != _COMMON[level] or RANK[GUARANTEED[level]] > RANK[at_least]:
@@ -167,7 +167,7 @@ class Planner:
                 places = tuple(nearest_to[gpus[0]] for nearest_to in shape.allowed)
                 names = boards.setdefault((gpus, places), [])
                 names += [shape.board.shape] if shape.board.shape not in names else []
-        # nodes with one map that publish different NICs: an address is nobody else's there
+        # nodes with the same map may publish different NICs, but an address means the same NIC on each
         found = []
         for (gpus, places), names in boards.items():
             here = selectors.one_of(BOARD, sorted(names))

@@ -41,10 +41,10 @@ _LACKING = ("absent", "count", "selector", "taint", "used", "constraint")
 
 @dataclass
 class Reach:
-    """What the nodes of a site are to a claim.
+    """Which nodes of a site can satisfy a claim.
 
     `claim` is `namespace/name`, or the name with `namespaces` joined by commas. `refused` maps each node that
-    cannot satisfy it to the reason, `unknown` each node of which the probe cannot tell.
+    cannot satisfy it to the reason, `unknown` each node for which the probe does not know enough.
     """
 
     claim: str

@@ -21,7 +21,7 @@ Texts = tuple[str, ...]
 class SelectorMemory:
     """Evaluates a selector on a device of a shape once, whatever the number of claims."""
 
-    # devices live as long as the shapes do, so that an id stands for one device
+    # devices live as long as the shapes do, so an id always means the same device
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.subjects: dict[int, Subject] = {}
@@ -47,7 +47,7 @@ class SelectorMemory:
         return answer
 
     def unsure(self, offered: t.Sequence[Offer]) -> set[str]:
-        """The names of what a probe cannot tell of the devices, or only guess."""
+        """The names of values that a probe does not know of these devices, or only assumes."""
         if id(offered) not in self.guessed:
             names = {name for offer in offered for name in offer.unknown | offer.assumed}
             self.guessed[id(offered)] = {name.rpartition("/")[2] for name in names}

@@ -5,11 +5,11 @@
 
 """Writes CEL device selectors that never fail, whatever a device publishes.
 
-A selector that fails on one device aborts the scheduling of the pod on every node. Here each look-up stands behind a
-test that the device has the attribute, and behind one of its type where the operator needs it. Two habits of the
-server's evaluator shape the text: a constant on the left of `==` compares with a value of any type, while a version
-on the left fails with anything but a version; and `type(x) == int` has no bounded cost, while `type(x) in [int]`
-has.
+A selector that fails on one device aborts the scheduling of the pod on every node. Here a
+test that the device has the attribute precedes each look-up, and one of its type where the operator needs it. Two
+properties of the server's evaluator shape the text: a constant on the left of `==` compares with a value of any type,
+while a version on the left fails with anything but a version; and `type(x) == int` has no bounded cost, while
+`type(x) in [int]` has.
 
 Attributes and capacities are named as in a ResourceSlice, always with their domain: `gpu.nvidia.com/architecture`.
 """
@@ -212,7 +212,7 @@ def negate(part: Selector) -> Selector:
 
 
 def raw(expression: str) -> Selector:
-    """A user's own expression, to stand beside written ones: it may fail where those never do."""
+    """A user's own expression, to be combined with generated ones. Unlike those, it may fail."""
     return Selector(f"({expression}\n)" if "//" in expression else f"({expression})")
 
 

@@ -41,7 +41,7 @@ def unreachable(
     classes: t.Mapping[str, Object],
     engine: allocator.Engine,
 ) -> Problem:
-    # nodes that have the devices but not their alignment tell more than nodes without a GPU
+    # a node that has the devices, but not aligned, explains more than a node without a GPU
     order = {"absent": 2, "selector": 1}
     refusals = sorted(refusals, key=lambda item: (order.get(item[0].kind, 0), -len(item[1])))
     first = refusals[0][0]

@@ -17,7 +17,7 @@ from ..kube.reader import child, nearest
 from .fields import Field
 
 #: Errors that are reported of one configuration. A configuration with more must not make the check expensive.
-MISTAKES = 16
+MAX_PROBLEMS = 16
 
 
 class TooManyProblems(Exception):
@@ -25,10 +25,10 @@ class TooManyProblems(Exception):
 
 
 class LimitedProblems(list[Problem]):
-    """The problems so far. The one too many ends the check."""
+    """The problems so far. One more than MAX_PROBLEMS ends the check."""
 
     def append(self, problem: Problem) -> None:
-        if len(self) == MISTAKES:
+        if len(self) == MAX_PROBLEMS:
             raise TooManyProblems
         super().append(problem)
 

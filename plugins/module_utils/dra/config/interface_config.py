@@ -19,7 +19,7 @@ from dataclasses import replace
 from ..kube import limits
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem
-from .field_checks import MISTAKES, LimitedProblems, TooManyProblems, check
+from .field_checks import MAX_PROBLEMS, LimitedProblems, TooManyProblems, check
 from .fields import (
     Field,
     Rule,
@@ -343,7 +343,7 @@ def parameters(interface: ObjectView) -> Object:
 
 
 def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
-    """What is wrong with an InterfaceConfig, the first MISTAKES of it; paths start with `path`.
+    """What is wrong with an InterfaceConfig, the first MAX_PROBLEMS of it; paths start with `path`.
 
     Without `complete` apiVersion and kind may be left out, as in the inventory. Rules: `unknown-key`, `missing`,
     `wrong-type`, `bad-value`, `too-many`, `duplicate`, `contradiction`, `too-long`, `more-errors`.
@@ -354,7 +354,7 @@ def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
     try:
         check(CONFIG, config, path, problems)
     except TooManyProblems:
-        more = Problem(path, f"has more errors; these are the first {MISTAKES}", "more-errors")
+        more = Problem(path, f"has more errors; these are the first {MAX_PROBLEMS}", "more-errors")
         return [*problems, more]
     if not problems and limits.opaque_size(config) > limits.OPAQUE_BYTES:
         problems.append(Problem(path, f"is longer than {limits.OPAQUE_BYTES} bytes", "too-long"))

@@ -80,7 +80,7 @@ T = t.TypeVar("T")
 
 
 def at(limit: t.Mapping[int, T], minor: int) -> T:
-    """The value of a limit that changed between releases, in Kubernetes 1.C(minor)."""
+    """The value of a limit that changed between releases, in Kubernetes 1.`minor`."""
     return limit[max(since for since in limit if since <= max(minor, min(limit)))]
 
 

@@ -48,7 +48,7 @@ _NESTED = _ALL - _FLAT
 
 @dataclass(frozen=True)
 class Field:
-    """One field: its type, the minor releases `since`..C(until) that know it, and the API versions that have it.
+    """One field: its type, the minor releases `since`..`until` that know it, and the API versions that have it.
 
     `required_until` is the last minor release whose OpenAPI document requires the field, `enums` the values that
     these documents list from a minor release on. They inform users; the server's own verdict is in `validate.py`.
@@ -62,11 +62,11 @@ class Field:
     versions: frozenset[str] = field(default=_ALL)
 
     def required(self, minor: int) -> bool:
-        """Whether the OpenAPI document of Kubernetes 1.C(minor) requires the field."""
+        """Whether the OpenAPI document of Kubernetes 1.`minor` requires the field."""
         return minor <= self.required_until
 
     def enum(self, minor: int) -> tuple[str, ...]:
-        """The values that the OpenAPI document of Kubernetes 1.C(minor) lists; empty where it lists none."""
+        """The values that the OpenAPI document of Kubernetes 1.`minor` lists; empty where it lists none."""
         return limits.at(self.enums, minor) if self.enums and minor >= min(self.enums) else ()
 
 
@@ -361,7 +361,7 @@ STRUCTS: dict[str, dict[str, Field]] = {
 
 @cache
 def fields(struct: str, version: str, minor: int) -> dict[str, Field]:
-    """The fields that `struct` has in an API version (`resource.k8s.io/v1`) of Kubernetes 1.C(minor)."""
+    """The fields that `struct` has in an API version (`resource.k8s.io/v1`) of Kubernetes 1.`minor`."""
     return {name: f for name, f in STRUCTS[struct].items() if version in f.versions and f.since <= minor <= f.until}
 
 

@@ -49,8 +49,8 @@ class GatedField:
     """A field that a server drops while its gate is off.
 
     `path` is in the v1 form, with `[]` for the items of a list and `{}` for the values of a map. Servers before
-    1.C(drops_since) keep the field and act as if it were not there; with `fatal_without`, the name of another gate,
-    their scheduler gives up every pod that uses the field where that one is off too. Up to 1.C(idle_until) it has
+    1.`drops_since` keep the field and act as if it were not there; with `fatal_without`, the name of another gate,
+    their scheduler gives up every pod that uses the field where that one is off too. Up to 1.`idle_until` it has
     no effect even while its gate is on.
     """
 
@@ -72,7 +72,7 @@ class Feature:
     fields: tuple[GatedField, ...] = ()
 
     def on(self, minor: int, gates: Gates = None) -> bool:
-        """Whether the gate is on in Kubernetes 1.C(minor), `gates` being what the site changed."""
+        """Whether the gate is on in Kubernetes 1.`minor`, `gates` being what the site changed."""
         known = minor >= min(self.default)
         default = known and limits.at(self.default, minor)
         if not known or minor >= self.locked:
@@ -191,7 +191,7 @@ def minor_of(kubernetes: str) -> int:
         raise ValueError(f"{kubernetes!r} is not a Kubernetes release such as 1.37")
     minor = int(match.group(1))
     if minor < schema.OLDEST:
-        hint = f" (where 1.{minor}0 is meant, put it in quotes: YAML takes it for the number 1.{minor})"
+        hint = f" (if you mean 1.{minor}0, quote it: YAML reads 1.{minor}0 as the number 1.{minor})"
         hint = hint if 0 < minor < 10 else ""
         raise ValueError(f"Kubernetes {kubernetes} is older than 1.{schema.OLDEST}{hint}")
     return min(minor, schema.NEWEST)
@@ -346,7 +346,7 @@ def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tup
 
 
 def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
-    """The fields of a device in a v1 slice that a server of 1.C(minor) drops, those of its values left out."""
+    """The fields of a device in a v1 slice that a server of 1.`minor` drops, those of its values left out."""
     start = "spec.devices[]."
     return frozenset(
         gated.path[len(start) :]
@@ -358,13 +358,13 @@ def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
 
 
 def distinguishes(minor: int, gates: Gates = None) -> bool:
-    """Whether the scheduler of 1.C(minor) takes constraints by distinctAttribute, with an effect or without."""
+    """Whether the scheduler of 1.`minor` takes constraints by distinctAttribute, with an effect or without."""
     kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
     return kept or enabled("DRAConsumableCapacity", minor, gates)
 
 
 def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
-    """Deletes from a v1 object, in place, the fields that a server of 1.C(minor) drops before it validates."""
+    """Deletes from a v1 object, in place, the fields that a server of 1.`minor` drops before it validates."""
     kind = obj.get("kind")
     for feature in FEATURES.values():
         off: bool | None = None

@@ -33,7 +33,7 @@ _NOT_MODELLED = {
 class OnNode:
     """How many more of a workload a node takes, and why no more: `kind` is one of those above.
 
-    `placements` are the names of the devices of each, C(driver/pool/device). `certain` is False where the count is what
+    `placements` are the names of the devices of each, `driver/pool/device`. `certain` is False where the count is what
     is sure at least.
     """
 

@@ -22,7 +22,7 @@ PODS = "pods"
 
 @dataclass(frozen=True)
 class Held:
-    """A device that a claim has. `owner` is C(namespace/name) of the claim."""
+    """A device that a claim has. `owner` is `namespace/name` of the claim."""
 
     result: Result
     owner: str

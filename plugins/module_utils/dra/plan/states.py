@@ -5,8 +5,8 @@
 
 """Nodes in the same state have the same answer, so it is searched for once.
 
-A state is what a workload can tell of a node's devices: attributes that none of its selectors and constraints names,
-such as serial numbers, make no difference.
+A state is the part of a node's devices that matters to a workload: attributes that none of its selectors and
+constraints names, such as serial numbers, do not count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class State:
         self.refusal: Refusal | None = None
 
     def upto(self, wanted: int) -> int:
-        """How many placements there are, of at most C(wanted)."""
+        """How many placements there are, of at most `wanted`."""
         while len(self.found) < wanted and self.refusal is None:
             self._next()
         return min(len(self.found), wanted)

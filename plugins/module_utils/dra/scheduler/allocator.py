@@ -41,8 +41,8 @@ def allocate(
 
     `claims` are `spec` of v1 ResourceClaims, `classes` v1 DeviceClasses by name, `offers` the node's devices (see
     `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `blind` are drivers
-    whose devices no probe can tell: requests for them have no answer. `constraints` are the kinds that the scheduler
-    knows (see `offers.Server`). Paths begin with `claims[0].spec.devices`.
+    whose devices a probe cannot predict: requests for them have no answer. `constraints` are the kinds that the
+    scheduler knows (see `offers.Server`). Paths begin with `claims[0].spec.devices`.
 
     Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
     others, or fail on a selector that is an error on some devices. Whether there are devices is the same.

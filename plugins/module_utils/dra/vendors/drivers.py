@@ -155,7 +155,7 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
             problems.append(
                 Problem(
                     path,
-                    f"which version of {driver.title} runs is not said, so neither are its attributes",
+                    f"the version of {driver.title} is not set, and its attributes depend on it",
                     "version",
                     'write version: "X.Y.Z", or main for the newest',
                 )

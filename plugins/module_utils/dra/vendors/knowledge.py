@@ -115,9 +115,9 @@ class DriverKnowledge:
 
     `align` maps an alignment level to the attributes that carry it; `vendors` are PCI vendor ids of the functions
     it serves; `epochs` are first versions in the order of their release, where numbers alone would lie;
-    `hints` tells, by filter, alignment level or `version`, what a user of an older driver can do instead.
+    `hints` say, by filter, alignment level or `version`, what a user of an older driver can do instead.
     `by_interface` are attributes, qualified, that it publishes only while the node has the device's interface,
-    `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` tells how to keep
+    `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` says how to keep
     them. `pf_address` is the attribute, qualified, with the PCI address of a VF's PF.
     """
 

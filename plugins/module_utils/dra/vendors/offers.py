@@ -29,9 +29,9 @@ def offers(
     """What each driver of the site would publish for the node, by driver and in each driver's own order.
 
     `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver
-    that only the site describes has no offers: nothing says which functions it publishes, and how. `known` is what
-    :func:`drivers.knowledge` says of each, where it was asked before; otherwise raises `Problems` as it does.
-    `server` is what the devices are published to: 1.37 as it comes, where none is given.
+    that only the site describes has no offers: nothing says which functions it publishes, and how. `known` has the
+    result of :func:`drivers.knowledge` for each driver; without it, that is called here, and may raise `Problems`.
+    `server` is the API server that the devices are published to, by default Kubernetes 1.37 with its default gates.
     """
     server = server or Server()
     result: list[Offer] = []
@@ -54,5 +54,5 @@ def _options(given: ObjectView, server: Server) -> Options:
 
 
 def blind(drivers: t.Iterable[str]) -> list[str]:
-    """The drivers whose devices no probe can tell."""
+    """The drivers whose devices cannot be predicted from a probe."""
     return sorted(name for name in drivers if name not in _OFFERS)

@@ -20,8 +20,8 @@ class Server:
     """What an API server makes of published devices: fields behind a gate that is off are lost, and taint rules add
     their taints.
 
-    `rules` are DeviceTaintRules of any version. What they say of selectors and classes, which 1.34 has, is passed
-    over. `counts` tells whether counters are kept. Raises ValueError for a release that is not known.
+    `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are
+    ignored. `counts` is whether counters are kept. Raises ValueError for a release that is not known.
     """
 
     def __init__(

@@ -53,9 +53,9 @@ class BootLoader:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Put back what `change` found. Raises HostError."""
+        """Restore the files as `change` found them. Raises HostError."""
         for path, content in reversed(list(self._original.items())):
-            self.system.install(path, content, f"put back {path}")
+            self.system.install(path, content, f"restore {path}")
 
     @property
     def changed(self) -> bool:
@@ -287,7 +287,7 @@ def grub_lines(text: str) -> list[list[str]]:
 
 
 def grub_shell(wish: Arguments) -> str:
-    """What grub-mkconfig runs: take out what must not stand beside the site's arguments, then add these."""
+    """What grub-mkconfig runs: remove the arguments that conflict with the site's, then add these."""
     patterns = []
     for item in (*wish.absent, *wish.present):
         name, equals, value = item.partition("=")

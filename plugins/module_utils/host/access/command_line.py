@@ -11,7 +11,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-#: Each occurrence counts, so that one of the site's stands beside those that were there.
+#: Each occurrence counts, so the site's argument is added to those that are there.
 _ADDITIVE = (
     "blacklist",
     "console",
@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 
 def split(text: str) -> list[str]:
-    """The arguments without quotes, up to `--`, behind which the first process's own arguments stand."""
+    """The arguments without quotes, up to `--`; those after it are for the first process."""
     found = [word.replace('"', "") for word in words(text)]
     return found[: found.index("--")] if "--" in found else found
 
@@ -82,14 +82,14 @@ class Arguments:
     absent: tuple[str, ...] = ()
 
     def owns(self, argument: str) -> bool:
-        """Whether no other argument of that name may stand beside those that are to be there."""
+        """Whether the wanted arguments replace every other argument of that name."""
         name = _group(key(argument))
         return name not in _ADDITIVE and any(_group(key(one)) == name for one in self.present)
 
     def seen(self, arguments: t.Sequence[str]) -> list[str]:
         """The arguments that matter here: those of the same name, and the unwanted ones; in the order of the wish.
 
-        Equal to `present` where all is as it is to be.
+        Equal to `present` if nothing needs to change.
         """
         names = [_group(key(one)) for one in self.present]
         found: list[tuple[int, int, str]] = []
@@ -105,7 +105,7 @@ class Arguments:
         return [one for _n, _place, one in sorted(found)]
 
     def ordered(self) -> list[str]:
-        """`present` in the order of `seen`: arguments of one name together, where the first of them stands."""
+        """`present` in the order of `seen`: arguments of one name together, at the place of the first."""
         names = [_group(key(one)) for one in self.present]
         return [
             one
@@ -116,7 +116,7 @@ class Arguments:
         ]
 
     def applied(self, text: str, old: Arguments, back: t.Sequence[str] = ()) -> str:
-        """A command line with these in it, what an `old` wish had added taken out, and what that had taken put back.
+        """A command line with these in it, without what an `old` wish added, and with what that one removed.
 
         `back` are the arguments that the old wish has taken out.
         """

@@ -181,7 +181,7 @@ class Dcb(nlmsg):
 
 
 class DcbAnswer(nlmsg):
-    """To a change: the error number stands where its value stood."""
+    """The answer to a change: the error number is in the place of the value."""
 
     fields = Dcb.fields
     nla_map = ((13, "status", "uint8"),)

@@ -286,10 +286,10 @@ class System:
             self._found[path, 0] = _file(path, place)
 
     def differences(self) -> list[Difference]:
-        """Restore the files that differ from what the run found, and return what differs even so.
+        """Restore the files that differ from what the run found, and return what still differs.
 
-        Attributes are compared only: their values are the resources' to put back. One that is gone went with its
-        device. Never raises OSError or HostError.
+        Attributes are compared only, because their resources restore them. A missing attribute is ignored: its device
+        is gone. Never raises OSError or HostError.
         """
         found = [one for one in map(self._difference, reversed(list(self._found.values()))) if one]
         for folder in reversed(self._made):
@@ -312,7 +312,7 @@ class System:
         try:
             if _file(found.path, place) == found:
                 return None
-            self.install(found.path, found.content, f"put back {found.path}", found.mode)
+            self.install(found.path, found.content, f"restore {found.path}", found.mode)
             if found.content is not None:
                 os.chmod(place, found.mode)
         except (HostError, OSError) as error:
@@ -346,7 +346,7 @@ class System:
         return self._asked(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
-        """All that a netlink `request` lists, begun again where that changed meanwhile. Raises HostError."""
+        """All that a netlink `request` lists; it is repeated if the list changed meanwhile. Raises HostError."""
 
         def whole() -> list[Message]:
             for _unused in range(8):

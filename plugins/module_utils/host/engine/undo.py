@@ -54,7 +54,7 @@ class Remaining:
         elif self.now is None and self.before is not None:
             text = f"is missing or not shown now, and was {_brief(self.before)}"
         elif self.now == self.before:
-            text = f"is {_brief(self.now)} as before, but a step of putting it back failed"
+            text = f"is {_brief(self.now)} as before, but a step of restoring it failed"
         else:
             text = f"is {_brief(self.now)} and was {_brief(self.before)}"
         return f"{self.device}: {self.setting} {text}" + (f": {self.reason}" if self.reason else "")
@@ -63,7 +63,7 @@ class Remaining:
 class Failed(Exception):
     """A step failed. `undone` are the changes that were taken back; `remaining` is all that is not as it was.
 
-    `change` is the change that failed; With `surprise` its error is not one that a step is known to have.
+    `change` is the change that failed. With `surprise` its error is not one that a step is known to have.
     """
 
     def __init__(

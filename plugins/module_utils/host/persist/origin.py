@@ -59,7 +59,7 @@ def remember(system: System, changes: t.Sequence[Change]) -> None:
         )
     if json.dumps(known, indent=2, sort_keys=True) != before:
         text = json.dumps(_FORMS.write({"resources": known}), indent=2, sort_keys=True)
-        system.install(PATH, text + "\n", "note what the settings were", 0o600)
+        system.install(PATH, text + "\n", "record the original settings", 0o600)
 
 
 def wanted(system: System, node: Node) -> dict[str, State]:
@@ -69,7 +69,7 @@ def wanted(system: System, node: Node) -> dict[str, State]:
     known = {one.name: one for one in named(system, notes)}
     if newer := sorted(set(notes) - {*known, "boot"}):
         reason = f"it has settings of {', '.join(newer)}, which this release does not know"
-        raise HostError(f"put back what {PATH} says", reason, _FIX)
+        raise HostError(f"restore the settings in {PATH}", reason, _FIX)
     found: dict[str, State] = {}
     for resource, state in notes.items():
         for device, settings in state.items():

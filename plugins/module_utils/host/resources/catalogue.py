@@ -161,8 +161,8 @@ def _kubelet() -> type[Resource]:
     return Kubelet
 
 
-#: Whether a resource is about NICs or the node, the settings that it takes, and how it is loaded. The kernel's own
-#: stand first, then what makes devices, then what sets them up, then what is restarted.
+#: Whether a resource is about NICs or the node, the settings that it takes, and how it is loaded. Settings of
+#: the kernel come first, then what creates devices, then what sets them up, then services that are restarted.
 _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
     ("node", ("kernel_args", "kernel_args_absent", "iommu"), _kernel_args),
     ("node", ("kernel_modules", "module_options"), _kernel_modules),

@@ -26,7 +26,7 @@ _FIX = "take the PF out of its bond or bridge and remove its tc rules first; 'dm
 
 
 class Eswitch(Resource):
-    """`eswitch_mode` of a PF: `legacy` or `switchdev`. It stands after the number of VFs."""
+    """`eswitch_mode` of a PF: `legacy` or `switchdev`. Applied after the number of VFs."""
 
     name = "eswitch"
     renews = True
@@ -126,7 +126,7 @@ class Eswitch(Resource):
                     self._again(f"{_DRIVERS}/{driver}/bind", vf, f"start the driver of {vf} again, to {step}")
 
     def _again(self, path: str, value: str, step: str) -> None:
-        """Put back what had to go for a moment; tried twice, since the mode alone would not show that it is missing."""
+        """Bind what was unbound; tried twice, because a later run compares the mode alone and would not find it."""
         try:
             self.system.write(path, value, step)
         except HostError:

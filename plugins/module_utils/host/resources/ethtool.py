@@ -18,7 +18,7 @@ from ..engine.resource import Resource
 
 #: By group: numbers and switches. In this order they are made.
 _NUMBERS = {
-    # driver changes of queues come first: they may reset what stands on them
+    # driver changes of queues come first: they may reset the settings that depend on them
     "channels": ("rx", "tx", "other", "combined"),
     "rings": ("rx", "rx_mini", "rx_jumbo", "tx"),
     "coalesce": (

@@ -130,7 +130,7 @@ def reconfigures(setting: str) -> bool:
 
 
 def lost(system: System, setting: str) -> bool:
-    """Whether such a setting is of a profile that is not there any more, so that nothing of it can be put back."""
+    """Whether such a setting is of a profile that no longer exists, so that it cannot be restored."""
     path = setting[len(_IN) :]
     return is_native(setting) and not path.startswith(_ETC) and not system.exists(path)
 

@@ -124,7 +124,7 @@ class RailRoutes(Resource):
             else:
                 self.system.ask(step, lambda: kernel.route(verb, **one.message(table, out)))
 
-        # a default route stands on the route to its gateway: it comes after it, and goes before it
+        # a default route needs the route to its gateway: it is added after that one, and removed before it
         for one in sorted((one for one in present if one not in change.after), key=lambda one: not _leads_on(one)):
             ask("remove", one)
         for one in sorted((one for one in change.after if one not in present), key=_leads_on):

@@ -30,7 +30,7 @@ _NRI = "io.containerd.nri.v1.nri"
 
 
 def values(dump: str) -> dict[str, str]:
-    """The settings of `containerd config dump`, by table and key, quotes taken off. Lists stand as they are."""
+    """The settings of `containerd config dump`, by table and key, without quotes. Lists are left as text."""
     found: dict[str, str] = {}
     table = ""
     for line in dump.splitlines():

@@ -38,7 +38,7 @@ class Sriov(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            # the kernel asks for autoprobe when a VF appears, so it stands first
+            # the kernel reads autoprobe when a VF appears, so it is set first
             one: dict[str, object] = {}
             if "vfs_autoprobe" in settings:
                 one["vfs_autoprobe"] = settings["vfs_autoprobe"]
@@ -120,7 +120,7 @@ class Sriov(Resource):
         self._wait(folder, change.after, step)
 
     def _wait(self, folder: str, number: int, step: str) -> None:
-        """Until the VFs are there and, where the kernel binds them by itself, have their drivers."""
+        """Wait until the VFs exist and, if the kernel binds them by itself, have their drivers."""
         bound = self.system.integer(f"{folder}/sriov_drivers_autoprobe")
         deadline = time.monotonic() + _SECONDS
         while True:

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The node's own sysctls (Documentation/admin-guide/sysctl; sysctl.d(5)). Those of an interface stand with its NIC."""
+"""The node's own sysctls (Documentation/admin-guide/sysctl; sysctl.d(5)). `interface_sysctls` has those of
+interfaces."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def _path(key: str) -> str:
 
 
 def _name(key: str) -> str:
-    """A key with dots; sysctl.d takes either, by which separator stands first."""
+    """A key with dots; sysctl.d accepts dots or slashes: the first separator decides."""
     return key.replace("/", ".") if "/" in key.split(".")[0] else key
 
 

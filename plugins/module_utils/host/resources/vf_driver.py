@@ -28,8 +28,8 @@ _BRIDGE = "0x0604"
 class VfDriver(Resource):
     """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, another one's name, or `none`.
 
-    It stands after what the PF keeps for its VFs: a VF without a driver of the node takes no address any more. The
-    override is cleared once the driver has the VF, so that it decides nothing later.
+    Applied after the settings that the PF keeps for its VFs: a VF without a driver of the node accepts no address any
+    more. The override is cleared once the driver has the VF, so that it has no later effect.
     """
 
     name = "vf_driver"

@@ -57,7 +57,7 @@ class Element:
 def parse(data: bytes) -> Element:
     """Parse a document. A document type with an internal subset is refused, an external DTD is not looked for.
 
-    This is the parser below xml.etree, used directly because only here declarations can be refused and lines be had.
+    This is the parser below xml.etree, used directly because only it can refuse declarations and give line numbers.
     """
     parser = expat.ParserCreate("UTF-8")  # as NCCL and lstopo write; no other codec is let in
     parser.buffer_text = True

@@ -258,7 +258,7 @@ class Hwloc:
             self._models[address] = values["GPUModel"]
 
     def _join_interfaces(self) -> None:
-        """Tell each RDMA port its interface: the card's only one, or the one of the same port number."""
+        """Give each RDMA port its interface: the card's only one, or the one of the same port number."""
         for device in self._topology.rdma_devices:
             siblings = [one for one in self._topology.interfaces if one.address and one.address == device.address]
             for port in device.ports:

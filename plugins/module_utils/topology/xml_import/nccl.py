@@ -253,7 +253,7 @@ class Nccl:
         """The system image GUID as the kernel writes it.
 
         NCCL prints the big-endian number of ibv_query_device on machines that are all little-endian, so its bytes
-        stand in reverse.
+        are in reverse order.
         """
         text = (element.get("guid") or "").lower()
         if not _HEX.match(text) or not int(text, 16):

@@ -26,7 +26,7 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Map
     """Read the node that a file describes.
 
     @param path: the file. At most 16 MiB are taken.
-    @param form: `nccl`, `hwloc`, or `auto` to tell it from the root element.
+    @param form: `nccl`, `hwloc`, or `auto` to detect it by the root element.
     @param locality_overrides: see :func:`overrides.check_overrides`.
     @raise ValueError: for a file that is no such XML; the text names the line and what to do. Its subclass
         OverrideError is raised for an override that is malformed.

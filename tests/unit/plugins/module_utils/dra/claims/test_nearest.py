@@ -167,7 +167,7 @@ def _rdma(given_: list[Offer]) -> set[str]:
 
 
 def most_pairs(allowed: t.Mapping[str, set[str]], taken: set[str]) -> int:
-    """How many pairs can be had at a time (Kuhn's algorithm)."""
+    """How many pairs are possible at the same time (Kuhn's algorithm)."""
     partner: dict[str, str] = {}
 
     def found(gpu: str, seen: set[str]) -> bool:
@@ -398,7 +398,7 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     held = [one for one in world.offers if one.address in [nic for _gpu, nic in pairs]]
     asked = world.claim["devices"]
     reason = pair_reason(asked, world.classes, world.offers, world.engine, [identify(one) for one in held])
-    assert reason.startswith("0 of 1 nearest pairs can be had: ")
+    assert reason.startswith("0 of 1 nearest pairs are possible: ")
     assert f"GPU {pairs[0][0]} is free, its NIC {pairs[0][1]} is in use" in reason and "and 5 more" in reason
     assert pair_reason(asked, world.classes, world.offers, world.engine) == ""
     # the same through the report of where claims can run: another node has other GPUs, a third one dead links

@@ -10,7 +10,7 @@ import time
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_checks import MISTAKES
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_checks import MAX_PROBLEMS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters, validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
@@ -158,7 +158,7 @@ def test_mistakes_without_end_are_told_in_few_words(wrong: dict[str, object]) ->
     start = time.process_time()
     problems = validate(wrong, "i", complete=False)
     assert time.process_time() - start < 2
-    assert 1 < len(problems) <= MISTAKES + 1
+    assert 1 < len(problems) <= MAX_PROBLEMS + 1
     assert sum(len(str(problem)) for problem in problems) < 10_000
 
 

@@ -221,7 +221,7 @@ def test_a_misspelt_kind_is_told_the_nearest():
 
 
 def test_a_release_that_yaml_took_for_a_number():
-    with pytest.raises(ValueError, match="where 1.40 is meant, put it in quotes"):
+    with pytest.raises(ValueError, match="if you mean 1.40, quote it"):
         versions.minor_of("1.4")
     with pytest.raises(ValueError, match=r"older than 1.34$"):
         versions.minor_of("1.30")
