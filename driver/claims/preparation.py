@@ -33,7 +33,7 @@ _READS = 16
 
 
 class Preparation:
-    """Prepares and forgets claims. Callers hold the claim's lock, but for `assign`."""
+    """Prepares and forgets claims. Callers hold the claim's lock, except for `assign`."""
 
     def __init__(
         self, ledger: Ledger, cluster: Cluster, inventory: Inventory, transfer: Transfer, leases: Leases

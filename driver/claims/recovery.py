@@ -75,7 +75,7 @@ class Recovery:
         return settled
 
     def _tried(self, function: t.Callable[..., None], *args: str) -> bool:
-        """Whether a call succeeded; logs a new error, but for Unreachable, which it raises."""
+        """Whether a call succeeded; logs a new error, but raises Unreachable."""
         key = (function.__qualname__, *args)
         try:
             function(*args)

@@ -39,7 +39,7 @@ class ActionModule(ReportAction):
             raise AnsibleActionFail("checked is not a result of lanewise.dra.alignment_check")
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "alignment", "topology")
-        with self._faults_told():
+        with self._reporting_faults():
             files = {
                 "alignment.json": (json.dumps(FORMS.write(checked), indent=1, sort_keys=True) + "\n").encode(),
                 "alignment.html": render(folders, options["title"], checked),

@@ -42,7 +42,7 @@ class ActionModule(ReportAction):
 
         dest = self._loader.path_dwim(options["dest"])
         folders = self._templates(options["template_dir"], "topology")
-        with self._faults_told():
+        with self._reporting_faults():
             site = Site(dest, Pages(folders, options["title"]), options["title"], dry=self._task.check_mode)
             result.update(site.update(self._request(options, variables)))
         result.update(changed=site.changed, path=f"{dest}/index.html")

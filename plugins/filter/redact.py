@@ -217,7 +217,7 @@ def _of_secret(value: dict[str, object], key: str) -> bool:
 
 
 def _emptied(value: object) -> object:
-    """A value of JSON with no text and no number in it, but for the keys, and for what names a Secret."""
+    """A value of JSON with its texts and numbers replaced, except for keys and the metadata of objects."""
     if isinstance(value, dict):
         return {key: _without(one) if key == "metadata" else _emptied(one) for key, one in value.items()}
     if isinstance(value, list):

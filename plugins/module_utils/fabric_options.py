@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of the modules that configure a node, by resource: what one module takes alone, fabric takes together."""
+"""Options of the modules that configure a node, by resource. Each module has some of them, and fabric has all."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "affinity": ("affinity", "groups"),
     "findings": ("findings",),
 }
-#: The options of a probe, but for what is probed.
+#: The options of a probe, except for what is probed.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "subset": {"type": "list", "elements": "str", "choices": list(SECTIONS), "default": list(SECTIONS)},
     "pci_functions": {"type": "str", "choices": ["relevant", "all"], "default": "relevant"},

@@ -62,7 +62,7 @@ class ReportAction(ControllerAction):
         return folders
 
     @contextlib.contextmanager
-    def _faults_told(self) -> t.Iterator[None]:
+    def _reporting_faults(self) -> t.Iterator[None]:
         """Raises AnsibleActionFail for a faulty template, with its place, and for a file that is unusable or cannot be
         written."""
         try:

@@ -126,7 +126,7 @@ class Reader:
             return None
 
     def _read(self, handle: int, path: str, size: int, offset: int = 0) -> bytes | None:
-        """Read of the file that `handle` stands for, and close it. `path` is its name in reports."""
+        """Read the open file `handle`, and close it. `path` is its name in reports."""
         try:
             data = os.pread(handle, min(size, _PAGE), offset)
             return _with_rest(data, handle, size, offset) if size > _PAGE else data

@@ -61,7 +61,7 @@ class Selector:
 
 
 def like(value: t.Any, patterns: t.Iterable[str]) -> bool:
-    """Whether a text fits one of the shell patterns; what is no text fits none."""
+    """Whether a text fits one of the shell patterns. Other values fit none."""
     return isinstance(value, str) and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 

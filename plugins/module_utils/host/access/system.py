@@ -293,7 +293,7 @@ class System:
         """
         found = [one for one in map(self._difference, reversed(list(self._found.values()))) if one]
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # something else is in it by now
+            with contextlib.suppress(OSError):  # another program has put a file into it
                 os.rmdir(folder)
         return found
 

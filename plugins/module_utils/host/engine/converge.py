@@ -87,8 +87,8 @@ def converge(
 ) -> Outcome:
     """Bring the node to what its settings say, or to `wanted` by resource, in the order of `resources`.
 
-    `ready` is called with all changes before the first of them is made. In check mode with `drained`, what only pods
-    are in the way of is no refusal but a reason to drain.
+    `ready` is called with all changes before the first of them is made. In check mode with `drained`, a change
+    that only pods block is not refused: it is a reason to drain.
 
     Raises Refused before anything is changed, Failed where a step fails, after the steps before it were undone, and
     HostError where the node's state cannot be read.

@@ -23,7 +23,7 @@ _SETTING = re.compile(r"^hugepages (\w+) on NUMA node (\d+)$", re.ASCII)
 
 
 def kilobytes(size: str) -> int:
-    """Of a size such as `2M` or `1G`. Raises HostError."""
+    """The kilobytes of a page size such as `2M` or `1G`. Raises HostError."""
     match = _SIZE.match(size)
     if not match:
         raise HostError("set huge pages", f"{size!r} is not a page size", "use 2M or 1G")
@@ -33,8 +33,8 @@ def kilobytes(size: str) -> int:
 class Hugepages(Resource):
     """`hugepages` of the node: a list of `size`, `count` for each NUMA node, and `numa_nodes`.
 
-    Without `numa_nodes` all nodes with processors are meant: nodes of a GPU's memory have none, and pages there would
-    be taken from the GPU.
+    Without `numa_nodes` it applies to all NUMA nodes with processors. A NUMA node of a GPU's memory has none, and pages
+    there would reduce that memory.
     """
 
     name = "hugepages"

@@ -22,10 +22,10 @@ _FILES = {"mode": "default_roce_mode", "tos": "default_roce_tos"}
 
 
 class Roce(Resource):
-    """`roce` of a NIC: `mode` and `tos` that the RDMA connection manager takes, and the forced `traffic_class`.
+    """`roce` of a NIC: `mode` and `tos` of the RDMA connection manager, and the forced `traffic_class`, for each port.
 
-    What the connection manager has can only be read once a folder is made for the device, which check mode does not
-    do: then the value is not known, and the wanted one is written. Each port has its own.
+    The connection manager's values can be read only after a folder is created for the device, which check mode does not
+    do: there the value counts as unknown, and the wanted one as a change.
     """
 
     name = "roce"
@@ -51,7 +51,7 @@ class Roce(Resource):
         return {key: {setting: self._value(setting) for setting in settings} for key, settings in wanted.items()}
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        if after is None:  # it could not be read before a folder was made
+        if after is None:  # it could not be read before the folder was created
             return setting not in self._found or bool(before == self._found[setting])
         return bool(before == after)
 

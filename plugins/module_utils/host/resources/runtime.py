@@ -73,7 +73,7 @@ class Runtime(Resource):
 
     containerd 2 has a drop-in where its own file imports them. containerd 1 replaces the whole table of a plugin by
     that of an imported file, the cgroup driver in it too: there, and without imports, one line of its own file changes.
-    Either way containerd must show the configuration as before but for that setting, or the change is taken back.
+    Either way the change is undone if containerd then shows any other difference in its configuration.
     """
 
     name = "runtime"
