@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import typing as t
 
+from ..base import trace
+from ..base.errors import Busy
 from ..base.objects import Object
 from ..base.settings import Settings
 from ..publish.device import Device
 from ..topology import publish
 from . import claim_status
+from .records import Record
 
 
 class Cluster(claim_status.Api, t.Protocol):
@@ -41,3 +44,12 @@ class Inventory(t.Protocol):
 
     @property
     def settings(self) -> Settings: ...
+
+
+def check_needed(inventory: Inventory, record: Record) -> None:
+    """Check that the node itself does not need a claim's devices now. Raises Busy with the first that it needs, and
+    DriverError if the kernel does not answer."""
+    with trace.step("check if the node needs the devices"):
+        needed = inventory.needed([device.device for device in record.held])
+    for name, reason in needed.items():
+        raise Busy(f"{name} is withheld from pods now: {reason}")

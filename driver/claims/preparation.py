@@ -21,7 +21,7 @@ from ..interface import interfaces
 from ..kernel import rdma
 from .leases import Leases
 from .ledger import Ledger
-from .needs import Cluster, Inventory
+from .needs import Cluster, Inventory, check_needed
 from .plan import check_pod, consumer, plan, refusal
 from .records import PREPARED, Record
 from .transfer import Transfer
@@ -149,10 +149,7 @@ class Preparation:
     def _check_devices(self, record: Record) -> None:
         """Check that the node does not need the devices and that they support their configuration. Raises Refused and
         Busy."""
-        with trace.step("check if the node needs the devices"):
-            needed = self._inventory.needed([device.device for device in record.held])
-        for name, reason in needed.items():
-            raise Busy(f"{name} is withheld from pods now: {reason}")
+        check_needed(self._inventory, record)
         unclean = self._ledger.unclean.all()
         problems: list[Problem] = []
         for device in record.held:

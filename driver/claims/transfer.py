@@ -19,7 +19,7 @@ from ..interface import interfaces, take_back
 from ..kernel import netns, rdma
 from .leases import Leases
 from .ledger import Ledger
-from .needs import Inventory
+from .needs import Inventory, check_needed
 from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class Transfer:
         devices are then where the failure left them."""
         pin = self._ledger.paths.pin(record.uid)
         with self._ledger.devices(record):
+            check_needed(self._inventory, record)  # minutes may be between prepare and a container's start
             self._move_in(record, namespace, pin)
         # without the devices' locks: other functions of the card need not wait for a DHCP server
         for device in record.held:

@@ -61,6 +61,27 @@ def test_prepared_attached_and_given_back(clean: World, sandbox: Sandbox) -> Non
     assert set(sandbox.links()) == {"lo"}
 
 
+def test_a_device_that_the_node_needs_since_prepare_is_not_moved(clean: World, sandbox: Sandbox) -> None:
+    """Between prepare and a container's start an image is pulled, and routes may change."""
+    service, claim = clean.service(), clean.claims["one"]
+    service.prepare(claim)
+    before = host_state()
+    world_module.ip("link", "set", WIRES[0], "up")
+    world_module.ip("route", "add", "default", "dev", WIRES[0])
+    try:
+        with pytest.raises(Busy, match="net-wire0 is withheld from pods now: .*default route"):
+            service.attach(clean.request("one", sandbox.path))
+        assert set(sandbox.links()) == {"lo"} and WIRES[0] in host_state()["links"]
+        record = service.store.load(claim.uid)
+        assert record and record.phase == PREPARED
+    finally:
+        world_module.ip("route", "del", "default", "dev", WIRES[0])
+    service.attach(clean.request("one", sandbox.path))
+    assert "net1" in sandbox.links()
+    service.unprepare(claim)
+    assert host_state()["links"].keys() == before["links"].keys()
+
+
 def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
     clean: World, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
