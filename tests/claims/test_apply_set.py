@@ -31,7 +31,7 @@ def test_what_others_stand_on_comes_first_and_what_cannot_be_tried_is_named():
     assert plan["untried"] == ["ResourceClaimTemplate ml/pair"] and plan["missing_namespaces"] == []
 
 
-def test_missing_namespaces_are_told_or_made():
+def test_missing_namespaces_are_reported_or_created():
     assert apply_set.plan([TEMPLATE], ["default"])["missing_namespaces"] == ["ml"]
     plan = apply_set.plan([TEMPLATE], ["default"], create_namespaces=True)
     assert plan["missing_namespaces"] == [] and plan["objects"][0] == NAMESPACE
@@ -193,7 +193,7 @@ def test_a_set_that_was_emptied_knows_whose_it_was():
     assert apply_set.site_of([emptied]) == "a" and apply_set.other_site([emptied], [], "b") == "a"
 
 
-def test_what_cannot_be_applied_is_told():
+def test_objects_that_cannot_be_applied_are_reported():
     assert apply_set.unusable(TEMPLATE) == ""
     assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x"}})
     assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": "x"}) and apply_set.unusable({})
@@ -210,16 +210,16 @@ def test_only_templates_for_boards_are_replaced():
     assert apply_set.answer([boards], immutable, [boards])["problems"] == []
 
 
-def test_a_refusal_is_told_in_a_line():
+def test_a_refusal_is_reported_in_one_line():
     quoted = "Invalid value: " + json.dumps({"Devices": {"Requests": [{"Name": "gpu"}] * 50}})
     cause = {"field": "spec", "message": f"{quoted}: field is immutable"}
     status = {"kind": "Status", "message": f"is invalid: spec: {quoted}: field is immutable", "reason": "Invalid"}
     immutable = f"Failed to apply object: {json.dumps({**status, 'details': {'causes': [cause]}})}"
-    told = apply_set.answer([TEMPLATE], refusal(immutable))["problems"]
-    assert len(told) == 1 and told[0].startswith(
+    problems = apply_set.answer([TEMPLATE], refusal(immutable))["problems"]
+    assert len(problems) == 1 and problems[0].startswith(
         "ResourceClaimTemplate ml/pair: spec of an existing object cannot change"
     )
-    assert "give it another name" in told[0] and len(told[0]) < 240
+    assert "give it another name" in problems[0] and len(problems[0]) < 240
 
     causes = [
         {"field": "spec.a", "message": "Required value"},

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""playbooks/claims.yml under a real ansible-playbook: where it reads and writes, and what it says of mistakes."""
+"""playbooks/claims.yml under a real ansible-playbook: where it reads and writes, and which errors it reports."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_inventory_may_say_where(folder: Folder) -> None:
     assert "1 of 1 node(s)" in folder.run(**where) and folder.holds("gitops") and not folder.holds("kubernetes")
 
 
-def test_that_no_claim_was_tried_is_told(folder: Folder) -> None:
+def test_the_output_says_that_no_claim_was_checked_against_nodes(folder: Folder) -> None:
     assert "No claim was tried on a node" in folder.run()
 
 
@@ -146,18 +146,18 @@ def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_mistakes_are_told(folder: Folder, variables: dict[str, t.Any], message: str) -> None:
+def test_errors_of_the_inventory_are_reported(folder: Folder, variables: dict[str, t.Any], message: str) -> None:
     output = folder.run(rc=2, **variables)
     assert message in output and not (folder.path / "kubernetes").exists()
     assert "argument_spec_data" not in output
 
 
-def test_mistakes_of_claims_and_workloads_are_told_at_once(folder: Folder) -> None:
+def test_errors_of_claims_and_workloads_are_reported_together(folder: Folder) -> None:
     workload = {"name": "x", "namespace": "training", "template": "infrence", "image": "i", "claims": [{"name": "A"}]}
     broken = [{**SITE["dra_claims_templates"][0], "align": "pcie"}]
     gates = {"DRAPrioritisedList": False}
-    told = {"dra_claims_templates": broken, "dra_claims_workloads": [workload], "dra_claims_feature_gates": gates}
-    output = folder.run(rc=2, **told)
+    wrong = {"dra_claims_templates": broken, "dra_claims_workloads": [workload], "dra_claims_feature_gates": gates}
+    output = folder.run(rc=2, **wrong)
     for words in (
         "dra_claims_templates[0].align: 'pcie' is not one of",
         "dra_claims_feature_gates.DRAPrioritisedList: is not a feature gate",
@@ -185,7 +185,7 @@ _WITH = "{{{{ {{'kind': 'DeviceClass', 'apiVersion': '{}', 'metadata': object.me
         ("DeviceClass.yaml.j2", "kind: DeviceClass", "has no template"),
     ],
 )
-def test_mistakes_in_templates_are_told(folder: Folder, name: str, text: str, message: str) -> None:
+def test_errors_in_templates_are_reported(folder: Folder, name: str, text: str, message: str) -> None:
     template = folder.path / "own" / name
     template.parent.mkdir(parents=True)
     template.write_text(text)
@@ -193,7 +193,7 @@ def test_mistakes_in_templates_are_told(folder: Folder, name: str, text: str, me
     assert message in output and not (folder.path / "kubernetes").exists()
 
 
-def test_a_template_of_a_misspelt_kind_is_told(folder: Folder) -> None:
+def test_a_template_for_a_misspelt_kind_is_reported(folder: Folder) -> None:
     template = folder.path / "own/manifests/DeviceClasses.yaml.j2"
     template.parent.mkdir(parents=True)
     template.write_text("kind: DeviceClass")

@@ -500,8 +500,8 @@ def test_manifests_are_looked_at():
     assert _of("yaml", "manifest") and _of("yaml", "rendered") and _of("yaml")
 
 
-def _told(variables: dict[str, t.Any]) -> tuple[list[str], list[str]]:
-    """The lines of the mistakes, and those about the nodes that can satisfy each claim."""
+def _reported(variables: dict[str, t.Any]) -> tuple[list[str], list[str]]:
+    """The lines with errors, and those about the nodes that can satisfy each claim."""
     nodes = {host: facts(machine) for host, machine in HOSTS.items()}
     try:
         site = compile_site(variables, nodes)
@@ -530,11 +530,11 @@ ANSWERS = list(_answers())
 
 @pytest.mark.parametrize(("before", "after", "variables"), ANSWERS)
 def test_answers_on_the_pages_are_the_real_ones(before, after, variables):
-    mistakes, reach = _told(variables)
-    assert _unwrapped(after.text) == (mistakes if before.words == ("yaml", "wrong") else reach)
+    errors, reach = _reported(variables)
+    assert _unwrapped(after.text) == (errors if before.words == ("yaml", "wrong") else reach)
 
 
-def test_every_wrong_inventory_is_followed_by_its_mistakes():
+def test_every_wrong_inventory_is_followed_by_its_errors():
     wrong = [str(block) for block, _variables in BLOCKS if block.words == ("yaml", "wrong")]
     assert wrong and set(wrong) <= {str(case.values[0]) for case in ANSWERS}
 

@@ -26,7 +26,7 @@ def test_a_second_run_changes_nothing_and_a_third_removes_what_is_gone(tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["cluster", "namespaces", "x.yaml"]
 
 
-def test_a_dry_run_tells_the_same_and_writes_nothing(tmp_path):
+def test_a_dry_run_reports_the_same_changes_and_writes_nothing(tmp_path):
     write(tmp_path, {"x.yaml": "old\n", "y.yaml": "gone\n"})
     before = {p: p.read_bytes() for p in tmp_path.rglob("*.yaml")}
     folder, _stale = write(tmp_path, {"x.yaml": "new\n"}, dry=True)

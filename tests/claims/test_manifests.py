@@ -67,15 +67,15 @@ def test_what_is_right_is_counted(check: t.Callable[..., Object]) -> None:
     assert answer["checked"] == {"ResourceClaim": 1, "DeviceClass": 1} and answer["unchecked"] == {"Pod": 1}
 
 
-def test_every_mistake_is_told_with_its_place(check: t.Callable[..., Object]) -> None:
+def test_every_error_is_reported_with_its_path(check: t.Callable[..., Object]) -> None:
     wrong = device_class("nic", "lanewise.dev")
     wrong["spec"]["selectors"][0]["cel"]["expression"] = "device.driver"
     answer = check(claim("a", "No Class"), wrong)
     assert answer["msg"].startswith("2 error(s):")
     assert "claims.yaml: ResourceClaim training/a: spec.devices.requests[0].exactly.deviceClassName" in answer["msg"]
     assert "claims.yaml: DeviceClass nic: spec.selectors[0].cel.expression" in answer["msg"]
-    told = check(claim("a", "No Class"), fail=False)
-    assert "msg" not in told and len(told["problems"]) == 1
+    result = check(claim("a", "No Class"), fail=False)
+    assert "msg" not in result and len(result["problems"]) == 1
 
 
 def test_bad_input(check: t.Callable[..., Object]) -> None:
@@ -86,7 +86,7 @@ def test_bad_input(check: t.Callable[..., Object]) -> None:
 
 
 @pytest.mark.parametrize("word", ["08", "7e2", "0o17", "0x1f", "y", "N", ".5", "1_000", "017"])
-def test_a_label_that_is_no_text_to_kubectl_is_told(check: t.Callable[..., Object], word: str) -> None:
+def test_a_label_that_kubectl_does_not_read_as_a_string_is_reported(check: t.Callable[..., Object], word: str) -> None:
     text = json.dumps(device_class("nic", "lanewise.dev"), indent=1).replace(
         '"nic"', f'"nic", "labels": {{"a": {word}}}'
     )

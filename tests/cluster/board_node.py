@@ -149,7 +149,7 @@ class Node:
         """Let one claim be decided, and compare the decision with the map and with the offline allocator."""
         board, counts = self.board, self.counts
         held = [one for results in self.live.values() for one in results]
-        told = allocate([spec], board.classes, self.offers, self.engine, held=held)
+        predicted = allocate([spec], board.classes, self.offers, self.engine, held=held)
         gpus, nics = self.free()
         kind = next(iter(request["name"] for request in spec["devices"]["requests"]))
         space = room(board.pairs, gpus, nics, count) if count else bool({"gpu": gpus, "nic": nics}[kind])
@@ -160,9 +160,9 @@ class Node:
             counts.faults.append(f"{state}: {'bound' if got else 'waits'} against the map; {words}")
         if "timed out" in words:
             counts.faults.append(f"{state}: {words}")
-        expected = [(one.request, one.id) for one in told.results] if isinstance(told, Allocation) else []
+        expected = [(one.request, one.id) for one in predicted.results] if isinstance(predicted, Allocation) else []
         if expected != [(request, identify(offer)) for request, offer in got]:
-            counts.faults.append(f"{state}: offline {told}, scheduler {got}")
+            counts.faults.append(f"{state}: offline {predicted}, scheduler {got}")
         if count:
             counts.faults += [f"{state}: {fault}" for fault in unaligned(board.pairs, got, count)] if got else []
             counts.sizes[count] += 1

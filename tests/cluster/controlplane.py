@@ -59,7 +59,7 @@ def free_ports(number: int) -> list[int]:
 
 
 class ControlPlane:
-    """etcd, kube-apiserver and, unless told otherwise, kube-scheduler and kube-controller-manager.
+    """etcd, kube-apiserver and, unless switched off, kube-scheduler and kube-controller-manager.
 
     Leave it with C(close) or as a context manager; what it started also ends when this process dies.
 

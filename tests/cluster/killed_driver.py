@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver as a program that kills itself (SIGKILL) where it is told to.
+"""The driver as a program that kills itself (SIGKILL) at a chosen change.
 
     python killed_driver.py FILE ARGUMENTS-OF-LANEWISE-DRIVER ...
 

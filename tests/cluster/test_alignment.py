@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """The playbook verify on a real control plane: what the scheduler has allocated on the driver's own slices is aligned,
-and what is broken afterwards is told.
+and what is broken afterwards is reported.
 
 The node is an example machine. The slices of its NICs are the driver's own; those of its GPUs hold what the vendor's
 driver would publish. The topology is what the playbook probe stores of the same machine.
@@ -192,34 +192,34 @@ def test_a_claim_that_no_reader_takes_hides_no_other(site: Site, odd: bytes) -> 
         site.plane.expect("DELETE", f"{path}/odd")
 
 
-def test_a_cluster_without_claims_is_told_in_words(site: Site) -> None:
+def test_a_cluster_without_claims_is_named_in_the_output(site: Site) -> None:
     answer, output = site.verify(alignment_namespaces=["nobody", "here"])
     assert answer["claims"] == [] and "msg: []" not in output
     assert "No allocated claim was found in nobody, here, so there is nothing to verify." in " ".join(output.split())
 
 
-def test_what_is_applied_is_told(site: Site) -> None:
+def test_applied_and_removed_objects_are_listed(site: Site) -> None:
     kubeconfig = site.plane.write_kubeconfig_of_two(site.folder / "kubeconfig")
     given = {
         "dra_claims_kubeconfig": str(kubeconfig),
         "dra_claims_context": "test",
-        "dra_claims_site": "told",
+        "dra_claims_site": "shown",
         "dra_claims_drivers": yaml.safe_load(EXAMPLE.read_text())["dra_claims_drivers"],
-        "dra_claims_classes": [{"name": "told", "kind": "nic"}],
+        "dra_claims_classes": [{"name": "shown", "kind": "nic"}],
         "dra_claims_prune": True,
-        "dra_claims_applyset": "told",
+        "dra_claims_applyset": "shown",
     }
-    assert "would be applied: DeviceClass told" in site.play("claims", given, "--check")
-    assert "applied: DeviceClass told" in site.play("claims", given)
+    assert "would be applied: DeviceClass shown" in site.play("claims", given, "--check")
+    assert "applied: DeviceClass shown" in site.play("claims", given)
     assert "nothing applied: the cluster is up to date" in site.play("claims", given)
     given["dra_claims_classes"] = [{"name": "other", "kind": "nic"}]
     output = site.play("claims", given)
-    assert "applied: DeviceClass other" in output and "removed: DeviceClass told" in output
+    assert "applied: DeviceClass other" in output and "removed: DeviceClass shown" in output
     given["dra_claims_apply"] = False
     assert "nothing applied: dra_claims_apply is false" in site.play("claims", given)
 
 
-def test_near_and_far_are_planned_allocated_and_told(site: Site) -> None:
+def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> None:
     """The claims that the plan renders get just the devices that it names, and the check says how near they are."""
     variables = yaml.safe_load(EXAMPLE.read_text())
     published = {
@@ -287,13 +287,13 @@ def test_a_topology_that_changes(site: Site) -> None:
     node["facts"]["functions"][address]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     try:
         stored.write_text(json.dumps(node))
-        told = site.claim(site.verify()[0], "pair")
-        assert told["verdict"] == "unknown" and "the kernel says pci0000:ff" in json.dumps(told["findings"])
+        verdict = site.claim(site.verify()[0], "pair")
+        assert verdict["verdict"] == "unknown" and "the kernel says pci0000:ff" in json.dumps(verdict["findings"])
         del node["facts"]["functions"][address]
         node["facts"]["nics"] = [one for one in node["facts"]["nics"] if one["address"] != address]
         stored.write_text(json.dumps(node))
-        told = site.claim(site.verify()[0], "pair")
-        assert told["verdict"] == "unknown" and "has no PCI function" in json.dumps(told["findings"])
+        verdict = site.claim(site.verify()[0], "pair")
+        assert verdict["verdict"] == "unknown" and "has no PCI function" in json.dumps(verdict["findings"])
     finally:
         stored.write_text(before)
 

@@ -245,14 +245,14 @@ def broken_rules(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[s
 
 
 class Try(t.NamedTuple):
-    """A claim on a copy of a machine, with what is told of it."""
+    """A claim on a copy of a machine, with the prediction for it."""
 
     machine: str
     claim: str
     spec: Object
     classes: dict[str, Object]
     given: list[Offer]
-    told: Allocation | Refusal
+    predicted: Allocation | Refusal
 
     @property
     def node(self) -> str:
@@ -260,7 +260,7 @@ class Try(t.NamedTuple):
 
     @property
     def kind(self) -> str:
-        return "allocated" if isinstance(self.told, Allocation) else self.told.kind
+        return "allocated" if isinstance(self.predicted, Allocation) else self.predicted.kind
 
     @property
     def long(self) -> bool:
@@ -298,7 +298,7 @@ def sample(every: list[Try]) -> list[Try]:
     return chosen + rest[: max(int(TRIES) - len(chosen), 0)]
 
 
-def test_the_scheduler_does_what_was_told(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
     """Claims on fresh copies of machines: the same devices, or none for a reason of the same kind."""
     every = tries(sites, engine)
     chosen = sample(every)
@@ -318,13 +318,13 @@ def test_the_scheduler_does_what_was_told(plane: ControlPlane, sites: dict[str, 
         if not results:  # or the scheduler tries again whenever anything changes
             plane.expect("DELETE", f"{PODS}/{one.node}?gracePeriodSeconds=0")
         kinds[one.kind] = kinds.get(one.kind, 0) + 1
-        if isinstance(one.told, Allocation):
-            if got != listed(one.told):
-                differences.append(f"{one.node}: told {listed(one.told)}, got {got} {words}")
+        if isinstance(one.predicted, Allocation):
+            if got != listed(one.predicted):
+                differences.append(f"{one.node}: predicted {listed(one.predicted)}, got {got} {words}")
             by_name = {(o.driver, o.device["name"]): o for o in one.given if not o.possible}
             differences += broken_rules(one.spec, [(r, by_name[driver, device]) for r, driver, device in got])
         elif got or not any(word in words.lower() for word in WORDS[one.kind]):
-            differences.append(f"{one.node}: told {one.kind} ({one.told.reason}), got {got} {words}")
+            differences.append(f"{one.node}: predicted {one.kind} ({one.predicted.reason}), got {got} {words}")
     print(len(chosen), "of", len(every), "tries:", kinds)
     assert not differences, "\n".join(differences)
     assert set(kinds) >= {"allocated", "absent", "selector", "capacity", "count", "constraint", "class", "error"}
@@ -366,7 +366,7 @@ def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[s
     with ThreadPoolExecutor(4) as pool:
         counts = list(pool.map(lambda number: _churn(plane, sites["nvidia"], engine, number, 25), range(4)))
     aligned, refused, claims = map(sum, zip(*counts))
-    print(f"{aligned} pairs aligned, {refused} claims refused as told, {claims} claims in all")
+    print(f"{aligned} pairs aligned, {refused} claims refused as predicted, {claims} claims in all")
     assert aligned == 100 and refused > 0
 
 
@@ -436,12 +436,12 @@ def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict
     given = offers(node, facts("hgx-h100"), site.drivers, server=Server(rules=rules))
     kinds = {}
     for name in ("gpus", "all-gpus", "one-pair"):
-        told = allocate([site.claims[name]], site.classes, given, engine)
-        kinds[name] = "allocated" if isinstance(told, Allocation) else told.kind
+        predicted = allocate([site.claims[name]], site.classes, given, engine)
+        kinds[name] = "allocated" if isinstance(predicted, Allocation) else predicted.kind
         start(plane, f"{node}-{name}", site.claims[name], node)
         results, words = outcome(plane, f"{node}-{name}")
-        if isinstance(told, Allocation):
-            assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(told), words
+        if isinstance(predicted, Allocation):
+            assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(predicted), words
             assert "gpu-0" not in {one["device"] for one in results}
         else:
             assert NO_DEVICES in words, words

@@ -118,11 +118,11 @@ def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
     assert kinds["ResourceClaimTemplate"] > SITES // 3, kinds
 
 
-def test_newest_server_takes_all_as_it_is(newest: ControlPlane) -> None:
+def test_newest_server_accepts_every_compiled_object_unchanged(newest: ControlPlane) -> None:
     _all_accepted(newest, "1.37", modern=True)
 
 
-def test_oldest_server_takes_all_as_it_is(oldest: ControlPlane) -> None:
+def test_oldest_server_accepts_every_compiled_object_unchanged(oldest: ControlPlane) -> None:
     _all_accepted(oldest, "1.34", modern=False)
 
 

@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_keeps_its_node(newest: ControlPlane, play: Play) -> 
     assert state(newest) == (False, False)
 
 
-def test_a_run_of_another_controller_is_taken_over_when_told_so(newest: ControlPlane, play: Play) -> None:
+def test_a_run_of_another_controller_is_taken_over_on_request(newest: ControlPlane, play: Play) -> None:
     owned(newest, play, replace(this_run(), controller="deploy-2"))
     output = " ".join(play("cluster", rc=2).split())
     assert "@deploy-2, process" in output and "fabric_take_over=true" in output

@@ -738,11 +738,11 @@ def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str
     assert len(generations) == 1
 
 
-def test_a_node_that_is_made_anew_gets_its_slices(
+def test_a_recreated_node_gets_its_slices(
     installed: Installed, running: t.Callable[[str, str], Node], tmp_path: Path
 ) -> None:
     """Its token ends with the old Node; with a new one the slices belong to the new Node."""
-    plane, name = installed.plane, "anew"
+    plane, name = installed.plane, "recreated"
     node = running(name, SETTINGS)
     until(lambda: installed.slices(name))
     plane.expect("DELETE", f"/api/v1/nodes/{name}")
@@ -826,7 +826,7 @@ def test_nodes_are_given_the_certificates_of_an_authority_file_and_no_more(
     data["clusters"][0]["cluster"] = {"server": installed.plane.url, "certificate-authority": "ca.pem"}
     (tmp_path / "kubeconfig").write_text(json.dumps(data))
 
-    def told(text: str) -> str:
+    def authority_of(text: str) -> str:
         (tmp_path / "ca.pem").write_text(text, encoding="utf-8")
         given = {"kubeconfig": str(tmp_path / "kubeconfig"), "node": "none"}
         with patch_module_args(given), pytest.raises(SystemExit) as stop:
@@ -836,9 +836,9 @@ def test_nodes_are_given_the_certificates_of_an_authority_file_and_no_more(
         return str(json.loads(output)["certificate_authority"])
 
     for same in (plain, plain.rstrip(), f"\n{plain}\n\n{plain}\n"):
-        assert told(same) == same
+        assert authority_of(same) == same
     key = installed.plane.authority.account_key.read_text()
-    assert told(f"# de la Société\n{plain}{key}# -----BEGIN CERTIFICATE-----\n{plain}") == plain * 2
+    assert authority_of(f"# de la Société\n{plain}{key}# -----BEGIN CERTIFICATE-----\n{plain}") == plain * 2
 
 
 def test_the_command_line_takes_the_manifests(installed: Installed) -> None:

@@ -76,8 +76,8 @@ def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -
         compose={"nics": "dra_devices | selectattr('driver', 'equalto', 'lanewise.dev') | length"},
     )
     assert done.returncode == 0, done.stderr
-    told = read(done.stdout)
-    hosts = told["_meta"]["hostvars"]
+    listed = read(done.stdout)
+    hosts = listed["_meta"]["hostvars"]
     assert hosts[whole]["dra_drivers"] == ["gpu.nvidia.com", "lanewise.dev"]
     assert hosts[whole]["dra_driver_versions"] == {"lanewise.dev": "1.0.0"}
     assert hosts[whole]["dra_numa_nodes"] == [0, 1]
@@ -88,9 +88,9 @@ def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -
     assert down is not plane.version.startswith("v1.34")  # which keeps no taints by default
     assert hosts[torn]["nics"] == 0
     assert f"lanewise.dev: pool {torn} has 1 of 2 slices: none of it is allocated" in hosts[torn]["dra_findings"]
-    broken = {host for host in told["broken"]["hosts"] if host in (whole, torn)}
+    broken = {host for host in listed["broken"]["hosts"] if host in (whole, torn)}
     assert broken == ({whole, torn} if down else {torn})
-    assert whole in told["rail_0"]["hosts"]
+    assert whole in listed["rail_0"]["hosts"]
     only = read(inventory(tmp_path, plane, drivers=["gpu.nvidia.com"]).stdout)["_meta"]["hostvars"][whole]
     assert {one["driver"] for one in only["dra_devices"]} == {"gpu.nvidia.com"}
 
@@ -118,7 +118,7 @@ def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane
     assert "cached-newest" not in hosts(newest, drivers=["dra.net"], all_nodes=False)
 
 
-def test_a_list_whose_parts_are_gone_is_asked_for_anew(newest: ControlPlane) -> None:
+def test_a_list_with_an_expired_continue_token_is_requested_again(newest: ControlPlane) -> None:
     """Of Events, of which the API server keeps no copies that outlast those of etcd."""
     path, names = "/api/v1/namespaces/default/events", [f"part-{number}" for number in range(4)]
     api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(newest.kubeconfig)))
@@ -172,7 +172,7 @@ def test_hostile_claims_hide_no_host(control_plane: ControlPlane, tmp_path: Path
         plane.expect("DELETE", f"{RESOURCE}/namespaces/default/resourceclaims/{name}")
 
 
-def test_what_keeps_it_from_reading_is_told(newest: ControlPlane, tmp_path: Path) -> None:
+def test_the_reason_for_a_failed_read_is_reported(newest: ControlPlane, tmp_path: Path) -> None:
     missing = inventory(tmp_path, None)
     assert missing.returncode and "the kubeconfig cannot be used" in missing.stderr
     content = yaml.safe_load(newest.kubeconfig.read_text())

@@ -22,7 +22,7 @@ def test_pod_runs_in_a_network_of_its_own(node: Node) -> None:
     assert node.plane.request("GET", "/api/v1/namespaces/default/pods/plain")[0] == 404
 
 
-def test_pod_that_cannot_start_is_told_with_its_events(node: Node) -> None:
+def test_pod_that_cannot_start_is_reported_with_its_events(node: Node) -> None:
     pod = node.pod("broken")
     pod["spec"]["containers"][0]["image"] = "lanewise.dev/missing:1"
     with pytest.raises(Failed, match="is not present with pull policy of Never"):

@@ -102,7 +102,7 @@ def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
     assert "(iperf3)" in page
 
 
-def test_a_program_that_is_in_no_pod_is_told(pods: Node, tmp_path: Path) -> None:
+def test_a_program_outside_of_pods_is_reported(pods: Node, tmp_path: Path) -> None:
     answer = verify(
         pods, tmp_path, alignment_measure=True, alignment_measure_most=1, alignment_measure_nccl="all_gather_perf -b 8"
     )

@@ -118,7 +118,7 @@ class Scene:
         self.published = driver.devices()
 
     def post(self, name: str, template: str = "whole", **spec: t.Any) -> None:
-        """Make a pod that ends as soon as it is told."""
+        """Make a pod that ends when a signal asks it to."""
         claim = {"name": "net", "resourceClaimTemplateName": template}
         pod = self.node.pod(name, resourceClaims=[claim], **spec)
         pod["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", "trap exit TERM; sleep infinity & wait"]
@@ -197,7 +197,7 @@ class Scene:
         return len(self.driver.log())
 
     def restart(self) -> None:
-        """Start the driver anew, which runs or was killed."""
+        """Restart the driver, whether it runs or was killed."""
         KILL.unlink(missing_ok=True)
         self.driver.stop()
         self.driver.start()

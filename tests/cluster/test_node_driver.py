@@ -94,8 +94,8 @@ def attached(driver: Driver, pod: str) -> Object:
         found: list[Object] = claim_of(driver, pod)["status"].get("devices") or [{}]
         return found[0] if found[0].get("networkData") else None
 
-    told: Object = driver.plane.wait_for(device, "the status of the attached device", 30)
-    return told
+    reported: Object = driver.plane.wait_for(device, "the status of the attached device", 30)
+    return reported
 
 
 @pytest.mark.each_kubernetes
@@ -263,7 +263,7 @@ def test_leases_of_both_families(node: Node, driver: Driver) -> None:
         ("host", {}, {"hostNetwork": True}, "hostNetwork"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_the_pods_events(
+def test_a_failure_is_reported_in_the_pods_events(
     node: Node, driver: Driver, name: str, config: Object, spec: Object, reason: str
 ) -> None:
     name = f"refused-{name}"
@@ -412,7 +412,7 @@ def test_health_stands_in_the_pods_status(node: Node, driver: Driver) -> None:
         for status in pod["status"]["containerStatuses"][0].get("allocatedResourcesStatus", ()):
             if status["name"] == "claim:net":
                 return str(status["resources"][0].get("health"))
-        return "not told"
+        return "not reported"
 
     claim = {"metadata": {"name": "net"}, "spec": claim_spec({"name": "net1"}, "rail3")}
     node.plane.expect("POST", f"{API}/namespaces/default/resourceclaims", claim)
@@ -447,7 +447,7 @@ def containerd_with(node: Node, line: str) -> t.Iterator[None]:
 
 
 def test_containerd_has_no_switch_for_cdi_any_more(node: Node, driver: Driver, tmp_path: Path) -> None:
-    """It says so in its log. The other tests' containerd is not told of CDI at all."""
+    """It says so in its log. The other tests' containerd does not use CDI at all."""
     assert preflight(tmp_path) == []
     with containerd_with(node, "enable_cdi = false"):
         assert preflight(tmp_path) == []
@@ -477,8 +477,8 @@ def test_containerd_that_does_not_read_the_drivers_specs(node: Node, driver: Dri
         assert host_state("rail1") == before
         refused("unread")
         soon = "from lanewise_driver import cli; cli.PATIENCE = 0; raise SystemExit(cli.main())"
-        told = subprocess.run([sys.executable, "-c", soon, "doctor"], capture_output=True, text=True, check=False)
-        assert told.returncode == 1 and "the container runtime does not read /var/run/cdi" in told.stdout
+        doctor = subprocess.run([sys.executable, "-c", soon, "doctor"], capture_output=True, text=True, check=False)
+        assert doctor.returncode == 1 and "the container runtime does not read /var/run/cdi" in doctor.stdout
     node.plane.wait_for(lambda: "net1" in _links_if_ready(node, "unread"), "the pod, now that it can start", 60)
     assert subprocess.run([sys.executable, "-m", "lanewise_driver.cli", "doctor"], check=False).returncode == 0
     end(node, driver, "unread")

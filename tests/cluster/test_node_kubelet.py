@@ -90,8 +90,10 @@ class ServiceNode(SystemdNode):
         try:
             super().wait_ready()
         except Failed as failure:
-            told = self.machine.run("journalctl", "--unit=kubelet.service", "--output=cat", "--lines=30", check=False)
-            raise Failed(f"{failure}\n{told.stdout}{told.stderr}") from None
+            journal = self.machine.run(
+                "journalctl", "--unit=kubelet.service", "--output=cat", "--lines=30", check=False
+            )
+            raise Failed(f"{failure}\n{journal.stdout}{journal.stderr}") from None
 
 
 class KubeletSite(Site):
@@ -113,11 +115,11 @@ class KubeletSite(Site):
         self.node.wait_ready()
         path = f"/api/v1/nodes/{self.node.name}/proxy/configz"
 
-        def told() -> Object | None:
+        def served() -> Object | None:
             status, answer = self.plane.request("GET", path)
             return t.cast(Object, answer["kubeletconfig"]) if status == 200 else None
 
-        return t.cast(Object, self.plane.wait_for(told, "kubelet's configuration"))
+        return t.cast(Object, self.plane.wait_for(served, "kubelet's configuration"))
 
     def processors(self, name: str) -> set[int]:
         """What a pod's processes may run on."""
@@ -138,7 +140,7 @@ def policies() -> list[str]:
     return [json.loads(path.read_text())["policyName"] for path in STATES]
 
 
-def test_a_kubelet_without_drop_ins_is_refused_and_told_how_to_have_them(site: KubeletSite) -> None:
+def test_a_kubelet_without_drop_ins_is_refused_with_the_fix(site: KubeletSite) -> None:
     before = site.pid()
     with pytest.raises(Failed, match=f"make {DROP_INS}.*--config-dir={DROP_INS} to KUBELET_EXTRA_ARGS"):
         site.change(WISH)
@@ -149,7 +151,7 @@ def test_a_kubelet_without_drop_ins_is_refused_and_told_how_to_have_them(site: K
     assert site.reported()["cpuManagerPolicy"] == "none" and policies() == ["none", "None"]
 
 
-def test_check_mode_tells_the_change_and_makes_none(site: KubeletSite) -> None:
+def test_check_mode_reports_the_change_and_makes_none(site: KubeletSite) -> None:
     before = site.pid()
     assert site.fabric(WISH, "--check", "--diff") == 1
     assert '+      "cpuManagerPolicy": "static"' in site.output
@@ -193,7 +195,7 @@ def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
         ({"cpu_manager_policy_options": {"no-such-option": "true"}}, "no-such-option"),
     ],
 )
-def test_what_kubelet_does_not_take_is_told_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
+def test_settings_that_kubelet_rejects_are_reported_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
     before = FILE.read_text()
     with pytest.raises(Failed, match=f"kubelet ends: .*{reason}.*The node is as it was"):
         site.change({**WISH, **wrong})

@@ -145,7 +145,7 @@ def site(newest: ControlPlane, machine: Machine, tmp_path_factory: pytest.TempPa
         yield Site(node, machine, tmp_path_factory.mktemp("site"))
 
 
-def test_every_mistake_is_told_before_anything_is_changed(site: Site) -> None:
+def test_every_error_is_reported_before_anything_is_changed(site: Site) -> None:
     wrong = {"metrics_address": "nowhere", "rails": {"x": 1}}
     site.play(
         rc=2,
@@ -247,8 +247,8 @@ def test_unit_has_only_what_it_needs(site: Site) -> None:
     links = site.machine.run("readlink", f"/proc/{pid}/ns/mnt", "/proc/1/ns/mnt").stdout.split()
     assert links[0] == links[1]
     verified = site.machine.run("systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}", check=False)
-    told = [line for line in (verified.stdout + verified.stderr).splitlines() if UNIT in line]
-    assert not told, told
+    unit_lines = [line for line in (verified.stdout + verified.stderr).splitlines() if UNIT in line]
+    assert not unit_lines, unit_lines
 
 
 def run_pod(site: Site, name: str) -> None:
@@ -349,7 +349,7 @@ def test_what_is_gone_or_was_changed_on_the_node_has_drifted_and_is_put_back(sit
     assert site.play(playbook="lanewise.dra.drift") == 0
 
 
-def test_a_unit_that_systemd_has_not_read_is_read_and_started_anew(site: Site) -> None:
+def test_a_unit_that_systemd_has_not_read_is_reloaded_and_restarted(site: Site) -> None:
     pid = site.property("MainPID")
     # as of a run that was killed after it wrote
     site.machine.run("touch", "--date=9 seconds", f"/etc/systemd/system/{UNIT}")

@@ -128,14 +128,14 @@ def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> 
         real, ours = devices[name], sure[name]
         blind = {key.removeprefix(f"{ours.driver}/") for key in ours.unknown}
         for part in ("attributes", "capacity"):
-            given, told = real.get(part) or {}, ours.device.get(part) or {}
+            given, computed = real.get(part) or {}, ours.device.get(part) or {}
             equal = _amounts if part == "capacity" else dict
             found += [
-                f"{name}: {key} is {given.get(key)}, not {told[key]}"
-                for key in told
-                if equal(given.get(key) or {}) != equal(told[key])
+                f"{name}: {key} is {given.get(key)}, not {computed[key]}"
+                for key in computed
+                if equal(given.get(key) or {}) != equal(computed[key])
             ]
-            found += [f"{name}: {key} not predicted" for key in given.keys() - told.keys() - blind]
+            found += [f"{name}: {key} not predicted" for key in given.keys() - computed.keys() - blind]
         missing = blind - (real["attributes"].keys() | (real.get("capacity") or {}).keys())
         found += [f"{name}: {key} not published" for key in sorted(missing)]
         for part in ("consumesCounters", "allowMultipleAllocations", "taints"):

@@ -171,25 +171,25 @@ def test_so_many_are_bound_and_no_more(plane: ControlPlane, engine: Engine, numb
     template = site.chance.choice(["one-pair", "two-pairs", "three-pairs", "one-gpu", "one-nic"])
     fleet = reader.read(site.objects())
     assert set(fleet.nodes) == set(site.nodes)
-    (told,) = fits.fit(fleet, [site.workload(template)], engine)
-    assert not told.at_least and not told.at_most
+    (predicted,) = fits.fit(fleet, [site.workload(template)], engine)
+    assert not predicted.at_least and not predicted.at_most
     before, _waiting = site.settled()
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _turn: site.start(template), range(told.total + 1)))
+        list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
     bound, waiting = site.settled()
     time.sleep(PATIENCE)
     assert site.settled()[0] == bound
-    assert len(bound - before) == told.total, (template, told.total, told.reasons(), waiting)
+    assert len(bound - before) == predicted.total, (template, predicted.total, predicted.reasons(), waiting)
     (words,) = waiting.values()
-    kinds = {kind for kind, _reason, _nodes in told.reasons()}
+    kinds = {kind for kind, _reason, _nodes in predicted.reasons()}
     expected = {
         fits.DEVICES: "cannot allocate all claims",
         fits.ROOM: "Insufficient cpu",
         fits.SPREAD: "topology spread constraints",
     }
     # where the spread constraint ends it, the scheduler does not look at the devices of nodes that it excludes
-    kinds = {fits.SPREAD} if told.held_back else kinds
-    assert all(said in words for kind, said in expected.items() if kind in kinds), (told.reasons(), words)
+    kinds = {fits.SPREAD} if predicted.held_back else kinds
+    assert all(said in words for kind, said in expected.items() if kind in kinds), (predicted.reasons(), words)
 
 
 def test_a_change_does_what_was_said(plane: ControlPlane, engine: Engine) -> None:
@@ -199,12 +199,12 @@ def test_a_change_does_what_was_said(plane: ControlPlane, engine: Engine) -> Non
     work = site.workload("one-pair")
     fleet = reader.read(site.objects())
     first = site.nodes[0]
-    told = fits.fit(after(fleet, [{"cordon": {"nodes": [first]}}]), [work], engine)[0]
+    predicted = fits.fit(after(fleet, [{"cordon": {"nodes": [first]}}]), [work], engine)[0]
     change = {"spec": {"unschedulable": True}}
     plane.expect("PATCH", f"/api/v1/nodes/{first}", change, "application/merge-patch+json")
     now = fits.fit(reader.read(site.objects()), [work], engine)[0]
-    assert now.total == told.total and {n: o.count for n, o in now.nodes.items()} == {
-        n: o.count for n, o in told.nodes.items()
+    assert now.total == predicted.total and {n: o.count for n, o in now.nodes.items()} == {
+        n: o.count for n, o in predicted.nodes.items()
     }
 
 

@@ -277,7 +277,7 @@ def test_the_cordon_of_a_person_stays(site: Site, machine: Machine) -> None:
     assert site.state() == (True, False) and site.record()["state"] == "done"
 
 
-def test_a_node_that_the_cluster_does_not_have_is_told(site: Site) -> None:
+def test_a_node_that_the_cluster_does_not_have_is_reported(site: Site) -> None:
     assert "There is no Node elsewhere" in site.before("-e", "fabric_node_name=elsewhere", rc=2)
     assert not (site.folder / "report").exists() and site.state() == (False, False)
 

@@ -229,7 +229,7 @@ def test_one_object_that_is_refused_stops_everything(controller: Controller) -> 
     assert controller.names("resourceclaimtemplates", "alone") == []
 
 
-def test_a_template_whose_spec_changes_is_told_in_a_line(controller: Controller) -> None:
+def test_a_changed_spec_of_a_template_is_refused_in_one_line(controller: Controller) -> None:
     controller.role(SITE)
     changed = copy.deepcopy(SITE)
     changed["dra_claims_templates"][0]["devices"][1]["count"] = 2
@@ -279,7 +279,7 @@ def test_a_field_that_the_server_would_drop_stops_everything(controller: Control
         assert controller.names("resourceclaimtemplates", "alone") == ["gated"]
 
 
-def test_what_landed_is_told_where_the_rest_did_not(controller: Controller) -> None:
+def test_applied_objects_are_listed_if_a_later_one_is_refused(controller: Controller) -> None:
     """A dry run spends no quota, so that the second template passes it and is refused for good."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)

@@ -4,7 +4,7 @@
 
 """The offline validator against the verdict of real API servers, over generated objects of every kind and version.
 
-Every object is made from the field tables: a valid one at first, then with none to three mistakes of every sort a
+Every object is made from the field tables: a valid one at first, then with none to three errors of every kind a
 client can make. It is posted as a dry run, and acceptance, fields the server did not keep, and where it found fault
 must be what the validator says. LANEWISE_VALIDATION_OBJECTS sets how many objects of each kind and version are tried,
 LANEWISE_VALIDATION_SEED the seed.
@@ -456,7 +456,7 @@ class Maker:
             return {**made, "apiVersion": self.version}
         return versions.convert(made, self.version)
 
-    # mistakes
+    # errors
 
     def places(self, value: t.Any, kind: str, name: str) -> t.Iterator[tuple[t.Any, t.Any, str, str]]:
         """Every item of every object, list and map: its holder, its key there, its type and the field it belongs to."""
@@ -618,10 +618,10 @@ def disagreement(
         return f"{status} {str(said)[:600]}; ours: {[str(problem) for problem in problems]}"
     if accepted:
         kept = {"dropped", "unknown-field"}
-        told = {problem.path for problem in versions.unsupported(obj, kubernetes, gates) if problem.rule in kept}
+        reported = {problem.path for problem in versions.unsupported(obj, kubernetes, gates) if problem.rule in kept}
         lost = set(versions.dropped(obj, answer))
-        if told != lost:
-            return f"the server did not keep {sorted(lost)}, ours: {sorted(told)}"
+        if reported != lost:
+            return f"the server did not keep {sorted(lost)}, ours: {sorted(reported)}"
     elif status == 422:
         causes = [cause.get("field", "") for cause in answer["details"].get("causes", [])]
         fields = {short(versions.own_path(field, kind, obj["apiVersion"])) for field in causes}

@@ -94,7 +94,7 @@ class Person:
             check=False,
         )
         # what a person is asked to type after 'make setup'
-        told = re.search(r"export PATH=(\S+):\$PATH", done.stdout)
-        if told:
-            self.variables["PATH"] = f"{told[1]}:{self.variables['PATH']}"
+        printed = re.search(r"export PATH=(\S+):\$PATH", done.stdout)
+        if printed:
+            self.variables["PATH"] = f"{printed[1]}:{self.variables['PATH']}"
         return done.returncode, done.stdout

@@ -256,7 +256,7 @@ class Node:
         wrong += [] if ended else [f"in the pod: {name}" for name in pod_view(sandbox) if name != "lo"]
         wrong += [f"left: {path}" for path in self.files() if path not in self.files_before]
         wrong += [f"lost: {path}" for path in self.files_before if path not in self.files()]
-        return wrong + [f"the cluster is told of {name}" for name in self.statuses()]
+        return wrong + [f"the cluster still has a status of {name}" for name in self.statuses()]
 
     def statuses(self) -> list[str]:
         """The claims whose status in the cluster has devices of the driver."""

@@ -79,7 +79,7 @@ class Shelf:
             raise Refused("config: mtu 70000 is above 9000")
         if claim.name == "silent":
             raise Refused("")
-        if claim.name == "mistake":
+        if claim.name == "crashed":
             raise KeyError("no such thing \ud800")
         if claim.name == "wrong":
             return [PreparedDevice("node", None, ("nic",))]  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def test_secret_that_is_not_set_is_an_error() -> None:
     _elsewhere(look)
 
 
-def test_writes_what_the_kernel_takes_and_tells_what_it_refuses() -> None:
+def test_writes_what_the_kernel_accepts_and_reports_what_it_refuses() -> None:
     def change() -> None:
         key = "net.ipv6.conf.IFNAME.addr_gen_mode"
         sysctls.write("lo", {key: "1"})

@@ -55,8 +55,8 @@ def test_prepared_attached_and_given_back(clean: World, sandbox: Sandbox) -> Non
     record = service.store.load(clean.claims["one"].uid)
     assert record and record.phase == ATTACHED and record.held[0].network
     assert record.held[0].network["ips"] == ["198.51.100.7/24"]
-    told = next(clean.paths.metadata_dir.rglob("metadata.json")).read_text()
-    assert "198.51.100.7/24" in told and "net1" in told
+    metadata = next(clean.paths.metadata_dir.rglob("metadata.json")).read_text()
+    assert "198.51.100.7/24" in metadata and "net1" in metadata
     service.unprepare(clean.claims["one"])
     assert set(sandbox.links()) == {"lo"}
 
@@ -392,12 +392,12 @@ def test_rdma_devices_have_the_names_of_this_boot(
     record = service.store.load(uid)
     assert record
     (device,) = record.held
-    told = {"rdmaDevice": {"string": "mlx5_0"}, "rdma": {"bool": True}}
+    attributes = {"rdmaDevice": {"string": "mlx5_0"}, "rdma": {"bool": True}}
     device.known = dataclasses.replace(
         device.known,
         address="0000:ff:00.0",
         rdma_devices=("mlx5_0",),
-        device={"name": device.device, "attributes": told},
+        device={"name": device.device, "attributes": attributes},
     )
     device.interface = ""
     service.store.save(record)

@@ -128,7 +128,7 @@ def test_killed_while_the_disk_is_full(small: World, sandbox: Sandbox) -> None:
 
 
 @pytest.mark.namespaces
-def test_a_lock_that_has_no_room_is_no_mistake_of_the_driver(tmp_path: Path) -> None:
+def test_a_lock_that_does_not_fit_on_the_disk_is_not_reported_as_a_bug(tmp_path: Path) -> None:
     mount(tmp_path / "locks", "nr_inodes=2")
     locks = Locks(tmp_path / "locks")
     with locks.hold("one"), pytest.raises(DriverError, match="No space left"):
@@ -153,10 +153,10 @@ def test_locks_of_the_killed_are_swept(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "locks").iterdir()] == ["held"]
 
 
-# what the cluster is told
+# the status in the cluster
 
 
-def told(world: World, name: str) -> list[t.Any]:
+def device_statuses(world: World, name: str) -> list[t.Any]:
     return list(world.claim(name)["status"].get("devices", ()))
 
 
@@ -166,34 +166,34 @@ def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) 
     service = clean.service(writer)
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
-    assert writer.wait(10) and told(clean, "one")
+    assert writer.wait(10) and device_statuses(clean, "one")
     dead = clean.service(Writer(clean.cluster))  # its writer never runs: as if it were killed before that
     dead.unprepare(clean.claims["one"])
-    assert set(sandbox.links()) == {"lo"} and told(clean, "one")
+    assert set(sandbox.links()) == {"lo"} and device_statuses(clean, "one")
     assert dead.pending_status.uids() == [clean.claims["one"].uid]
     again = clean.service(writer)
     assert again.recover()
     assert writer.wait(10)
-    assert told(clean, "one") == [] and again.pending_status.uids() == []
+    assert device_statuses(clean, "one") == [] and again.pending_status.uids() == []
     # one that is prepared again in between says what it is now
     service.prepare(clean.claims["one"])
     dead.unprepare(clean.claims["one"])
     assert dead.pending_status.uids()
     again.prepare(clean.claims["one"])
     assert again.pending_status.uids() == [] and again.recover()
-    assert writer.wait(10) and len(told(clean, "one")) == 1
+    assert writer.wait(10) and len(device_statuses(clean, "one")) == 1
     again.unprepare(clean.claims["one"])
-    assert writer.wait(10) and told(clean, "one") == []
+    assert writer.wait(10) and device_statuses(clean, "one") == []
     # and the words of a prepare that failed go with the claim
     with pytest.raises(Refused):
         again.prepare(clean.claims["impossible"])
-    assert writer.wait(10) and told(clean, "impossible")
+    assert writer.wait(10) and device_statuses(clean, "impossible")
     again.unprepare(clean.claims["impossible"])
-    assert writer.wait(10) and told(clean, "impossible") == []
+    assert writer.wait(10) and device_statuses(clean, "impossible") == []
     writer.stop()
 
 
-def test_a_status_that_the_server_never_takes_is_told_once(
+def test_a_status_that_the_server_never_accepts_is_reported_once(
     clean: World, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = interface_config.parameters({"name": "net1", "addresses": ["198.51.100.9/24"]})
@@ -216,7 +216,7 @@ def test_a_status_that_the_server_never_takes_is_told_once(
     service.attach(clean.request("blanks", sandbox.path))
     assert writer.wait(10) and "net1" in sandbox.links()
     assert service.recover() and writer.wait(10)
-    assert told(clean, "blanks") == []
+    assert device_statuses(clean, "blanks") == []
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(said) == 1 and "blanks between the JSON tokens" in said[0] and "--server-side" in said[0]
     reporter.stop()
@@ -227,7 +227,7 @@ def test_a_status_that_the_server_never_takes_is_told_once(
     writer.stop()
 
 
-def test_more_addresses_than_the_status_takes_are_left_out_and_told(clean: World, sandbox: Sandbox) -> None:
+def test_addresses_beyond_the_limit_of_the_status_are_left_out_with_a_message(clean: World, sandbox: Sandbox) -> None:
     addresses = [f"198.51.100.{number}/24" for number in range(1, 31)]
     writer = Writer(clean.cluster, settle=0)
     writer.start()
@@ -239,7 +239,7 @@ def test_more_addresses_than_the_status_takes_are_left_out_and_told(clean: World
     record.held[0].network["ips"] = addresses
     service.store.save(record)
     assert clean.service(writer).recover() and writer.wait(10)
-    (said,) = told(clean, "one")
+    (said,) = device_statuses(clean, "one")
     assert said["networkData"]["ips"] == addresses[:16]
     assert {one["message"] for one in said["conditions"]} == {
         "the device is in the pod; 16 of its 30 addresses are listed"
@@ -271,7 +271,7 @@ def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World)
     assert "interfaceName" in event["note"] and "The pod still has its devices" in event["note"]
     assert b'lanewise_errors_total{part="status"} 2.0' in metrics.text()
     clean.service(writer).unprepare(claim)
-    assert writer.wait(10) and told(clean, "leased") == []
+    assert writer.wait(10) and device_statuses(clean, "leased") == []
     writer.stop()
 
 
@@ -379,7 +379,7 @@ def test_failures_are_events(clean: World, sandbox: Sandbox) -> None:
     assert detach["reason"] == "DevicesNotTakenBack" and "lanewise-driver doctor" in detach["note"]
 
 
-def test_events_are_few_and_hold_nobody_up(clean: World) -> None:
+def test_events_are_few_and_block_no_operation(clean: World) -> None:
     counted: list[str] = []
 
     class Counting:
@@ -411,7 +411,7 @@ def test_events_are_few_and_hold_nobody_up(clean: World) -> None:
 # links
 
 
-def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) -> None:
+def test_a_link_that_goes_down_in_a_pod_is_reported(clean: World, sandbox: Sandbox) -> None:
     writer = Writer(clean.cluster, settle=0)
     writer.start()
     service = clean.service(writer)
@@ -423,7 +423,7 @@ def test_a_link_that_goes_down_in_a_pod_is_told(clean: World, sandbox: Sandbox) 
     def seen() -> tuple[str, str]:
         (one,) = [one for one in service.health() if one.device == "net-wire0"]
         assert writer.wait(10)
-        (device,) = told(clean, "one")
+        (device,) = device_statuses(clean, "one")
         ready = {entry["type"]: entry for entry in device["conditions"]}["Ready"]
         assert (ready["status"] == "True") == (one.health == calls.HEALTHY)
         assert one.message in ("", ready["message"])

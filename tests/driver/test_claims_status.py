@@ -112,14 +112,14 @@ def test_conditions_are_true_and_false(clean: World, sandbox: Sandbox) -> None:
     both = {"Ready": "True", "NetworkReady": "True"}
     neither = {"Ready": "False", "NetworkReady": "False"}
 
-    def told(name: str) -> dict[str, dict[str, str]]:
+    def reported(name: str) -> dict[str, dict[str, str]]:
         assert writer.wait(10)
         return conditions(clean, name)
 
     service.prepare(clean.claims["one"])
-    assert told("one") == {"net-wire0": neither}
+    assert reported("one") == {"net-wire0": neither}
     service.attach(clean.request("one", sandbox.path))
-    assert told("one") == {"net-wire0": both}
+    assert reported("one") == {"net-wire0": both}
     (status,) = clean.claim("one")["status"]["devices"]
     assert status["networkData"] == {
         "interfaceName": "net1",
@@ -128,17 +128,17 @@ def test_conditions_are_true_and_false(clean: World, sandbox: Sandbox) -> None:
     }
     with pytest.raises(Refused):
         service.prepare(clean.claims["impossible"])
-    assert told("impossible") == {"net-wire4": neither}
+    assert reported("impossible") == {"net-wire4": neither}
     (status,) = clean.claim("impossible")["status"]["devices"]
     assert "no-such-feature" in status["conditions"][0]["message"]
     service.prepare(clean.claims["failing"])
     with pytest.raises(KernelError):
         service.attach(clean.request("failing", sandbox.path))
-    assert told("failing") == {"net-wire5": neither, "net-wire6": neither}
+    assert reported("failing") == {"net-wire5": neither, "net-wire6": neither}
     for name in ("one", "failing", "impossible"):
         service.unprepare(clean.claims[name])
     service.status.put(clean.claims["impossible"], [])
-    assert told("one") == told("failing") == told("impossible") == {}
+    assert reported("one") == reported("failing") == reported("impossible") == {}
     writer.stop()
 
 

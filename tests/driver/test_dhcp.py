@@ -173,24 +173,24 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
 
 
 @on_a_node
-def test_a_renewal_is_told_until_it_is_heard() -> None:
+def test_a_renewal_is_reported_until_it_is_recorded() -> None:
     """The claim's record may be in work when its lease is renewed, as while the driver starts."""
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
-    told: list[Lease] = []
+    reported: list[Lease] = []
 
     def changed(_key: str, lease: Lease) -> None:
-        told.append(lease)
-        if len(told) < 3:
+        reported.append(lease)
+        if len(reported) < 3:
             raise Busy("claim is being worked on")
 
     renewer = LeaseRenewer(changed)
     with Pod() as pod, server():
         (lease,) = attached(host, config, pod.pin).leases
         renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
-        until(lambda: len(told) == 3)
+        until(lambda: len(reported) == 3)
         time.sleep(1.5)
-        assert len(told) == 3 and told[0] is told[2]  # renewed once
+        assert len(reported) == 3 and reported[0] is reported[2]  # renewed once
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
@@ -224,7 +224,7 @@ def test_a_lease_of_an_older_release_has_its_age_by_the_clock() -> None:
 
 
 @on_a_node
-def test_a_lost_lease_is_told_and_asked_for_until_there_is_a_new_one() -> None:
+def test_a_lost_lease_is_reported_and_requested_until_there_is_a_new_one() -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     renewer, changes = recording()

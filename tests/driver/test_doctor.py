@@ -15,7 +15,7 @@ cli = pytest.importorskip("lanewise_driver.cli", reason="the driver's package is
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         ("exit 1", []),
         ('test "$3" = lanewise-fabric.service', ["lanewise-fabric.service has failed: see 'journalctl --boot --unit "]),
@@ -23,8 +23,8 @@ cli = pytest.importorskip("lanewise_driver.cli", reason="the driver's package is
     ],
     ids=["well", "failed", "no systemd"],
 )
-def test_a_boot_that_restored_nothing_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: list[str]
+def test_a_failed_boot_unit_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, expected: list[str]
 ) -> None:
     if script:
         (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{script}\n")
@@ -32,4 +32,4 @@ def test_a_boot_that_restored_nothing_is_told(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
     assert os.environ["PATH"].startswith(str(tmp_path))
     found = cli._failed_units()
-    assert len(found) == len(told) and all(one.startswith(start) for one, start in zip(found, told))
+    assert len(found) == len(expected) and all(one.startswith(start) for one, start in zip(found, expected))

@@ -164,7 +164,7 @@ def test_cri_o_annotations(server: HookServer, paths: Paths, shelf: Shelf, conta
     assert (request.pod_uid, request.pod_name, request.pod_namespace) == ("u", "n", "s")
 
 
-def test_refusal_is_told_in_one_line(server: HookServer, paths: Paths, container: int) -> None:
+def test_refusal_is_reported_in_one_line(server: HookServer, paths: Paths, container: int) -> None:
     start = time.monotonic()
     done = Hook(paths, container, annotations={"refuse": "nic0:\n no µlink"}).ended()
     assert done == (1, "lanewise.dev: nic0: no µlink\n")
@@ -231,7 +231,7 @@ def test_waits_for_a_driver_that_was_killed_at_work(paths: Paths, shelf: Shelf, 
     server.stop(1)
 
 
-def test_where_the_devices_are_there_nobody_is_asked(paths: Paths, container: int) -> None:
+def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Paths, container: int) -> None:
     """A container starts again, or a second one of the pod starts, while the driver is down; and none does that is in
     another namespace, or before the driver has said that all is set up."""
     pin = paths.pin(CLAIM)
@@ -540,7 +540,7 @@ def test_what_a_request_must_have(server: HookServer, paths: Paths, shelf: Shelf
         os.close(descriptor)
 
 
-def test_slow_hooks_hold_nobody_up(
+def test_slow_hooks_do_not_delay_others(
     server: HookServer, paths: Paths, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_server, "READ_TIMEOUT", 0.5)

@@ -330,7 +330,7 @@ def test_never_into_the_nodes_own_namespace() -> None:
 
 
 @nodes.on_a_node
-def test_snapshot_takes_what_iproute2_tells() -> None:
+def test_snapshot_has_what_iproute2_shows() -> None:
     nodes.node("ip addr add 10.1.0.2/24 dev one")
     with Netlink() as connection:
         ours = {link.name: link for link in links.listed(connection)}

@@ -28,10 +28,10 @@ def test_an_address_that_was_not_proven_unique_yet_is_whole_when_it_comes_back()
     nodes.node()
     nodes.run("echo 1 > /proc/sys/net/ipv6/conf/one/accept_dad")
     nodes.run("ip link set one down; ip link set one up; ip addr add fd00::77/64 dev one")
-    told = nodes.run("ip -o -6 addr show dev one")
+    shown = nodes.run("ip -o -6 addr show dev one")
     host = interfaces.snapshot(nodes.ONE)
     made = [route["destination"] for route in host["routes"] if route["table"] == 255 and route["type"] == 2]
-    assert "fd00::77/128" not in made, told
+    assert "fd00::77/128" not in made, shown
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1", "addresses": []}, pod.pin)
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
@@ -73,16 +73,16 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             start = time.monotonic()
             network = interfaces.attach(nodes.ONE, host, {**config, **more}, pod.pin).network
             assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
-            told = pod.run("ip -o -6 addr show dev net1 to fd00::2")
+            shown = pod.run("ip -o -6 addr show dev net1 to fd00::2")
             assert pod.run(f'{sys.executable} -c "{_USE}"') == "used\n"
             assert "src fd00::2 " in pod.run("ip -6 route get fd00::9")
             if time.monotonic() - start < 0.9:  # later, DAD may have passed
-                assert ("tentative" in told) == (more.get("dad") != "none")
-            return told
+                assert ("tentative" in shown) == (more.get("dad") != "none")
+            return shown
 
         for more in ({}, {"dad": "optimistic"}, {"dad": "none"}):
-            told = attach(**more)
-            assert ("nodad" in told) == (more.get("dad") == "none")
+            shown = attach(**more)
+            assert ("nodad" in shown) == (more.get("dad") == "none")
             assert interfaces.detach(nodes.ONE, host, pod.pin, {**config, **more}) == []
             assert interfaces.snapshot(nodes.ONE) == host
         # the kernel asks more than once, and another node is there when it asks again

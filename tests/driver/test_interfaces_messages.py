@@ -43,7 +43,7 @@ with Netlink() as connection:
 """
 
 
-def told(attribute: str, *command: str) -> list[str]:
+def traced(attribute: str, *command: str) -> list[str]:
     """How strace reads an attribute in the requests about links that a command sends, whatever the kernel answers."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
@@ -80,8 +80,8 @@ def test_settings_of_a_virtual_function(settings: dict[str, t.Any], command: str
     @on_a_node
     def test() -> None:
         pair("one")
-        theirs = told("nla_type=IFLA_VF_INFO}", "ip", "link", "set", "one", "vf", "3", *command.split())
-        ours = told("nla_type=IFLA_VF_INFO}", sys.executable, "-c", OURS, "vf", json.dumps(settings))
+        theirs = traced("nla_type=IFLA_VF_INFO}", "ip", "link", "set", "one", "vf", "3", *command.split())
+        ours = traced("nla_type=IFLA_VF_INFO}", sys.executable, "-c", OURS, "vf", json.dumps(settings))
         assert ours and theirs
         # the kernel of these tests refuses the first one, so that no second one is sent
         (first,) = re.findall(r"nla_type=IFLA_VF_(?!INFO}).*", ours[0])
@@ -103,9 +103,9 @@ def test_kinds_of_links(what: str, argument: dict[str, t.Any], command: str) -> 
     @on_a_node
     def test() -> None:
         pair("one")
-        ours = told("nla_type=IFLA_LINKINFO}", sys.executable, "-c", OURS, what, json.dumps(argument))
+        ours = traced("nla_type=IFLA_LINKINFO}", sys.executable, "-c", OURS, what, json.dumps(argument))
         subprocess.run(["ip", "link", "del", "net1"], check=False, capture_output=True)
-        theirs = told("nla_type=IFLA_LINKINFO}", "ip", "link", *command.split())
+        theirs = traced("nla_type=IFLA_LINKINFO}", "ip", "link", *command.split())
         # iproute2 leaves the zero byte at the end of the kind out, and gives ipvlan's flags, none, as well
         assert _plain(ours[0]) == _plain(theirs[0]).replace(r"\x06\x00\x02\x00\x00\x00\x00\x00", "")
 
@@ -116,14 +116,14 @@ def _plain(text: str) -> str:
     return re.sub(r"nla_len=\d+", "", text).replace('\\0"', '"').replace('"...', '"')
 
 
-def test_settings_that_are_told() -> None:
+def test_settings_of_a_vf_that_the_kernel_reports() -> None:
     import struct
 
     def info(index: int, *more: bytes) -> bytes:
         mac = netlink.attribute(1, struct.pack("=I", index) + bytes.fromhex("020000000077").ljust(32, b"\0"))
         return netlink.nest(1, mac, *more)
 
-    told_of = [
+    vf_infos = [
         info(0),
         info(
             1,
@@ -135,7 +135,7 @@ def test_settings_that_are_told() -> None:
             netlink.attribute(5, struct.pack("=II", 1, 2)),
         ),
     ]
-    link = Link(1, 0, {links.IFLA_ADDRESS: bytes(6), links.IFLA_VFINFO_LIST: b"".join(told_of)})
+    link = Link(1, 0, {links.IFLA_ADDRESS: bytes(6), links.IFLA_VFINFO_LIST: b"".join(vf_infos)})
     assert vf.parse(link, 1) == {
         "mac": "02:00:00:00:00:77",
         "vlan": 5,

@@ -24,7 +24,7 @@ from lanewise_driver.kernel.netlink import Netlink
 
 
 @nodes.on_a_node
-def test_a_virtual_interface_that_died_with_its_namespace_is_told() -> None:
+def test_a_virtual_interface_that_was_deleted_with_its_namespace_is_reported() -> None:
     host = nodes.node()
     pod = nodes.Pod()
     interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)

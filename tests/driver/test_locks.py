@@ -37,7 +37,7 @@ def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
     assert most == [1] and list((tmp_path / "locks").iterdir()) == []
 
 
-def test_a_lock_that_is_held_is_told(tmp_path: Path) -> None:
+def test_a_held_lock_is_reported_as_busy(tmp_path: Path) -> None:
     locks = Locks(tmp_path / "locks", patience=0.05)
     with locks.hold("claim-x"), pytest.raises(Busy, match="claim-x"):
         with locks.hold("claim-x"):

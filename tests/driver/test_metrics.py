@@ -100,7 +100,7 @@ def test_http() -> None:
         get(web.port or 1, "/healthz")
 
 
-def test_http_goes_on_after_a_mistake() -> None:
+def test_http_continues_after_an_error_in_a_handler() -> None:
     def broken() -> t.Sequence[str]:
         raise KeyError("x")
 
@@ -130,8 +130,8 @@ def test_a_driver_that_ends_while_it_answers_is_not_ready(
         arguments = [f"--settings={settings}", f"--plugin-dir={tmp_path}", f"--run-dir={tmp_path}", "status", "--json"]
         status = cli.main(arguments)
         thread.join()
-    told = json.loads(capsys.readouterr().out)
-    assert status == 1 and told["ready"] is False and re.match("it (does not )?answer", told["reasons"][0])
+    logged = json.loads(capsys.readouterr().out)
+    assert status == 1 and logged["ready"] is False and re.match("it (does not )?answer", logged["reasons"][0])
 
 
 @pytest.fixture
@@ -172,14 +172,14 @@ def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) ->
     web = Web("127.0.0.1:0", Long(), list)
     web.start()
     try:
-        with socket.create_connection(("127.0.0.1", web.port), timeout=20) as deaf:
-            deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", web.port), timeout=20) as stalled:
+            stalled.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
             assert get(web.port, "/healthz") == (200, "ok\n")
             time.sleep(0.6)
             assert get(web.port, "/healthz") == (200, "ok\n")
             with pytest.raises(OSError):  # Broken pipe, or reset
                 for _time in range(200):
-                    deaf.sendall(b"x")
+                    stalled.sendall(b"x")
                     time.sleep(0.05)
     finally:
         web.stop()
@@ -256,7 +256,7 @@ def lines() -> t.Iterator[t.Callable[[], list[dict[str, t.Any]]]]:
     root.handlers[:], root.level = before
 
 
-def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+def test_log_lines_name_their_claim_and_device(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     log = logging.getLogger("lanewise_driver.claims.service")
     with logs.about(claim="uid-1", pod="training/worker-0", pod_uid=""):
         log.info("attached %d", 2, extra={"device": "nic0"})
@@ -268,7 +268,7 @@ def test_lines_tell_what_they_are_about(lines: t.Callable[[], list[dict[str, t.A
             raise KernelError("move eth7", 16)
         except KernelError:
             log.exception("two\nlines")
-    log.debug("not told")
+    log.debug("not logged")
     log.info("after")
     first, second, third, fourth = lines()
     assert first.pop("time").endswith("Z")

@@ -244,7 +244,7 @@ def test_one_configuration_gives_no_two_devices_what_is_of_one(fields: Object) -
     assert made(claim([result("a", PF), result("b", OTHER)], [config(fields, "a")]))
 
 
-def test_every_mistake_is_told_with_its_place() -> None:
+def test_every_error_is_reported_with_its_path() -> None:
     configs = [
         config({"mtu": 1, "routs": []}, source="FromClass"),
         config({"routes": [{"destination": "10.0.0.0/8"}], "ethtool": {"rings": {"rx": "many"}}}),
@@ -275,7 +275,7 @@ def test_a_wrong_configuration_of_what_was_not_given_is_no_matter() -> None:
 
 
 def test_a_wrong_claim_of_the_largest_size_is_refused_in_few_words() -> None:
-    """As large as an API server takes it: 32 configurations of 10 KiB with a mistake every two bytes."""
+    """As large as an API server takes it: 32 configurations of 10 KiB with an error every two bytes."""
     configs = [config({"addresses": [0] * 5060}) for _number in range(32)]
     configs[5] = config({f"{number:x}": 0 for number in range(1200)})
     configs[6] = config({"sysctls": {f"{number:x}": 0 for number in range(1200)}})

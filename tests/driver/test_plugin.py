@@ -95,12 +95,12 @@ def test_registration(plugin: Plugin, pool: t.Any) -> None:
 @pytest.mark.parametrize("version", protocol.DRA)
 def test_prepare_and_unprepare(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
     service = protocol.DRA[version]
-    asked = claims("good", "refused", "silent", "mistake", "wrong", "other")
+    asked = claims("good", "refused", "silent", "crashed", "wrong", "other")
     with Kubelet(plugin.service_socket, pool) as kubelet:
         for _unused in range(2):
             answer = kubelet.call(service, "NodePrepareResources", claims=asked)
             assert set(answer.claims) == {claim["uid"] for claim in asked}
-            good, refused, silent, mistake, wrong, other = (answer.claims[claim["uid"]] for claim in asked)
+            good, refused, silent, crashed, wrong, other = (answer.claims[claim["uid"]] for claim in asked)
             for entry in (good, other):
                 (device,) = entry.devices
                 assert list(device.request_names) == ["nic", "other"]
@@ -109,7 +109,7 @@ def test_prepare_and_unprepare(plugin: Plugin, shelf: Shelf, pool: t.Any, versio
                 assert getattr(device, "share_id", "share") == "share"
             assert refused.error == "config: mtu 70000 is above 9000"
             assert silent.error == "Refused"
-            assert mistake.error == "the driver failed: KeyError: 'no such thing \\ud800'"
+            assert crashed.error == "the driver failed: KeyError: 'no such thing \\ud800'"
             assert wrong.error.startswith("the driver failed: TypeError") and not wrong.devices
         assert {path.name for path in shelf.folder.iterdir()} == {asked[0]["uid"], asked[5]["uid"]}
         for _unused in range(2):
@@ -189,7 +189,7 @@ def test_health(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None
         stream.cancel()
 
 
-def test_health_is_told_again_by_itself(paths: Paths, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_is_sent_again_without_a_request(paths: Paths, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plugin_module.HEALTH_INTERVAL * 2 < plugin_module.HEALTH_TIMEOUT
     monkeypatch.setattr(plugin_module, "HEALTH_INTERVAL", 0.1)
     plugin = Plugin(paths, shelf, Metrics())

@@ -119,7 +119,7 @@ def test_uevents() -> None:
 
 
 @needs_namespaces
-def test_which_news_of_the_kernel_matter() -> None:
+def test_which_kernel_messages_cause_a_publication() -> None:
     script = """
         import json, socket, struct, subprocess, threading, time
         from lanewise_driver.kernel.monitor import Monitor

@@ -212,7 +212,7 @@ def _damaged() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", _damaged())
-def test_a_corrupt_record_is_kept_aside_and_told(tmp_path: Path, kind: str) -> None:
+def test_a_corrupt_record_is_set_aside_and_reported(tmp_path: Path, kind: str) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     for number in range(2):
@@ -252,7 +252,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     assert found == [record(1)] and len(unreadable) == 3
 
 
-def test_a_record_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+def test_a_record_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     large = record(2)
@@ -348,13 +348,13 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_record(tmp_path: Path) -> No
     for _round in range(100):
         child, output = _writer(store, number)
         with output:
-            told = int(output.readline())
+            acknowledged = int(output.readline())
             time.sleep(chance.random() / 20)
             os.kill(child, signal.SIGKILL)
-            told = max([told, *map(int, output.read().split())])
+            acknowledged = max([acknowledged, *map(int, output.read().split())])
         os.waitpid(child, 0)
         found = is_whole(store.load(UID))
-        assert found in (told, told + 1)
+        assert found in (acknowledged, acknowledged + 1)
         number = found + 1
 
 

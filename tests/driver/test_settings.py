@@ -49,7 +49,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def mistakes(data: t.Any) -> list[str]:
+def errors(data: t.Any) -> list[str]:
     with pytest.raises(Problems) as found:
         read(data)
     return [problem.path for problem in found.value.problems]
@@ -103,8 +103,8 @@ def test_nothing_means_defaults(tmp_path: Path) -> None:
     assert read({"metrics_address": ""}).metrics_address is None
 
 
-def test_every_mistake_at_once() -> None:
-    assert mistakes(
+def test_all_errors_are_reported_together() -> None:
+    assert errors(
         {
             "node_name": "Worker",
             "kubeconfig": "relative",

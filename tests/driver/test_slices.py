@@ -313,7 +313,7 @@ def test_what_the_server_made_of_it_is_enough() -> None:
     assert not plan(existing, desired, lambda one, wanted: True)
 
 
-def test_slices_tell_whose_they_are_and_who_wrote_them(big: Publication) -> None:
+def test_slices_name_their_owner_and_their_writer(big: Publication) -> None:
     node = {"metadata": {"name": NODE, "uid": "u"}}
     owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u", "controller": True}
     desired = slices(big, NODE, DRIVER, 1)

@@ -157,7 +157,7 @@ def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(ma
 
 
 @on_a_node
-def test_what_ended_with_its_pod_keeps_an_interface_from_nobody() -> None:
+def test_what_ended_with_its_pod_withholds_no_interface() -> None:
     """On a busy machine, while the kernel destroys many namespaces: when hardware comes back, and at the next pod."""
     pair("one")
     host = interfaces.snapshot(ONE)
@@ -205,7 +205,7 @@ def tap_from_afar(pod: Pod, name: str) -> None:
 
 
 @on_a_node
-def test_an_interface_that_another_pod_has_tapped_is_given_to_nobody() -> None:
+def test_an_interface_that_another_pod_has_tapped_is_withheld() -> None:
     pair("one")
     host = interfaces.snapshot(ONE)
     with Pod() as pod, Pod("other") as other:
@@ -281,7 +281,7 @@ def test_an_interface_that_a_pod_gave_to_another_pod_comes_back(peer: str) -> No
 
 
 @on_a_node
-def test_an_interface_in_a_hidden_namespace_is_not_told_to_be_gone() -> None:
+def test_an_interface_in_a_hidden_namespace_is_not_reported_as_gone() -> None:
     pair("one")
     host = interfaces.snapshot(ONE)
     hidden = Hidden(passed=True)

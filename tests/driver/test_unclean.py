@@ -74,7 +74,9 @@ def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
     assert written.pop("schema") == 1 and written == {**NOTE, "reasons": ["s"]}
 
 
-def test_a_tapped_device_is_given_to_nobody(clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tapped_device_is_withheld_from_all_pods(
+    clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
     service, claim = clean.service(), clean.claims["one"]
     service.prepare(claim)
@@ -91,8 +93,8 @@ def test_a_tapped_device_is_given_to_nobody(clean: World, sandbox: Sandbox, monk
     publication = Inventory(lambda: clean.settings, lambda: [], "/", lambda: words).refresh()
     (device,) = [one for one in publication.devices if one["name"] == DEVICE]
     assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
-    told = {one.device: one for one in health.devices("node", publication, [], {})}
-    assert told[DEVICE].health == UNHEALTHY and "not given to pods" in told[DEVICE].message
+    reported = {one.device: one for one in health.devices("node", publication, [], {})}
+    assert reported[DEVICE].health == UNHEALTHY and "not given to pods" in reported[DEVICE].message
     with pytest.raises(Busy, match=f"{DEVICE} is withheld from pods until its original state is restored: .*macvlan"):
         service.prepare(claim)
     assert not service.retry_unclean()

@@ -248,7 +248,7 @@ def test_what_cannot_be_read_counts_as_carried(monkeypatch: pytest.MonkeyPatch, 
 
 
 @on_a_node
-def test_storage_that_only_files_tell_of(tmp_path: Path) -> None:
+def test_storage_that_only_files_name(tmp_path: Path) -> None:
     """RDMA has no TCP connection, and a server that is away has none either."""
     world()
     run("ip route add 198.51.100.0/24 nexthop via 192.0.1.9 nexthop via 192.0.2.9")

@@ -51,8 +51,8 @@ def _booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., 
 def test_a_nic_that_fails_does_not_keep_the_others(booted: t.Callable[..., str]) -> None:
     for name in ("rail0", "rail1", "rail2"):
         pair(name)
-    told = booted({"rail0": {"mtu": 9000}, "rail1": {"mtu": 70000}, "rail2": {"mtu": 9000}})
-    assert told.count("rail1: mtu: the driver of rail1 does not accept 70000") == 1 and "rail0" not in told
+    result = booted({"rail0": {"mtu": 9000}, "rail1": {"mtu": 70000}, "rail2": {"mtu": 9000}})
+    assert result.count("rail1: mtu: the driver of rail1 does not accept 70000") == 1 and "rail0" not in result
     shown = [run(f"cat /sys/class/net/{name}/mtu").strip() for name in ("rail0", "rail1", "rail2")]
     assert shown == ["9000", "1500", "9000"]
 

@@ -37,19 +37,19 @@ def test_channels_and_features_are_those_that_ioctls_tell():
 def test_more_than_the_device_has_is_refused():
     wide()
 
-    def told(group: str, **asked) -> str:
+    def refusal(group: str, **asked) -> str:
         return refusals(Ethtool, {"rail0": {"ethtool": {group: asked}}})[0]
 
-    assert "5 is more than rail0 supports (ask for 4 at most)" in told("channels", rx=5)
-    assert "has no ring rx" in told("rings", rx=512)
-    assert "has no coalesce rx_usecs" in told("coalesce", rx_usecs=8)
-    assert "has no feature no-such-feature" in told("features", **{"no-such-feature": True})
-    assert "does not allow a change of it" in told("features", **{"vlan-challenged": True})
-    assert "has no private_flag x" in told("private_flags", x=True)
+    assert "5 is more than rail0 supports (ask for 4 at most)" in refusal("channels", rx=5)
+    assert "has no ring rx" in refusal("rings", rx=512)
+    assert "has no coalesce rx_usecs" in refusal("coalesce", rx_usecs=8)
+    assert "has no feature no-such-feature" in refusal("features", **{"no-such-feature": True})
+    assert "does not allow a change of it" in refusal("features", **{"vlan-challenged": True})
+    assert "has no private_flag x" in refusal("private_flags", x=True)
 
 
 @on_a_node
-def test_unknown_names_are_told():
+def test_unknown_names_are_reported():
     wide()
     with pytest.raises(HostError, match="set ethtool rings of rail0: rx_big is not known .use rx, rx_mini"):
         apply(Ethtool, {"rail0": {"ethtool": {"rings": {"rx_big": 1}}}})

@@ -100,7 +100,7 @@ def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
 
 @pytest.mark.parametrize("code", CODES, ids=[errno.errorcode[code] for code in CODES])
 @on_a_node
-def test_what_cannot_be_undone_is_told(code: int):
+def test_what_cannot_be_undone_is_reported(code: int):
     """The second failure is of the undoing: what still stands is named."""
     pair("rail0")
     pair("rail1")

@@ -211,10 +211,10 @@ def test_the_node_is_as_it_was_wherever_a_run_fails(
 @pytest.mark.parametrize("kind", [one for one in KINDS if one != "interrupted"])
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", [one for one in CASES if WHOLE or one != "a whole node"])
-def test_what_is_left_is_told_where_a_step_fails_for_good(
+def test_what_stays_changed_is_reported_if_the_undo_fails_too(
     name: str, after: str, kind: str, new_world: t.Callable[[], World]
 ) -> None:
-    """The undoing meets the same error, so that something may stay: it is told, with the value that it has."""
+    """The undo meets the same error, so something may stay changed: it is reported with its current value."""
     for run in failing_runs(name, after, kind, new_world, without="interrupted", always=True):
         if run.failed is None:
             continue

@@ -47,8 +47,8 @@ def test_what_all_interfaces_decide_otherwise_is_refused():
         run(
             f"echo {for_all} > /proc/sys/net/ipv4/conf/all/{name}; echo {wanted} > /proc/sys/net/ipv4/conf/rail0/{name}"
         )
-        told = refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {name: wanted}}}})
-        assert f"since net.ipv4.conf.all.{name} is {for_all}" in told[0]
+        refused = refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {name: wanted}}}})
+        assert f"since net.ipv4.conf.all.{name} is {for_all}" in refused[0]
         fixed = {"sysctl": {f"net.ipv4.conf.all.{name}": wanted}}
         with pytest.raises(AssertionError, match="nothing was refused"):  # this very run will set it
             refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {name: wanted}}}}, fixed)
@@ -58,6 +58,6 @@ def test_what_all_interfaces_decide_otherwise_is_refused():
 def test_unknown_names_are_refused_and_lead_nowhere():
     pair("rail0")
     for name in ("arp_ignores", "../all/rp_filter"):
-        told = refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {"arp_ignore": 1, name: 1}}}})
-        assert len(told) == 1 and f"rail0.{name}" in told[0]
+        refused = refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {"arp_ignore": 1, name: 1}}}})
+        assert len(refused) == 1 and f"rail0.{name}" in refused[0]
     assert value("arp_ignore") == "0"

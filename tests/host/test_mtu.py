@@ -23,7 +23,7 @@ def test_an_mtu_is_set_once():
 @on_a_node
 def test_more_than_the_driver_takes_is_refused_with_its_limits():
     pair("rail0")
-    told = refusals(Mtu, {"rail0": {"mtu": 70000}})
-    assert told == ["rail0: mtu: the driver of rail0 does not accept 70000 (ask for 68 to 65535)"]
+    refused = refusals(Mtu, {"rail0": {"mtu": 70000}})
+    assert refused == ["rail0: mtu: the driver of rail0 does not accept 70000 (ask for 68 to 65535)"]
     assert "mtu 1500" in run("ip link show rail0")
     assert refusals(Mtu, {"rail0": {"mtu": 60}})

@@ -344,7 +344,7 @@ def test_rail_routes_are_not_lost_by_telling_networkd(running: contextlib.ExitSt
     run("networkctl reload")
     until(lambda: mtu() == 9000)
     settle()
-    until(lambda: run("ip rule; ip route show table 100", check=False) != before)  # as was told
+    until(lambda: run("ip rule; ip route show table 100", check=False) != before)  # removed by networkd
     assert not apply(more=routes).changes
 
 
@@ -402,7 +402,7 @@ def test_udev_gives_an_interface_that_comes_back_the_mtu_of_our_drop_in(running:
 
 
 @with_programs(more=True)
-def test_what_netplan_made_for_networkd_gets_a_drop_in_and_its_vfs_are_told(running: contextlib.ExitStack) -> None:
+def test_networkd_files_of_netplan_get_a_drop_in_and_vfs_are_reported(running: contextlib.ExitStack) -> None:
     yaml = generated_by_netplan("")
     appear()
     start_networkd(running)

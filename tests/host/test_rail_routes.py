@@ -79,15 +79,15 @@ def test_what_cannot_be_meant_is_refused():
     run("ip route add 192.0.2.0/24 dev rail1 table 77; ip rule add fwmark 7 lookup 78")
     run("ip link add bare type veth peer name bare-far; ip addr flush bare; ip link set bare up")
 
-    def told(name: str = "rail0", **asked) -> str:
+    def refusal(name: str = "rail0", **asked) -> str:
         return refusals(RailRoutes, {name: {"rail_routes": asked}})[0]
 
-    assert "reserved by the kernel" in told(table=254)
-    assert "used for something else: 192.0.2.0/24" in told(table=77)
-    assert "used for something else: from 0.0.0.0/0" in told(table=78)
-    assert "not in a network of rail0" in told(table=100, gateway="10.9.0.1")
-    assert "has no IP address" in told("bare", table=100)
+    assert "reserved by the kernel" in refusal(table=254)
+    assert "used for something else: 192.0.2.0/24" in refusal(table=77)
+    assert "used for something else: from 0.0.0.0/0" in refusal(table=78)
+    assert "not in a network of rail0" in refusal(table=100, gateway="10.9.0.1")
+    assert "has no IP address" in refusal("bare", table=100)
     both = {name: {"rail_routes": {"table": 100}} for name in ("rail0", "rail1")}
     assert "already used by rail0" in refusals(RailRoutes, both)[0]
     run("ip link set rail0 down")
-    assert "is down" in told(table=100)
+    assert "is down" in refusal(table=100)

@@ -14,5 +14,5 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 @on_a_node
 def test_a_process_in_another_namespace_is_found_and_named():
     """This test's process is in a namespace of its own, and all others of the machine are not."""
-    told = RdmaSystem(System())._other_namespace()
-    assert told.startswith("process ") and told.endswith("has a network namespace of its own")
+    reason = RdmaSystem(System())._other_namespace()
+    assert reason.startswith("process ") and reason.endswith("has a network namespace of its own")

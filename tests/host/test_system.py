@@ -53,7 +53,7 @@ def test_pyroute2_is_loaded_where_sysfs_does_not_tell():
 
 
 @on_a_node
-def test_a_family_that_the_kernel_has_not_is_told_by_its_number():
+def test_an_unknown_netlink_family_is_reported_by_its_number():
     system = System()
     with pytest.raises(HostError) as raised:
         system.socket("no-such-family")

@@ -90,7 +90,7 @@ def link(messages: t.Any, vfs: list[t.Any], kind: int = 1) -> t.Any:
     return read
 
 
-def told(*command: str) -> str:
+def traced(*command: str) -> str:
     """The request about VFs that a command sends."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
@@ -125,5 +125,5 @@ def told(*command: str) -> str:
 @on_a_node
 def test_requests_are_those_of_iproute2(setting: str, value: str, command: str):
     pair("rail0")
-    ours = told(sys.executable, "-c", SEND, setting, value)
-    assert ours == told("ip", "link", "set", "rail0", "vf", "3", *command.split())
+    ours = traced(sys.executable, "-c", SEND, setting, value)
+    assert ours == traced("ip", "link", "set", "rail0", "vf", "3", *command.split())

@@ -18,8 +18,8 @@ from ansible_collections.lanewise.dra.tests.host.node import refusals
 def test_a_driver_without_dcb():
     pair("rail0")
     asked = {"trust": "dscp", "pfc": [3], "ets": {"priority_tc": [0] * 8}, "buffer": {"size": [0] * 8}}
-    told = refusals(Dcb, {"rail0": {"dcb": asked}})
-    assert len(told) == 4 and all("the driver of rail0 does not support this part of DCB" in one for one in told)
+    refused = refusals(Dcb, {"rail0": {"dcb": asked}})
+    assert len(refused) == 4 and all("the driver of rail0 does not support this part of DCB" in one for one in refused)
 
 
 @on_a_node

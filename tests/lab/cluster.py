@@ -201,7 +201,7 @@ class Member(sandboxed.Node):
         self.machine.reach(self.plane.ports["kube-apiserver"])
 
     def stay_connected(self) -> None:
-        """Connect it anew each time that others restart the machine, until the control plane ends."""
+        """Connect again each time that others restart the machine, until the control plane ends."""
         port = self.plane.ports["kube-apiserver"]
         where = f"127.0.0.1:{port}:127.0.0.1:{port}"
         command = shlex.split(self.machine.ssh_command)

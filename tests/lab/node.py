@@ -65,7 +65,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a node is made like. Another shape boots anew."""
+    """What a node is made like. Another shape reboots."""
 
     memory: int = 1024  # MiB, half of it on each socket
     iommu: bool = False  # an IOMMU that remaps interrupts, for vfio
@@ -73,7 +73,7 @@ class Shape:
 
     @property
     def devices(self) -> list[Device]:
-        """What QEMU is told to plug in. NVMe disks come later: the one thing here that cannot be kept."""
+        """The devices that QEMU plugs in. NVMe disks come later: the one thing here that cannot be kept."""
         found = []
         for number in SOCKETS:
             bus = 0x20 * (number + 1)

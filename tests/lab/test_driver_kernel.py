@@ -63,7 +63,7 @@ def nics(node: Node) -> list[Device]:
 
 
 def python(node: Node, program: str) -> t.Any:
-    """What the last line of a program told."""
+    """The JSON in the last line that a program prints."""
     said = node.ssh("PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE= python3 -", stdin=BEGIN + program)
     return json.loads(said.splitlines()[-1]) if said else None
 
@@ -103,8 +103,8 @@ with Netlink() as connection:
     wanted = dict(mac="02:00:00:00:00:77", vlan=42, qos=3, spoofchk=False, trust=True)
     vf.write(connection, function, wanted)
     after = vf.read(connection, function)
-    told = json.loads(subprocess.run(["ip", "-j", "-d", "link", "show", {pf!r}], stdout=-1, check=True).stdout)
-    assert told[0]["vfinfo_list"][1]["vlan_list"] == [dict(vlan=42, qos=3)], told
+    shown = json.loads(subprocess.run(["ip", "-j", "-d", "link", "show", {pf!r}], stdout=-1, check=True).stdout)
+    assert shown[0]["vfinfo_list"][1]["vlan_list"] == [dict(vlan=42, qos=3)], shown
     vf.write(connection, function, dict(before, qos=0))
     tell([before, after, vf.read(connection, function)])
 """,
@@ -213,7 +213,7 @@ def test_an_rdma_device_goes_with_its_interface_and_comes_back(one: Node) -> Non
     exclusive(one, name)
     identity = f"identity = Identity({device.address!r}, None, {name!r})\n"
     identity += "config = dict(name='net1', addresses=['10.1.0.2/24'])\n"
-    told = python(
+    returned = python(
         one,
         identity
         + f"""
@@ -231,7 +231,7 @@ assert rdma.place("rxe0", POD) == "pod"
 tell([host, devices])
 """,
     )
-    host, devices = told
+    host, devices = returned
     assert "/dev/infiniband/rdma_cm" in devices and any("uverbs" in path for path in devices)
     (link,) = json.loads(one.ssh("ip netns exec pod rdma -j link"))
     assert (link["ifname"], link["netdev"]) == ("rxe0", "net1")

@@ -176,7 +176,7 @@ def test_settings_of_a_card_come_back(one: Node) -> None:
         f"ethtool -K {name} gro off rxvlan off",
         f"ethtool -s {name} advertise 0x008",
     ]
-    found, taken, told = python(
+    found, taken, identity = python(
         one,
         f"""
 identity = Identity({device.address!r}, None, {name!r})
@@ -186,7 +186,7 @@ taken = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", one]).returnc
 tell([outcome(take_back.take_back(identity, host, POD, dict())), taken, host["ethtool"]])
 """,
     )
-    assert taken.count(0) >= 5, (dict(zip(settings, taken)), told)
+    assert taken.count(0) >= 5, (dict(zip(settings, taken)), identity)
     assert found == {"reasons": [], "notes": []}
 
 
@@ -238,12 +238,12 @@ def test_an_rdma_device_that_a_pod_gave_to_another_comes_back(one: Node, called:
     found, place, again = python(
         one,
         f"""
-told = rdma.known("rxe0")
+known = rdma.known("rxe0")
 rdma.move("rxe0", POD)
 sh("ip netns exec pod rdma dev set rxe0 name {called}") if {called!r} != "rxe0" else None
 sh("ip netns add other; ip netns exec pod rdma dev set {called} netns other")
-found = rdma.fetch("rxe0", told)
-tell([found, rdma.place("rxe0", POD), rdma.fetch("rxe0", told)])
+found = rdma.fetch("rxe0", known)
+tell([found, rdma.place("rxe0", POD), rdma.fetch("rxe0", known)])
 sh("ip netns del other")
 """,
     )

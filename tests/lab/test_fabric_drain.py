@@ -200,7 +200,7 @@ def test_a_budget_is_waited_for(site: Site, tmp_path: Path, monkeypatch: pytest.
     assert site.pod()["metadata"]["uid"] != before
 
 
-def test_a_budget_that_lets_nobody_go(site: Site) -> None:
+def test_a_disruption_budget_that_allows_no_eviction(site: Site) -> None:
     before = site.pod()["metadata"]["uid"]
     with site.budget():
         text = site.play(4, fails=True, fabric_drain_timeout=10)
@@ -233,8 +233,8 @@ def test_a_reboot_is_over_when_kubelet_says_so(site: Site) -> None:
     text = site.play(2, fabric_node=node, fabric_reboot_ok=True)
     assert "Wait until kubelet reports this boot" in text
     boot = machine.ssh("cat /proc/sys/kernel/random/boot_id")
-    told = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]
-    assert boot == told != before
+    boot_id = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]
+    assert boot == boot_id != before
     assert not site.cordoned and site.vfs == 2
     assert machine.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "N"
     assert site.pod()["metadata"]["uid"] != pod

@@ -78,17 +78,17 @@ def test_vfs_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
     codes = (errno.EBUSY, errno.EIO, errno.ERANGE, errno.ENODEV, errno.EPERM)
     number = 0
     while True:
-        told = converge(one, [VF, VF_DRIVER], settings, fails=number, code=codes[number % 5])
-        if not told["failed"]:
+        result = converge(one, [VF, VF_DRIVER], settings, fails=number, code=codes[number % 5])
+        if not result["failed"]:
             break
-        assert (vfs(one, nic), drivers(one, nic)) == before, told
-        assert "node is as it was" in told["failed"] and not told["remaining"] and nic.address in told["failed"]
+        assert (vfs(one, nic), drivers(one, nic)) == before, result
+        assert "node is as it was" in result["failed"] and not result["remaining"] and nic.address in result["failed"]
         number += 1
-    assert number == len(told["steps"]) == 6
+    assert number == len(result["steps"]) == 6
     assert drivers(one, nic) == ["none", "igbvf"]
 
 
-def test_vfs_that_were_made_anew_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
+def test_recreated_vfs_have_their_settings_wherever_a_run_fails(one: Node, nic: Device) -> None:
     one.ssh(f"modprobe igbvf; echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
     first = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
     one.ssh(f"ip link set {one.interface(nic)} vf 1 mac 02:00:00:00:00:01 vlan 5 spoofchk off")
@@ -97,11 +97,11 @@ def test_vfs_that_were_made_anew_are_as_before_wherever_a_run_fails(one: Node, n
     assert before[1] == ["none", "igbvf"]
     asked = {nic.address: {"num_vfs": 3, "vf": {"vlan": 7}}}
     number = 0
-    while (told := converge(one, [SRIOV, VF], asked, fails=number, code=errno.EIO))["failed"]:
-        assert (vfs(one, nic), drivers(one, nic)) == before, told
-        assert "node is as it was" in told["failed"] and not told["remaining"]
+    while (result := converge(one, [SRIOV, VF], asked, fails=number, code=errno.EIO))["failed"]:
+        assert (vfs(one, nic), drivers(one, nic)) == before, result
+        assert "node is as it was" in result["failed"] and not result["remaining"]
         number += 1
-    assert number == len(told["steps"]) == 5  # none, three, and a VLAN each
+    assert number == len(result["steps"]) == 5  # none, three, and a VLAN each
 
 
 def test_a_vf_in_a_container_is_left_alone(one: Node, nic: Device) -> None:
@@ -109,9 +109,9 @@ def test_a_vf_in_a_container_is_left_alone(one: Node, nic: Device) -> None:
     try:
         name = one.ssh(f"ls {SYS}/{nic.address}/virtfn1/net")
         one.ssh(f"ip link set {name} netns pod")
-        told = converge(one, [VF, VF_DRIVER], {nic.address: {"vf": {"vlan": 9, "driver": "none"}}})
-        assert len(told["refusals"]) == 2 and all("another network namespace" in text for text in told["refusals"])
-        assert drivers(one, nic) == ["igbvf", "igbvf"] and not told["steps"]
+        result = converge(one, [VF, VF_DRIVER], {nic.address: {"vf": {"vlan": 9, "driver": "none"}}})
+        assert len(result["refusals"]) == 2 and all("another network namespace" in text for text in result["refusals"])
+        assert drivers(one, nic) == ["igbvf", "igbvf"] and not result["steps"]
     finally:
         one.ssh("ip netns delete pod")
 
@@ -121,8 +121,8 @@ def test_mtu_of_pf_and_vf(one: Node, nic: Device) -> None:
     vf = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
     both = {vf: {"mtu": 4000}, nic.address: {"mtu": 4000}}
     assert [text.split(":")[0:3] for text in settle(one, [MTU], both)] == [nic.address.split(":"), vf.split(":")]
-    told = converge(one, [MTU], {nic.address: {"mtu": 9999}})
-    assert "ask for 68 to 9216" in told["refusals"][0]
+    result = converge(one, [MTU], {nic.address: {"mtu": 9999}})
+    assert "ask for 68 to 9216" in result["refusals"][0]
     down = {nic.address: {"mtu": 1500}, vf: {"mtu": 1500}}
     assert [text.split(" ")[0] for text in settle(one, [MTU], down)] == [f"{vf}:", f"{nic.address}:"]
 
@@ -136,8 +136,8 @@ def test_queues_of_a_real_driver(one: Node, nic: Device) -> None:
     name = one.interface(nic)
     one.ssh(f"ip link set {name} up")
     settle(one, [ETHTOOL], {nic.address: {"ethtool": asked}})
-    told = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"rings": {"rx": 100000}}}})
-    assert "ask for 4096 at most" in told["refusals"][0]
+    result = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"rings": {"rx": 100000}}}})
+    assert "ask for 4096 at most" in result["refusals"][0]
     flags = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": True}}}})
     assert flags["changes"] == [f"{nic.address}: private_flags.legacy-rx false -> true"]
     settle(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": False}}}})
@@ -177,11 +177,11 @@ def test_dcb_is_as_its_own_program_shows_it(one: Node, nic: Device) -> None:
         assert ":" not in one.ssh(f"dcb -N app show dev {name} dscp-prio")
         before = one.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}")
         for number in range(4):
-            told = converge(one, [DCB], {nic.address: {"dcb": {**asked, "pfc": [4]}}}, fails=number, code=errno.EIO)
-            if not told["failed"]:
+            result = converge(one, [DCB], {nic.address: {"dcb": {**asked, "pfc": [4]}}}, fails=number, code=errno.EIO)
+            if not result["failed"]:
                 break
             assert one.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}") == before
-        assert number >= 2 and not told["failed"]
+        assert number >= 2 and not result["failed"]
     finally:
         one.ssh("rmmod lab_dcb")
 
@@ -199,8 +199,8 @@ def test_roce_of_the_connection_manager(one: Node, nic: Device) -> None:
         assert len(settle(one, [ROCE], settings)) == 2
         shown = one.ssh(f"cat {folder}/ports/1/default_roce_mode {folder}/ports/1/default_roce_tos").splitlines()
         assert shown == ["RoCE v2", "106"]
-        told = converge(one, [ROCE], {nic.address: {"roce": {"tos": 7}}}, fails=0, code=errno.EIO)
-        assert "node is as it was" in told["failed"]
+        result = converge(one, [ROCE], {nic.address: {"roce": {"tos": 7}}}, fails=0, code=errno.EIO)
+        assert "node is as it was" in result["failed"]
         assert one.ssh(f"cat {folder}/ports/1/default_roce_tos") == "106"
     finally:
         one.ssh("rmdir /sys/kernel/config/rdma_cm/rxe7; rdma link delete rxe7", check=False)
@@ -209,17 +209,17 @@ def test_roce_of_the_connection_manager(one: Node, nic: Device) -> None:
 def test_rdma_devices_of_namespaces(one: Node) -> None:
     one.ssh("modprobe rdma_rxe; rdma system set netns shared")
     try:
-        told = converge(one, [RDMA], {}, {"rdma_netns_mode": "exclusive"}, check=True)
-        if told["reboot"]:
+        result = converge(one, [RDMA], {}, {"rdma_netns_mode": "exclusive"}, check=True)
+        if result["reboot"]:
             # services of the system with a namespace of their own: the kernel refuses it now as well
-            assert one.status("rdma system set netns exclusive"), told
+            assert one.status("rdma system set netns exclusive"), result
         else:
             settle(one, [RDMA], {}, general={"rdma_netns_mode": "exclusive"})
             assert one.ssh("rdma system").startswith("netns exclusive")
             one.ssh("ip netns add pod")
-            told = converge(one, [RDMA], {}, {"rdma_netns_mode": "shared"})
-            assert told["changes"] == ["node: rdma_netns_mode_at_boot exclusive -> shared"]
-            assert "/run/netns/pod exists" in told["reboot"][0]
+            result = converge(one, [RDMA], {}, {"rdma_netns_mode": "shared"})
+            assert result["changes"] == ["node: rdma_netns_mode_at_boot exclusive -> shared"]
+            assert "/run/netns/pod exists" in result["reboot"][0]
             assert one.status("rdma system set netns shared")
         assert one.ssh("cat /etc/modprobe.d/lanewise-rdma.conf").startswith("options ib_core netns_mode=")
     finally:

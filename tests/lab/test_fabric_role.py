@@ -126,7 +126,7 @@ def test_what_the_node_is_reached_by(site: Site) -> None:
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1500"
 
     allowed = {**uplink, "fabric_allow_management": True, "fabric_rollback_after": 60}
-    site.play(allowed)  # reached anew, and confirmed
+    site.play(allowed)  # reached again, and confirmed
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
 
@@ -157,13 +157,13 @@ def test_what_needs_the_network_is_there_after_a_reboot(site: Site) -> None:
     site.node.restore()
     site.node.ssh(NETWORK)
     assert "changed=1" in site.play(RAIL)
-    told = "ip route get 203.0.113.1 from 192.0.2.1; ip rule show table 100; cat /sys/class/net/storage/mtu"
-    before = site.node.ssh(told)
+    show = "ip route get 203.0.113.1 from 192.0.2.1; ip rule show table 100; cat /sys/class/net/storage/mtu"
+    before = site.node.ssh(show)
     assert "via 192.0.2.254" in before and "table 100" in before and before.endswith("1400")
     site.node.reboot()
     units = "lanewise-fabric.service", "lanewise-fabric-network.service"
     assert site.node.ssh(f"systemctl is-active {' '.join(units)}").split() == ["active"] * 2
-    assert site.node.ssh(told) == before
+    assert site.node.ssh(show) == before
     assert site.vfs() == ["2", "0"]
     assert "changed=0" in site.play(RAIL)
     ended = "systemctl show --property ExecMainExitTimestampMonotonic --value"

@@ -81,7 +81,7 @@ def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(one: Node) ->
     assert one.status("test -S /var/run/nri/nri.sock") == 0
 
 
-def test_a_nic_that_does_not_keep_what_it_is_told(one: Node) -> None:
+def test_a_nic_that_ignores_a_setting(one: Node) -> None:
     """QEMU's NICs take no other size of read requests: found by reading it back, and no bit has changed."""
     nic = next(device for device in one.devices if device.kind == "nic")
     config = f"sha256sum < /sys/bus/pci/devices/{nic.address}/config"
@@ -92,7 +92,7 @@ def test_a_nic_that_does_not_keep_what_it_is_told(one: Node) -> None:
     assert settle(one, [PCIE], {nic.address: {"max_read_request_bytes": 128}}) == []
 
 
-def test_a_node_that_a_hypervisor_starts_is_told_so(one: Node) -> None:
+def test_a_node_that_is_booted_by_a_hypervisor_is_reported(one: Node) -> None:
     refused = converge(one, [ARGS], {}, {"kernel_args": ["iommu=pt"]})["refusals"]
     assert len(refused) == 1 and "no boot loader" in refused[0]
     running = one.ssh("cat /proc/cmdline").split()[-1]
@@ -100,7 +100,7 @@ def test_a_node_that_a_hypervisor_starts_is_told_so(one: Node) -> None:
 
 
 def test_what_is_kept_is_there_after_a_reboot(one: Node) -> None:
-    """The last test: the node starts anew."""
+    """The last test: the node reboots."""
     general = {
         "sysctl": {"vm.zone_reclaim_mode": 0, "kernel.numa_balancing": 0, "net.core.rmem_max": 268435456},
         "kernel_modules": ["dummy"],

@@ -57,8 +57,8 @@ def test_vfio_has_a_group_for_itself_or_is_refused(one: Node, pf: str) -> None:
     assert "none" not in groups
     asked = {pf: {"vfs": [{"index": 0, "driver": "vfio-pci"}]}}
     if groups.count(groups[0]) > 1:  # QEMU's switches have no ACS between the VFs of a card
-        told = converge(one, [VF_DRIVER], asked)
-        assert f"shares IOMMU group {groups[0]} with" in told["refusals"][0] and not told["steps"]
+        result = converge(one, [VF_DRIVER], asked)
+        assert f"shares IOMMU group {groups[0]} with" in result["refusals"][0] and not result["steps"]
         assert each(one, pf, "driver") == ["igbvf"] * 3
     else:
         settle(one, [VF_DRIVER], asked)

@@ -203,8 +203,8 @@ def test_a_vf_reaches_its_pod_and_comes_back(site: Site) -> None:
     assert {"10.1.0.2", "fd00:1::2"} <= {entry["local"] for entry in inside["net1"]["addr_info"]}
     assert inside["blue"]["linkinfo"] == {"info_kind": "vrf", "info_data": {"table": 100}}
     assert "10.50.0.0/16 via 10.1.0.1 dev net1" in site.node.execute("vf", "ip", "route", "show", "table", "100")
-    told = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"][1]
-    assert (told["address"], told["vlan_list"], told["trust"]) == ("02:00:00:00:00:71", [{"vlan": 7}], True)
+    vf = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"][1]
+    assert (vf["address"], vf["vlan_list"], vf["trust"]) == ("02:00:00:00:00:71", [{"vlan": 7}], True)
     assert interface not in site.machine.ssh("ls /sys/class/net").split()
     status = site.status("vf")
     assert {entry["type"]: entry["status"] for entry in status["conditions"]}["Ready"] == "True"
@@ -287,8 +287,8 @@ def test_an_rdma_device_reaches_its_pod_and_comes_back(site: Site) -> None:
     assert (link["ifname"], link["netdev"]) == ("rxe0", "net1")
     nodes = site.node.execute("rdma", "ls", "/dev/infiniband").split()
     assert "rdma_cm" in nodes and any(name.startswith("uverbs") for name in nodes)
-    told = site.node.execute("rdma", "ibv_devinfo", "--verbose")  # opens the device
-    assert "rxe0" in told and "PORT_ACTIVE" in told and "10.3.0.2" in told
+    devinfo = site.node.execute("rdma", "ibv_devinfo", "--verbose")  # opens the device
+    assert "rxe0" in devinfo and "PORT_ACTIVE" in devinfo and "10.3.0.2" in devinfo
     assert json.loads(site.machine.ssh("rdma -j link")) == []
     conditions = {entry["type"]: entry["status"] for entry in site.status("rdma")["conditions"]}
     assert conditions["RDMAReady"] == "True"
@@ -326,12 +326,12 @@ def test_a_pod_has_its_vf_again_after_a_reboot(site: Site) -> None:
     again = site.plane.expect("GET", f"{PODS}/stays")
     assert again["metadata"]["uid"] == pod["metadata"]["uid"]
     assert again["status"]["containerStatuses"][0]["restartCount"] >= 1
-    told = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"]
-    assert told[1]["vlan_list"] == [{"vlan": 11}] and told[0] == before
+    vfs = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"]
+    assert vfs[1]["vlan_list"] == [{"vlan": 11}] and vfs[0] == before
     site.end("stays")
     assert site.vf(1)[0] == address
-    told = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"]
-    assert told[1]["vlan_list"] == [{}] and told[1]["address"] != "02:00:00:00:00:73"
+    vfs = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"]
+    assert vfs[1]["vlan_list"] == [{}] and vfs[1]["address"] != "02:00:00:00:00:73"
 
 
 def running(site: Site, pod: str) -> bool:

@@ -86,13 +86,13 @@ def _as_before(site: Site) -> None:
         node.restore()
 
 
-def told(output: str) -> list[str]:
+def reported_state(output: str) -> list[str]:
     """The last word on where the rollout stands."""
     shown = output[output.rindex("TASK [Check the state of the rollout]") :]
     return [line.strip(" -'") for line in shown.splitlines()]
 
 
-def test_nobody_says_yes(site: Site) -> None:
+def test_an_unconfirmed_rollout_changes_no_node(site: Site) -> None:
     status, output = site.play(site_confirm=True)
     assert status == 2 and "No node was changed. Type 'yes'" in output
     assert "batch 1: 1 node, the canary" in output and "batch 2: 1 node" in output
@@ -103,13 +103,13 @@ def test_a_canary_that_fails_ends_it_and_the_next_run_goes_on(site: Site) -> Non
     canary, other = (node.name for node in site.nodes)
     status, output = site.play({canary: IMPOSSIBLE})
     assert status == 2
-    stands = told(output)
+    stands = reported_state(output)
     assert any(line.startswith(f"{canary}: Change") and "rmem_max" in line for line in stands), stands
     assert "waiting: 1 node" in stands and "1 node was not touched" in output
     assert site.vfs() == [NONE, NONE]  # what the step before the failed one made is taken back
 
     status, output = site.play({other: IMPOSSIBLE})
-    assert status == 2 and "done: 1 node" in told(output)
+    assert status == 2 and "done: 1 node" in reported_state(output)
     assert site.vfs() == [TWO, NONE]
 
     status, output = site.play()
@@ -132,7 +132,7 @@ def test_a_node_that_is_lost_on_the_way(site: Site) -> None:
     off = f"until [ $(cat {address}) = 2 ]; do sleep 0.1; done; echo o > /proc/sysrq-trigger"
     second.ssh(f"nohup sh -c '{off}' >/dev/null 2>&1 &")
     status, output = site.play(site_serial=[2])
-    stands = told(output)
+    stands = reported_state(output)
     assert status & 4, output
     assert "lost: 1 node" in stands and any(
         line.startswith(f"{second.name}: it could not be reached") for line in stands
@@ -166,7 +166,7 @@ def test_a_node_that_does_not_come_back_from_its_reboot(site: Site) -> None:
     own = {"fabric_node": {"rdma_netns_mode": "exclusive", "kernel_modules": ["ib_core"]}, "fabric_reboot_ok": True}
     both = {node.name: own for node in site.nodes}
     status, output = site.play(both, fabric_reboot_timeout=20)
-    stands = told(output)
+    stands = reported_state(output)
     assert status and "it reboots: " in output, output
     assert any(line.startswith(f"{first.name}: Reboot: ") for line in stands), stands
     assert "waiting: 1 node" in stands and second.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"

@@ -339,7 +339,7 @@ class TestBuilder:
     def test_synthetic_has_the_number_asked_for(self, count):
         assert len(plan(synthetic(count)).functions) == count
 
-    def test_mistakes_are_named(self):
+    def test_errors_in_descriptions_are_named(self):
         base = {"name": "x", "cpu": {"model": "m", "cores": 1}}
         with pytest.raises(DescriptionError, match="unknown part 'nosuch'"):
             plan({**base, "roots": {"0000:00": {"00.0 nosuch": {}}}})

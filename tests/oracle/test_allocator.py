@@ -228,7 +228,7 @@ def amounts(one: Object) -> dict[str, t.Any]:
     return {name: quantity.parse(value) for name, value in (one.get("consumedCapacity") or {}).items()}
 
 
-def told(answer: Allocation) -> list[tuple[t.Any, ...]]:
+def allocated(answer: Allocation) -> list[tuple[t.Any, ...]]:
     return [
         (
             one.claim,
@@ -247,13 +247,13 @@ def difference(ours: Allocation | Refusal, theirs: Object) -> str:
     if theirs.get("late"):
         return ""
     if isinstance(ours, Allocation):
-        same = bool(theirs.get("results")) and told(ours) == picked(theirs)
-        return "" if same else f"told {told(ours)}, allocated {theirs}"
+        same = bool(theirs.get("results")) and allocated(ours) == picked(theirs)
+        return "" if same else f"predicted {allocated(ours)}, allocated {theirs}"
     if ours.kind == "budget":
         return ""
     if theirs.get("error"):
-        return "" if ours.kind in FATAL else f"told {ours}, ended with {theirs['error']}"
-    return "" if not theirs.get("results") and ours.kind not in FATAL else f"told {ours}, got {theirs}"
+        return "" if ours.kind in FATAL else f"predicted {ours}, ended with {theirs['error']}"
+    return "" if not theirs.get("results") and ours.kind not in FATAL else f"predicted {ours}, got {theirs}"
 
 
 @pytest.mark.parametrize("remember", ["always", "when long"])

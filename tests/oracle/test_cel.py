@@ -396,7 +396,7 @@ def engine() -> Engine:
 @pytest.mark.parametrize("expression", SAME)
 def test_same(expression: str, oracle: Oracle, engine: Engine) -> None:
     seen = compare(oracle, engine, expression, SUBJECTS)
-    assert not {rule for rule in RULES if seen[rule]}, "a rule was needed for a case that is told to be the same"
+    assert not {rule for rule in RULES if seen[rule]}, "a rule was needed for a case that is said to be the same"
 
 
 @pytest.mark.parametrize(

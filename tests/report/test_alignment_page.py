@@ -72,7 +72,7 @@ def page(checked: dict[str, t.Any], title: str = "Alignment of claims") -> str:
     return alignment_pages.render(FOLDERS, title, checked).decode()
 
 
-def test_the_page_tells_all(checked):
+def test_the_page_shows_every_verdict(checked):
     text = page(checked)
     for word in ("ml/kept", "ml/broken", "ml/unknown", "ml/chance", "could be aligned", "What to do:", "measured 45.1"):
         assert word in text

@@ -125,7 +125,7 @@ def test_relative_folder_is_below_the_playbook(site):
     assert Path(result["path"]) == site.folder / "out/site/index.html" and Path(result["path"]).exists()
 
 
-def test_faults_are_told(site):
+def test_faults_are_reported(site):
     _result, output = site.play(rc=2, bogus=1)
     assert "Unsupported parameters" in output
     (site.folder / "own").mkdir()

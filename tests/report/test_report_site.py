@@ -147,7 +147,7 @@ def test_other_makers_machine_of_the_same_name_is_no_peer(machines, report):
     assert report.result["counts"]["outliers"] == 0
 
 
-def test_driver_that_a_file_does_not_tell_is_not_missing(machines, report):
+def test_driver_that_a_file_does_not_state_is_not_missing(machines, report):
     facts = copy.deepcopy(machines["hgx-h100"])
     facts["source"]["kind"] = "nccl_xml"
     for one in (*facts["nics"], *facts["gpus"], *facts["functions"].values()):
@@ -269,7 +269,7 @@ def test_nodes_of_another_inventory_are_not_dropped(fleet, report):
     assert not report.run(kept, source="/srv/first.yml").changed and report.files() == before
 
 
-def test_check_mode_tells_the_truth_and_writes_nothing(fleet, machines, report):
+def test_check_mode_predicts_the_changes_and_writes_nothing(fleet, machines, report):
     assert report.run(fleet, dry=True).changed and not report.folder.exists()
     report.run(fleet)
     before = report.files()

@@ -120,7 +120,7 @@ def test_no_value_without_bounds_gets_through(facts, place, bad):
         ({"affinity": {"devices": [], "levels": [["PIX"] * 5000] * 5000}}, "entries and characters in all"),
     ],
 )
-def test_the_place_is_told(facts, change, said):
+def test_the_path_of_a_bad_value_is_reported(facts, change, said):
     assert said in answers.fault({"topology": {**facts, **change}}, answers.Probe)
 
 

@@ -88,8 +88,8 @@ def test_the_image_gets_this_collection_and_a_way_to_the_nodes(context):
 
 
 def test_the_metadata_names_what_the_collection_needs(installed, context):
-    told = run("ansible-builder", "introspect", installed, cwd=context)
-    found = yaml.safe_load(told[told.index("---") :])
+    introspected = run("ansible-builder", "introspect", installed, cwd=context)
+    found = yaml.safe_load(introspected[introspected.index("---") :])
     assert [line.split("#")[0].strip() for line in found["python"]] == ["cel-expr-python>=0.1.3"]
     assert {line.split()[0] for line in found["system"]} == {"gzip", "tar"}
     assert all("from collection lanewise.dra" in line for line in found["python"] + found["system"])
@@ -98,7 +98,7 @@ def test_the_metadata_names_what_the_collection_needs(installed, context):
 
 
 def test_every_package_that_plugins_import_comes_with_the_image(installed):
-    """All that runs on the controller: what an image lacks would be told by the first run only."""
+    """All that runs on the controller: what an image lacks would only show in the first run."""
     plugins = installed / "ansible_collections/lanewise/dra/plugins"
     on_nodes = ("module_utils/host", "module_utils/topology", "module_utils/uplinks")
     imported: set[str] = set()

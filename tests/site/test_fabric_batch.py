@@ -42,7 +42,7 @@ def test_such_a_change_is_refused_in_a_batch_of_several(
     assert ("fabric : Change" in output) is not refused
 
 
-def test_the_plan_tells_of_such_a_change(tmp_path: Path) -> None:
+def test_the_plan_shows_such_a_change(tmp_path: Path) -> None:
     root = build(description.HERE / "descriptions" / "cpu-rdma.yml", tmp_path / "machine")
     uplink = (root / "proc/net/route").read_text().splitlines()[1].split()[0]
     rails = sorted(path.name for path in (root / "sys/class/net").iterdir() if path.name.startswith("enp"))

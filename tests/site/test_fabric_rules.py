@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What rules, boards and profiles say together, and what is told of those that say it wrongly."""
+"""What rules, boards and profiles say together, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (
             {"node": {"hugepages": "4096"}},
@@ -71,8 +71,8 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
         ({"nics": [{"select": {"rail": ["x"]}}]}, "nics[0].select.rail: ['x'] is not a list of whole numbers"),
     ],
 )
-def test_a_fault_names_rule_index_and_key(args: dict[str, t.Any], told: str) -> None:
-    assert faults(args) == [told]
+def test_a_fault_names_rule_index_and_key(args: dict[str, t.Any], message: str) -> None:
+    assert faults(args) == [message]
 
 
 def test_what_fits_and_what_is_null_is_no_fault() -> None:
@@ -89,7 +89,7 @@ def test_what_fits_and_what_is_null_is_no_fault() -> None:
     assert faults({"nics": rules, "node": {"kernel_args": None, "acs": "gpudirect"}, "profiles": {"x": None}}) == []
 
 
-def test_faults_are_told_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+def test_faults_are_reported_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     hosts = {"one": {"topology_root": machine("cpu-rdma"), "fabric_node": {"hugepages": "4096"}}}
     assert "one: node.hugepages: '4096' is not a list of mappings" in played(tmp_path, hosts, "rollout", rc=2)
 
@@ -102,7 +102,7 @@ def test_a_part_of_a_model_is_no_model(tmp_path: Path, machine: t.Callable[[str]
     assert "write '*ConnectX-7*'" in output
 
 
-def test_a_rule_that_chooses_nothing_is_told(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+def test_a_rule_that_matches_no_nic_is_reported(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     tree = {"topology_root": machine("sriov")}
     idle = [
         {"name": "rails", "select": {"model": "*ConnectX-9*"}, "mtu": 9000},
@@ -112,8 +112,8 @@ def test_a_rule_that_chooses_nothing_is_told(tmp_path: Path, machine: t.Callable
     output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
     assert "a rule matches no NIC: rails" in output and "no changes needed: " not in output
     assert "bonds (without type it chooses PFs only, but it matches others: set type: [virtual])" in output
-    told, shown = drift(tmp_path, hosts, 0)
-    assert told["nodes"]["one"]["idle_rules"][0] == "rails"
+    report, shown = drift(tmp_path, hosts, 0)
+    assert report["nodes"]["one"]["idle_rules"][0] == "rails"
     assert "one: no drift, but some rules match no NIC" in shown and "0 nodes without drift" in shown
 
 

@@ -35,7 +35,7 @@ def device(name: str, **attributes: t.Any) -> Object:
     return {"name": name, "attributes": typed}
 
 
-def test_drivers_that_nobody_asked_for_tell_nothing() -> None:
+def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
     """Neither devices nor what follows from them, and a node with such drivers alone has none."""
     nodes = [node("both"), node("foreign")]
     tainted = {**device("gpu-0", model="H100", numaNode=1), "taints": [{"key": "x", "effect": "NoSchedule"}]}
@@ -82,7 +82,7 @@ def test_an_address_of_a_machine_is_used(address: str) -> None:
 
 
 @pytest.mark.parametrize("spelt", ["10.0.0.7", "::ffff:10.0.0.7"])
-def test_an_address_that_two_nodes_state_is_nobodys(spelt: str) -> None:
+def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None:
     """What is meant for the one would be done to the other."""
     stated = [("good", "10.0.0.7"), ("bad", spelt), ("other", "10.0.0.8")]
     found = describe([at(name, ("InternalIP", address)) for name, address in stated], [], [])

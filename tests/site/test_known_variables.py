@@ -32,7 +32,7 @@ def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build("cpu-rdma", tmp_path_factory.mktemp("machines") / "cpu-rdma"))
 
 
-def test_names_that_are_near_are_told() -> None:
+def test_similar_names_are_suggested() -> None:
     assert unknown(["fabric_nic", "dra_driver_kubeconfg", "site_confrim", "fabric_qqqqqqqqqqqq"]) == {
         "fabric_nic": "did you mean fabric_nics?",
         "dra_driver_kubeconfg": "did you mean dra_driver_kubeconfig?",
@@ -75,7 +75,7 @@ def test_every_playbook_stops_before_it_does_anything(tmp_path: Path, tree: str,
     assert not (tmp_path / "report").exists()
 
 
-def test_a_board_that_is_none_is_told(tmp_path: Path, tree: str) -> None:
+def test_an_unknown_board_is_reported(tmp_path: Path, tree: str) -> None:
     assert "hgx-roce" in boards()
     hosts = {"one": {"topology_root": tree, "fabric_board": "{{ 'hgx' ~ '-rocee' }}"}}
     output = played(tmp_path, hosts, "drift", rc=2)

@@ -127,9 +127,10 @@ def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
     source.write_text("plugin: lanewise.dra.slices\n", encoding="utf-8")
     path = f"{hidden}:{COLLECTIONS}"
     said = played(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
-    told = " ".join(said.split())
+    words = " ".join(said.split())
     assert (
-        "the controller's Python has not all of the package kubernetes" in told and "-m pip install kubernetes" in told
+        "the controller's Python has not all of the package kubernetes" in words
+        and "-m pip install kubernetes" in words
     )
 
 

@@ -44,16 +44,16 @@ def test_no_secret_is_left_of_a_text_in_quotes(secret, depth):
     text = json.dumps({"a": "b", "password": f"Zq{secret}", "c": "d"})
     for _unused in range(depth):
         text = json.dumps({"message": text})
-    told = redact(text, "salt")
-    assert "Zq" not in told
+    redacted = redact(text, "salt")
+    assert "Zq" not in redacted
     if depth < 2 and "\\" not in json.dumps(secret):
-        assert told == text.replace(f"Zq{secret}", GONE)
-    inner = json.loads(told)
+        assert redacted == text.replace(f"Zq{secret}", GONE)
+    inner = json.loads(redacted)
     for _unused in range(depth):
         inner = json.loads(inner["message"])
     assert inner == {"a": "b", "password": GONE, "c": "d"}
     line = redact(f"level=info {text}", "salt")  # by patterns alone
-    assert "Zq" not in line and json.loads(line[11:]) == json.loads(told)
+    assert "Zq" not in line and json.loads(line[11:]) == json.loads(redacted)
 
 
 @given(
@@ -67,12 +67,12 @@ def test_no_secret_is_left_of_a_text_in_quotes(secret, depth):
     ),
 )
 def test_no_secret_is_left_of_addresses_options_and_blocks(secret, form):
-    told = redact(form.format(f"Zq{secret}") + "\nnext", "salt")
-    assert secret not in told and GONE in told and told.endswith("\nnext")
+    redacted = redact(form.format(f"Zq{secret}") + "\nnext", "salt")
+    assert secret not in redacted and GONE in redacted and redacted.endswith("\nnext")
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, redacted",
     [
         *(
             ("netroot=iscsi:user1:S3cret@10.0.0.5::3260::iqn x", f"netroot=iscsi:{GONE}@<ip> x"),
@@ -119,10 +119,10 @@ def test_no_secret_is_left_of_addresses_options_and_blocks(secret, form):
         ),
     ],
 )
-def test_no_secret_is_left_in_any_form(text, told):
+def test_no_secret_is_left_in_any_form(text, redacted):
     given = redact(text, "salt")
     assert "S3" not in given and "cret" not in given.replace("secret_", "")
-    assert told.split("<ip>")[0] in given and given.startswith(text[:3])
+    assert redacted.split("<ip>")[0] in given and given.startswith(text[:3])
 
 
 FORMS = [
@@ -147,8 +147,8 @@ def test_no_secret_is_left_of_the_forms_of_services(secret, form, depth):
     for _unused in range(depth):
         text = json.dumps({"message": text})
     for whole in (text, f"level=info {text}", f"a\n{text}\nnext"):
-        told = redact(whole, "salt")
-        assert secret not in told and GONE in told
+        redacted = redact(whole, "salt")
+        assert secret not in redacted and GONE in redacted
     if depth:
         json.loads(redact(text, "salt"))
 
@@ -168,9 +168,9 @@ def test_nothing_of_a_secret_in_json_is_left(secret, in_list, indent):
     }
     items = [{key: value for key, value in one.items() if key != "kind"}]
     whole = {"kind": "SecretList", "items": items} if in_list else {"kind": "List", "items": [one]}
-    told = redact(json.dumps(whole, indent=indent), "salt")
-    (found,) = json.loads(told)["items"]
-    assert secret not in told and "1234" not in told
+    redacted = redact(json.dumps(whole, indent=indent), "salt")
+    (found,) = json.loads(redacted)["items"]
+    assert secret not in redacted and "1234" not in redacted
     assert found["metadata"]["name"] == "kept" and list(found["data"]) == list(one["data"])
 
 
@@ -218,13 +218,13 @@ def test_no_secret_is_left_in_json_that_stays_json(form, depth):
     text = json.dumps(SECRETS, **form)
     for _unused in range(depth):
         text = json.dumps({"inner": text}, **form)
-    told = redact(f" {text}\n", "salt")
+    redacted = redact(f" {text}\n", "salt")
     line = redact(f"x {text}", "salt")  # by patterns alone
     json.loads(line[2:])
-    assert told.startswith(" {") and told.endswith("}\n") and "123456" not in told + line
-    assert not re.search('S3|cret[12 "\\\\]', told + line)
-    value = json.loads(told)
-    assert json.dumps(value, **form) == told.strip()
+    assert redacted.startswith(" {") and redacted.endswith("}\n") and "123456" not in redacted + line
+    assert not re.search('S3|cret[12 "\\\\]', redacted + line)
+    value = json.loads(redacted)
+    assert json.dumps(value, **form) == redacted.strip()
     for _unused in range(depth):
         value = json.loads(value["inner"])
     assert value["password"] == {"value": GONE, "deep": [{"x": GONE}, 3, None, True]}
@@ -255,8 +255,8 @@ values = st.recursive(
 @example({"serial": float("inf"), "a": {"serial": False, "switch_id": 12345678}}, None, True)
 @given(st.dictionaries(keys, values), st.sampled_from([None, 4]), st.booleans())
 def test_json_stays_json(value, indent, ascii_alone):
-    told = json.loads(redact(json.dumps(value, indent=indent, ensure_ascii=ascii_alone), "salt"))
-    assert list(told) == list(value)
+    redacted = json.loads(redact(json.dumps(value, indent=indent, ensure_ascii=ascii_alone), "salt"))
+    assert list(redacted) == list(value)
 
 
 @pytest.mark.parametrize(
@@ -313,30 +313,30 @@ lines = st.sampled_from(
 @given(macs, lines, st.sampled_from(":-"), st.booleans())
 def test_a_mac_address_has_one_name_wherever_it_stands(mac, line, between, upper):
     written = mac.hex(between).upper() if upper else mac.hex(between)
-    told = redact(line.format(written), "salt")
-    assert written not in told and redact(mac.hex(":"), "salt") in told
+    redacted = redact(line.format(written), "salt")
+    assert written not in redacted and redact(mac.hex(":"), "salt") in redacted
 
 
 @given(
     macs, st.sampled_from(["en", "wl", "ib"]), st.sampled_from(["3: {}: <UP>", "10-{}.link", "\\n{}.100@{}", "dev {}"])
 )
 def test_a_mac_address_in_a_name_is_the_same(mac, prefix, line):
-    told = redact(line.format(*[f"{prefix}x{mac.hex()}"] * 2), "salt")
-    assert mac.hex() not in told and f"{prefix}x{redact(mac.hex(':'), 'salt')}" in told
+    redacted = redact(line.format(*[f"{prefix}x{mac.hex()}"] * 2), "salt")
+    assert mac.hex() not in redacted and f"{prefix}x{redact(mac.hex(':'), 'salt')}" in redacted
 
 
 @given(st.binary(min_size=8, max_size=8), lines)
 def test_a_guid_has_one_name_wherever_it_stands(guid, line):
     digits = guid.hex()
     for written in (guid.hex(":"), guid.hex(":", 2), f"0x{digits}"):
-        told = redact(line.format(written), "salt")
-        assert written not in told and redact(f"0x{digits}", "salt") in told
+        redacted = redact(line.format(written), "salt")
+        assert written not in redacted and redact(f"0x{digits}", "salt") in redacted
 
 
 @given(st.binary(min_size=14, max_size=20).filter(lambda octets: len(octets) in (14, 20)))
 def test_longer_addresses_of_hardware_go_too(octets):
-    told = redact(f"link/infiniband {octets.hex(':')} MAC={octets.hex(':')} SRC", "salt")
-    assert not any(octets.hex(":")[at : at + 17] in told for at in range(0, 24, 3))
+    redacted = redact(f"link/infiniband {octets.hex(':')} MAC={octets.hex(':')} SRC", "salt")
+    assert not any(octets.hex(":")[at : at + 17] in redacted for at in range(0, 24, 3))
 
 
 @example(ipaddress.ip_address("ff00::1:1000:1000:1000:1000"), "{}: unreachable")
@@ -357,10 +357,10 @@ def test_addresses_become_names_wherever_they_stand(address, line):
     ),
 )
 def test_a_serial_number_has_one_name_wherever_it_stands(serial, line):
-    told = redact(line.format(serial), "salt")
-    assert serial not in told and "<serial-" in told
-    assert redact(f"serial: {serial}", "salt")[8:] in told or "/1" in line
-    assert not re.search(r"\.A|/1", told)
+    redacted = redact(line.format(serial), "salt")
+    assert serial not in redacted and "<serial-" in redacted
+    assert redact(f"serial: {serial}", "salt")[8:] in redacted or "/1" in line
+    assert not re.search(r"\.A|/1", redacted)
 
 
 def test_devices_that_have_no_serial_number():
@@ -373,10 +373,10 @@ def test_devices_that_have_no_serial_number():
             **{"phys_switch_id": switch, "phys_port_name": "p0"},
         }
     )
-    told = json.loads(redact(text, "salt"))
-    assert told.pop("uid") == uuid and told["phys_port_name"] == "p0"  # of objects in the cluster
-    assert uuid not in str(told) and uuid.replace("-", "") not in str(told) and switch not in str(told)
-    assert told["attributes"]["uuid"]["string"].startswith("<gpu-")
+    redacted = json.loads(redact(text, "salt"))
+    assert redacted.pop("uid") == uuid and redacted["phys_port_name"] == "p0"  # of objects in the cluster
+    assert uuid not in str(redacted) and uuid.replace("-", "") not in str(redacted) and switch not in str(redacted)
+    assert redacted["attributes"]["uuid"]["string"].startswith("<gpu-")
     assert switch not in redact(f"portname p0 switchid {switch} addrgenmode", "salt")
 
 
@@ -428,7 +428,7 @@ def test_a_name_stands_for_one_value():
         "join --token-ttl 24h --token-file /x, a b --token is needed",
     ],
 )
-def test_what_tells_the_fault_stays(text):
+def test_what_describes_the_fault_is_not_redacted(text):
     assert redact(text, "salt") == text
 
 
@@ -436,9 +436,11 @@ def test_what_is_one_in_a_file_of_the_cluster():
     text = json.dumps(
         {"serial": "MT2204X01234", "part": "MCX75310AAS-NEAT", "gid": "fe80:0000:0000:0000:0c42:a1ff:fe03:1"}
     )
-    told = json.loads(redact(text, "salt"))
+    redacted = json.loads(redact(text, "salt"))
     assert (
-        told["serial"].startswith("<serial-") and told["part"] == "MCX75310AAS-NEAT" and told["gid"].startswith("<ip-")
+        redacted["serial"].startswith("<serial-")
+        and redacted["part"] == "MCX75310AAS-NEAT"
+        and redacted["gid"].startswith("<ip-")
     )
     key = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"
     assert redact(f"a {key} b", "s") == f"a {GONE} b"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replacing a card, on machines from folders: what is told before it is pulled, and what the new one must be."""
+"""Replacing a card, on machines from folders: what is reported before it is pulled, and what the new one must be."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_card_that_the_node_is_reached_by_is_refused(site):
     assert not (site.folder / "report").exists()
 
 
-def test_vfs_and_who_has_them_are_told(tmp_path):
+def test_vfs_and_their_users_are_reported(tmp_path):
     site = Site(tmp_path, "sriov")
     state = site.tree / "var/lib/kubelet/plugins/lanewise.dev/state"
     state.mkdir(parents=True)
@@ -220,7 +220,7 @@ def facts(tree: Path) -> dict[str, t.Any]:
 
 
 @pytest.mark.parametrize(
-    ("override", "told", "allowed"),
+    ("override", "message", "allowed"),
     [
         (
             {"trained": "16.0 x16"},
@@ -239,14 +239,14 @@ def facts(tree: Path) -> dict[str, t.Any]:
         ({}, "", ""),
     ],
 )
-def test_the_new_card_must_be_as_good(site, override, told, allowed):
+def test_the_new_card_must_be_as_good(site, override, message, allowed):
     def card(tree: Path) -> dict[str, t.Any]:
         return find(cards(facts(tree)), address=RAIL)
 
     old, new = card(site.tree), card(site.become({RAIL: {**NEW, **override}}))
     assert same(old, new) is False and same(new, new) is True
     found = replacement.unlike(old, new)
-    assert len(found) == bool(told) and told in " ".join(found)
+    assert len(found) == bool(message) and message in " ".join(found)
     # another model may be slower, but not less than it can be in this slot
     found = replacement.unlike(old, new, other_model=True)
     assert len(found) == bool(allowed) and allowed in " ".join(found)
@@ -280,7 +280,7 @@ def test_nothing_else_may_have_changed(site):
     assert others({OTHER_RAIL: {"trained": "32.0 x8"}}) == [
         "NIC mlx5_9 (0000:da:00.0): link Gen5 x8 instead of Gen5 x16"
     ]
-    # VFs are configuration, which is made anew, and no reason to stop
+    # VFs are configuration, which is applied again, so they are no reason to stop
     assert others({OTHER_RAIL: {"vfs": 2}}) == []
     wrong = others({OTHER_RAIL: {**NEW, "vpd": {"SN": "MT2646X00002"}}})
     assert len(wrong) == 1 and "another card than before, too: serial MT2646X00002 instead of" in wrong[0]
@@ -336,7 +336,7 @@ def cluster(now: dict[str, t.Any], *claims: tuple[str, str]) -> dict[str, t.Any]
     }
 
 
-def test_devices_and_claims_of_the_card_are_told(tmp_path):
+def test_devices_and_claims_of_the_card_are_reported(tmp_path):
     now = facts(build("sriov", tmp_path / "machine"))
     found = cluster(now, ("training", "pci-0000-16-00-4"), ("other", "pci-0000-26-00-0"))
     card = find(cards(now), slot="2")
@@ -353,7 +353,7 @@ def test_devices_and_claims_of_the_card_are_told(tmp_path):
     assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): {both}" in lines
 
 
-def test_what_is_published_of_the_old_card_is_told_from_the_new(site):
+def test_devices_of_the_old_card_are_distinguished_from_those_of_the_new(site):
     before, after = facts(site.tree), facts(site.become({RAIL: NEW}))
     old = find(cards(before), address=RAIL)
     new = there(cards(after), old)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The plan of a rollout, on machines from folders: what is told before anything is changed, and what stops it."""
+"""The plan of a rollout, on machines from folders: what is reported before anything is changed, and what stops it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def play(
     return played(folder, hosts, playbook, *options, rc=rc)
 
 
-def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
+def test_all_errors_of_all_nodes_are_reported_together(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100")}
     hosts = {
         "good": {**tree, "fabric_nics": RAILS},
@@ -113,11 +113,11 @@ def test_every_mistake_of_every_node_is_told_at_once(machines, tmp_path):
     assert re.search("gone: .*reached over (ssh|SSH)", problems)
     assert "good: " not in problems and "silent: " not in problems
     assert "Roll out" not in output
-    # each is booked on its node, and the way to go on is told
+    # each is booked on its node, and the way to go on is named
     recap = dict(re.findall(r"^(\w+) +: .*failed=(\d)", output, re.MULTILINE))
     assert recap == {"good": "0", "two": "1", "other": "1", "gone": "1", "silent": "0"}
     assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) is fit" in output
-    # what is planned is told all the same
+    # what is planned is shown nevertheless
     assert "planned only (recorded machines): 1 node" in output
 
 
@@ -157,9 +157,9 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
     playbook = str(tmp_path / "batches")
     output = play(tmp_path, hosts, "-e", "bearable=0", playbook=playbook, rc=2)
     assert "ok: [a]" in output and "[c]" not in output
-    told = output[output.index("failed: 1 node") :]
-    assert "b: no room" in told and "waiting: 1 node" in told and "done: 2 nodes" in told
-    assert "The rollout stops here, and 1 node was not touched" in told
+    summary = output[output.index("failed: 1 node") :]
+    assert "b: no room" in summary and "waiting: 1 node" in summary and "done: 2 nodes" in summary
+    assert "The rollout stops here, and 1 node was not touched" in summary
     output = play(tmp_path, hosts, "-e", "bearable=25", playbook=playbook)
     assert "ok: [c]" in output and "stops here" not in output
 
@@ -178,9 +178,9 @@ def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], messag
     """What each batch of a playbook has to say, which chooses hosts and does nothing else."""
     plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
     for one in plays:
-        told = {"debug": {"msg": f"has {message}"}, "run_once": True}
+        message_task = {"debug": {"msg": f"has {message}"}, "run_once": True}
         choosing = [task for task in one["tasks"] if "ansible.builtin.group_by" in task]
-        one["tasks"] = [told] if "serial" in one else choosing
+        one["tasks"] = [message_task] if "serial" in one else choosing
         one.pop("vars", None)
         one["vars_files"] = [f"{COLLECTION}/playbooks/{path}" for path in one.get("vars_files", ())]
     (tmp_path / "chosen.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
@@ -231,8 +231,8 @@ def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS, "fabric_serial": [1, 2]}
     hosts = {"a": tree, "b": {**UNREACHABLE, "fabric_nics": RAILS}, "c": tree, "d": tree}
     output = play(tmp_path, hosts, "-e", "fabric_become=false", playbook="fabric", rc=4)
-    told = output[output.rindex("lost: 1 node") :]
-    assert "[d]" not in output and "done: 2 nodes" in told and "1 node was not touched" in told
+    summary = output[output.rindex("lost: 1 node") :]
+    assert "[d]" not in output and "done: 2 nodes" in summary and "1 node was not touched" in summary
     bearable = ("-e", "fabric_max_fail_percentage=25")
     output = play(tmp_path, hosts, "-e", "fabric_become=false", *bearable, playbook="fabric", rc=4)
     assert "changed: [d]" in output and "done: 3 nodes" in output
@@ -273,8 +273,8 @@ CLAIMS = """
       register: dra_claims_applied
     - lanewise.dra.rollout: {tell: drift}
       run_once: true
-      register: told
-    - debug: {msg: "{{ told.drift.verdict }}; {{ told.drift.claims.state }}; {{ told.summary | join(' / ') }}"}
+      register: report
+    - debug: {msg: "{{ report.drift.verdict }}; {{ report.drift.claims.state }}; {{ report.summary | join(' / ') }}"}
       run_once: true
 """
 
@@ -319,31 +319,36 @@ def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_pat
 
 
 @pytest.mark.long
-def test_drift_is_told_by_the_exit_status(machines, tmp_path):
+def test_drift_sets_the_exit_status(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100")}
     wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
     drifted = {**tree, "fabric_nics": RAILS}
-    untold = {**tree, "fabric_nics": [{**RAILS[0], "count": 9}]}
+    unknown = {**tree, "fabric_nics": [{**RAILS[0], "count": 9}]}
 
-    def told() -> dict[str, t.Any]:
+    def drift_report() -> dict[str, t.Any]:
         return json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
 
     output = play(tmp_path, {"same": wanted, "silent": tree}, playbook="drift")
-    assert "changed=0" in output and told()["verdict"] == "no drift" and list(told()["nodes"]) == ["same"]
+    assert (
+        "changed=0" in output and drift_report()["verdict"] == "no drift" and list(drift_report()["nodes"]) == ["same"]
+    )
 
     output = play(tmp_path, {"same": wanted, "other": drifted}, playbook="drift", rc=1)
     assert "num_vfs: 0 -> 4" in output and "1 node without drift" in output
-    assert {name: node["state"] for name, node in told()["nodes"].items()} == {"same": "no drift", "other": "drifted"}
+    assert {name: node["state"] for name, node in drift_report()["nodes"].items()} == {
+        "same": "no drift",
+        "other": "drifted",
+    }
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
     assert "num_vfs: 0 -&gt; 4" in page and "same" not in page.split("<h2>Nodes</h2>")[1]
 
-    hosts = {"other": drifted, "<b>untold": untold, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
+    hosts = {"other": drifted, "<b>unknown": unknown, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
     output = play(tmp_path, hosts, playbook="drift", rc=2)
     assert "Could not check" in output and "THE_SITE_HAS_DRIFTED" not in output
-    states = {name: node["state"] for name, node in told()["nodes"].items()}
-    assert states == {"other": "drifted", "<b>untold": "unknown", "gone": "unknown"}
+    states = {name: node["state"] for name, node in drift_report()["nodes"].items()}
+    assert states == {"other": "drifted", "<b>unknown": "unknown", "gone": "unknown"}
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
-    assert "&lt;b&gt;untold" in page and "<b>" not in page
+    assert "&lt;b&gt;unknown" in page and "<b>" not in page
 
 
 @pytest.mark.long
@@ -351,10 +356,10 @@ def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machi
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
     wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
     play(tmp_path, {"same": wanted, "other": {**tree, "fabric_nics": RAILS}, "third": wanted}, playbook="drift", rc=2)
-    told = json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
-    states = {name: node["state"] for name, node in told["nodes"].items()}
+    report = json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
+    states = {name: node["state"] for name, node in report["nodes"].items()}
     assert states == {"same": "no drift", "other": "drifted", "third": "no drift"}
-    assert told["claims"]["state"] == "unknown"
+    assert report["claims"]["state"] == "unknown"
 
     driver = {"dra_driver_kubeconfig": str(tmp_path / "nowhere"), "dra_driver_wheel": str(tmp_path / "no.whl")}
     output = play(tmp_path, {name: driver for name in "abc"}, rc=2)
@@ -366,7 +371,7 @@ def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machi
 
 @pytest.mark.parametrize("options", [(), ("--limit", "one")])
 @pytest.mark.parametrize(("hosts", "site_hosts"), [({}, "all"), ({"one": {}}, "typo")])
-def test_drift_is_not_told_where_no_node_was_looked_at(tmp_path, hosts, site_hosts, options):
+def test_drift_is_unknown_if_no_node_was_checked(tmp_path, hosts, site_hosts, options):
     # a run of an empty inventory with --limit has not even the controller left to fail on
     rc = 1 if options and not hosts else 2
     output = play(tmp_path, hosts, "-e", f"site_hosts={site_hosts}", *options, playbook="drift", rc=rc)

@@ -4,7 +4,7 @@
 
 """Trees of machines are thousands of small files: they are made in memory if there is room.
 
-ansible-test hides the variable by which hypothesis knows a busy machine, so it is told here.
+ansible-test hides the variable by which hypothesis knows a busy machine, so it is set here.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def read(host, path):
         ("unknown", "unknown", {"h100-01": "no drift", "h100-05": "unknown"}),
     ],
 )
-def test_drift_is_told_to_programs_and_people(host, folder, verdict, nodes):
+def test_drift_is_reported_to_programs_and_people(host, folder, verdict, nodes):
     told = read(host, f"{folder}/drift.json")
     assert told["verdict"] == verdict
     assert {name: node["state"] for name, node in told["nodes"].items()} == nodes
@@ -37,7 +37,7 @@ def test_drift_is_told_to_programs_and_people(host, folder, verdict, nodes):
     assert dict(shown) == {name: state for name, state in nodes.items() if state != "no drift"}
 
 
-def test_the_bundle_tells_of_nodes_without_their_addresses(host):
+def test_the_bundle_describes_nodes_without_their_addresses(host):
     (bundle,) = host.check_output(f"ls {FOLDER}/support-*.tar.gz").split()
     assert host.file(bundle).mode == 0o600
     names = host.check_output(f"tar --list --file {bundle}").split()

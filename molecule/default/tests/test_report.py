@@ -66,7 +66,7 @@ def test_stated_locality_is_used_and_marked(site):
     assert "override-applied" in {one["id"] for one in facts["findings"]}
 
 
-def test_csv_tells_the_same(host, site):
+def test_csv_has_the_same_facts(host, site):
     rows = list(csv.DictReader(io.StringIO(host.file(f"{REPORT}/devices.csv").content_string)))
     gpus = [row for row in rows if row["kind"] in ("gpu", "accelerator")]
     assert len(gpus) == sum(len(facts["gpus"]) for facts in site.values())

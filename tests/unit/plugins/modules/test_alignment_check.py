@@ -64,14 +64,14 @@ def test_a_node_says_nothing_of_another_ones_containers(run, world):
     near, far = (node["cpus"] for node in world.facts["numa_nodes"][:2])
     path = f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{container}/cpuset.cpus.effective"
 
-    def told(**cgroups):
+    def cpus_of(**cgroups):
         names = {"host": NODE}
         [report] = run(cgroups={host: f"{path}:{cpus}" for host, cpus in cgroups.items()}, node_names=names)["claims"]
         return [one["cpus"] for one in report["cpus"]]
 
-    assert told(host=near) == [near] and told(host=far) == [far]
-    assert told(host=near, other=far) == [near] and told(aaa=far, host=near) == [near]
-    assert told(other=far) in ([], [None], [""])
+    assert cpus_of(host=near) == [near] and cpus_of(host=far) == [far]
+    assert cpus_of(host=near, other=far) == [near] and cpus_of(aaa=far, host=near) == [near]
+    assert cpus_of(other=far) in ([], [None], [""])
 
 
 def test_what_comes_is_what_is_documented(run):
@@ -80,18 +80,18 @@ def test_what_comes_is_what_is_documented(run):
     assert set(answer["claims"][0]) == set(RETURN["claims"]["contains"])
 
 
-def test_a_broken_promise_fails_unless_told_not_to(run, world):
+def test_a_broken_claim_fails_unless_fail_is_false(run, world):
     gpu, nic = world.pair("PIX")
     for place in (world.published(nic)["attributes"], world.facts["functions"][nic]["kubernetes"]):
         place.update({PCIE_ROOT: {"string": "pci0000:ff"}, "pcieRoot": "pci0000:ff"})
     answer = run()
     assert answer["failed"] and "ml/claim is broken" in answer["msg"] and "pci0000:ff" in answer["msg"]
-    told = run(fail=False)
-    assert not told.get("failed") and not told["ok"] and told["claims"] == answer["claims"]
+    unfailed = run(fail=False)
+    assert not unfailed.get("failed") and not unfailed["ok"] and unfailed["claims"] == answer["claims"]
     assert gpu
 
 
-def test_what_cannot_be_told_fails_only_where_proof_is_required(run, world):
+def test_an_unknown_verdict_fails_only_if_proof_is_required(run, world):
     without = run(topologies={})
     assert without["ok"] and "only compared with what drivers publish: node-1" in " ".join(without["notes"])
     answer = run(topologies={}, require_proof=True)
@@ -101,7 +101,7 @@ def test_what_cannot_be_told_fails_only_where_proof_is_required(run, world):
     assert "is gone" in run(require_proof=True)["msg"]
 
 
-def test_classes_that_nobody_looked_for_are_not_gone(run):
+def test_classes_that_were_not_requested_are_not_reported_as_gone(run):
     assert run()["claims"][0]["proven"]
     answer = run(classes=[])
     assert answer["ok"] and answer["summary"]["unknown"] == 1 and "the DeviceClass is gone" in " ".join(answer["lines"])
@@ -114,8 +114,8 @@ def test_selection_keeps_in_mind_what_others_hold(run, world):
     far["metadata"]["labels"] = {"app": "far"}
     assert [one["claim"] for one in run(labels={"app": "far"})["claims"]] == ["ml/far"]
     assert run(namespaces=["other"])["claims"] == []
-    told = " ".join(run(namespaces=["ml"], labels={"app": "far"})["lines"])
-    assert "which ml/claim has" in told and "which is free" not in told
+    lines = " ".join(run(namespaces=["ml"], labels={"app": "far"})["lines"])
+    assert "which ml/claim has" in lines and "which is free" not in lines
 
 
 def test_a_stored_report_and_names_of_nodes(run, world, tmp_path):

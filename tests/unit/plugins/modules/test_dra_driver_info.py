@@ -88,8 +88,8 @@ def test_a_node_without_the_driver(node, run):
     answer = run(contents=True)
     assert (answer["release"], answer["previous"], answer["releases"], answer["files"]) == ("", "", [], {})
     assert not answer["ready"] and not answer["service"]["installed"] and not answer["service"]["enabled"]
-    told = set(answer) - {"changed", "invocation"}
-    assert told == set(RETURN) - {"devices", "withheld"}
+    returned = set(answer) - {"changed", "invocation"}
+    assert returned == set(RETURN) - {"devices", "withheld"}
 
 
 def test_releases_and_their_links(node, run):
@@ -119,7 +119,7 @@ def test_what_systemd_says_of_the_unit(node, run):
     assert set(service) == set(RETURN["service"]["sample"])
 
 
-def test_files_are_told_apart_and_contents_leave_the_kubeconfig_out(node, run):
+def test_files_are_distinguished_and_the_kubeconfig_is_left_out(node, run):
     texts = {node.write("driver.yml", "a: 1\n"): "a: 1\n", node.write("kubeconfig", "{}\n"): "{}\n"}
     answer = run(contents=True)
     assert answer["files"] == {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}

@@ -64,7 +64,7 @@ def _ended(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]
     return ended
 
 
-def test_a_defect_is_told_with_the_state_of_the_node(ended: t.Callable[..., dict[str, t.Any]]) -> None:
+def test_a_bug_is_reported_with_the_state_of_the_node(ended: t.Callable[..., dict[str, t.Any]]) -> None:
     def breaks(*_unused: t.Any) -> Outcome:
         raise KeyError("speed")
 

@@ -41,10 +41,10 @@ whole_buffer = st.fixed_dictionaries({"priority_buffer": eight(255), "size": eig
 
 @given(whole_ets, ets, whole_buffer, buffer, st.sets(st.integers(0, 7)))
 def test_what_is_written_reads_the_same_and_the_rest_stays(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
-    told = {"ets": raw_ets, "buffer": raw_buffer, "pfc": {"enabled": 0, "delay": 9}}
-    before = dcb.decoded(told)
+    raw = {"ets": raw_ets, "buffer": raw_buffer, "pfc": {"enabled": 0, "delay": 9}}
+    before = dcb.decoded(raw)
     wanted = {"ets": wanted_ets, "buffer": wanted_buffer, "pfc": sorted(pfc)}
-    parts = {name: dcb.changed(told, name, value) for name, value in wanted.items()}
+    parts = {name: dcb.changed(raw, name, value) for name, value in wanted.items()}
     after = dcb.decoded(parts)
     assert after["ets"] == {**before["ets"], **wanted_ets}
     assert after["buffer"] == {**before["buffer"], **wanted_buffer}
@@ -53,7 +53,7 @@ def test_what_is_written_reads_the_same_and_the_rest_stays(raw_ets, wanted_ets, 
     listed = {
         name: {key: list(one) if isinstance(one, tuple) else one for key, one in back[name].items()} for name in back
     }
-    assert listed == told
+    assert listed == raw
 
 
 def test_a_buffer_in_cells_is_as_good():
@@ -78,5 +78,5 @@ def test_a_buffer_in_cells_is_as_good():
     ],
 )
 def test_values_that_make_no_sense(value, reason):
-    told = dcb._invalid(value)
-    assert reason in told and bool(told) == bool(reason)
+    invalid = dcb._invalid(value)
+    assert reason in invalid and bool(invalid) == bool(reason)

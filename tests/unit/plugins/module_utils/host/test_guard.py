@@ -67,18 +67,18 @@ def test_a_timer_that_has_just_gone_off_does_not_matter(node: Node) -> None:
 
 
 def test_what_is_being_undone_cannot_be_confirmed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     def undo(_system: System, changes: list[Change]) -> list[str]:
         assert changes == [CHANGE]
         with pytest.raises(HostError) as meanwhile:
             node.confirm()
-        told.append(str(meanwhile.value))
+        errors.append(str(meanwhile.value))
         return []
 
     monkeypatch.setattr(boot, "undo", undo)
     boot.main()
-    assert "the undo is running" in told[0] and "journalctl -u lanewise-fabric-undo-7" in told[0]
+    assert "the undo is running" in errors[0] and "journalctl -u lanewise-fabric-undo-7" in errors[0]
     with pytest.raises(HostError, match="already undone"):
         node.confirm()
     assert not node.asked and not node.begun.exists()
@@ -99,14 +99,14 @@ def test_an_undo_that_ends_half_way_can_be_seen(node: Node, monkeypatch: pytest.
         node.confirm()
 
 
-def test_an_undo_of_another_time_is_in_nobodys_way(node: Node) -> None:
+def test_an_undo_of_an_earlier_run_blocks_nothing(node: Node) -> None:
     """Names come again, as those of processes do."""
     node.begun.write_text("[]")
     assert node.confirm()
 
 
 @pytest.mark.parametrize("name", ["8", "../7", "", "7.json"])
-def test_what_nobody_knows_cannot_be_confirmed(node: Node, name: str) -> None:
+def test_an_unknown_undo_cannot_be_confirmed(node: Node, name: str) -> None:
     with pytest.raises(HostError, match="already undone"):
         guard.confirm(System(), name)
     assert node.file.exists()
@@ -121,7 +121,7 @@ def test_a_timer_that_cannot_be_set_leaves_nothing_to_undo(node: Node, monkeypat
     assert not list(node.file.parent.glob("undo-*"))
 
 
-def test_nobody_changes_what_may_be_taken_back(node: Node) -> None:
+def test_no_run_changes_what_may_still_be_undone(node: Node) -> None:
     for name in ("fabric.lock", "undo-8.json.begun", "undo-.txt"):
         (node.file.parent / name).touch()
     with pytest.raises(

@@ -78,7 +78,7 @@ class Refusing(System):
         super().write(path, value, step, fix)
 
 
-def test_a_kernel_that_tells_it_only_at_a_write(machine):
+def test_a_kernel_that_refuses_only_at_a_write(machine):
     assert run(machine, "local", Refusing(str(machine.root), errno.EIO)).changes
     assert shown(machine) == [machine.cpus, "0-63", machine.cpus]
     machine.write("/proc/irq/98/smp_affinity_list", "0-63")
@@ -103,7 +103,7 @@ def test_what_leaves_interrupts_alone():
     assert not _banned(["irqbalance"], "ice", [])
 
 
-def test_what_has_no_interrupts_or_no_cpus_is_told(machine):
+def test_devices_without_interrupts_or_cpus_are_refused(machine):
     system = System(str(machine.root))
     rules = [Rule("bond", selector({"interface": "bond0", "type": "virtual"}), {"irq_affinity": "local"})]
     with pytest.raises(HostError, match="bond0: it has no interrupts of its own"):

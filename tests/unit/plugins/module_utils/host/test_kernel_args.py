@@ -188,7 +188,7 @@ def test_what_others_change_afterwards_is_mended(machine: Machine) -> None:
         assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=pt nosmt"
 
 
-def test_shared_kernelopts_are_told_by_their_value(machine: Machine) -> None:
+def test_shared_kernelopts_are_recognised_by_their_value(machine: Machine) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("root=UUID=1 ro rhgb quiet iommu=soft", "$kernelopts"))
     machine.write("boot/grub2/grubenv", "# GRUB Environment Block\nkernelopts=root=UUID=1 ro iommu=pt \n")
     loader = find_boot_loader(System(str(machine.root)))
@@ -268,7 +268,7 @@ def test_no_argument_switches_off_the_units_of_arm64(tmp_path: Path) -> None:
         ("sys/firmware/efi/efivars/StubInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f", "unified image"),
     ],
 )
-def test_other_ways_to_boot_are_told_with_a_way_out(machine: Machine, path: str, reason: str) -> None:
+def test_other_boot_methods_are_refused_with_a_fix(machine: Machine, path: str, reason: str) -> None:
     machine.write(path, "\7\0\0\0s\0")
     with pytest.raises(Refused, match=reason):
         machine.converge(kernel_args=["iommu=pt"])

@@ -29,7 +29,7 @@ def test_rails_are_chosen_by_what_they_are(make_node: MakeNode) -> None:
     }
 
 
-def test_a_distance_that_nobody_knows_is_not_near(make_node: MakeNode) -> None:
+def test_an_unknown_distance_is_not_near(make_node: MakeNode) -> None:
     assert not make_node("cpu-rdma", {"near_gpu": "NODE"}, {"mtu": 9000}).settings
 
 

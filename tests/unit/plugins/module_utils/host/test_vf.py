@@ -52,7 +52,7 @@ def test_vfs_that_are_yet_to_be_made_have_no_values(machine):
     ]
 
 
-def test_vfs_that_are_made_anew_lose_what_they_have(machine):
+def test_recreated_vfs_lose_their_settings(machine):
     plan = machine.planned(Vf, {LEGACY_PF: {"num_vfs": 2, "vf": {"trust": True}}})
     assert [change.before for change in plan.changes] == [None, None]
 
@@ -79,7 +79,7 @@ def test_infiniband_has_guids_and_ethernet_has_addresses(machine):
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
     ],
 )
-def test_what_makes_no_sense_is_told(machine, settings, reason):
+def test_settings_that_make_no_sense_are_refused(machine, settings, reason):
     with pytest.raises(HostError, match=reason):
         machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, **settings}})
 

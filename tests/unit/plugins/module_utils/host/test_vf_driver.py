@@ -62,7 +62,7 @@ def test_a_driver_that_is_not_loaded_is_refused_unless_this_run_loads_it(machine
     assert not machine.planned(VfDriver, settings, kernel_modules=["some_driver"]).refusals
 
 
-def test_a_vf_of_a_pod_is_never_bound_anew(machine):
+def test_a_vf_of_a_pod_is_never_rebound(machine):
     record = "/var/lib/kubelet/plugins/lanewise.dev/state/0000-11.json"
     machine.write(record, f'{{"devices": ["{vf(machine, 4)}"]}}')
     settings = {LEGACY_PF: {"vfs": [{"index": 4, "driver": "vfio-pci"}]}}

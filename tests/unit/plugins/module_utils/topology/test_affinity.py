@@ -296,7 +296,7 @@ def test_rail_is_the_wider_of_two_cards_even_with_its_cable_out(tree):
     assert {nic.address: nic.rail for nic in tree.probe().nics} == {"0000:1b:00.0": None, wide: 0}
 
 
-def test_vf_has_its_pfs_rail_and_is_nobodys_nearest(tree):
+def test_vf_has_its_pfs_rail_and_is_nearest_to_no_gpu(tree):
     tree.pci(GPU_PATH, GPU, 0)
     pf = tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NIC, 0)
     vf = tree.vf(pf, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)

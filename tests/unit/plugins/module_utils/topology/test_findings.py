@@ -65,7 +65,7 @@ def test_config_space_restricted(machine):
     assert one(machine, "config-space-restricted").severity == "info"
 
 
-def test_config_space_of_nobodys_interest(tree):
+def test_config_space_of_irrelevant_devices_is_not_a_finding(tree):
     tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0", ETHERNET, 0)
     tree.write(f"{tree.folder('0000:17:01.0')}/config", bytes(64))
     assert found(tree, "config-space-restricted") == []
@@ -137,13 +137,13 @@ def test_port_down_on_a_rail_is_an_error(machine):
     assert "rail 1" in finding.summary and "Polling" in finding.summary
 
 
-def test_port_down_beside_one_that_carries_the_rail_is_told_only(machine):
+def test_port_down_beside_one_that_carries_the_rail_is_only_information(machine):
     machine.port("mlx5_1", 2, state="1: DOWN", phys_state="3: Disabled")
     finding = one(machine, "rdma-port-down")
     assert finding.severity == "info" and "rail" not in finding.summary
 
 
-def test_port_down_of_a_spare_nic_is_told_only(machine):
+def test_port_down_of_a_spare_nic_is_only_information(machine):
     spare = machine.pci("pci0000:17/0000:17:05.0/0000:40:00.0", NIC, 0, driver="mlx5_core")
     machine.rdma("mlx5_9", spare)
     machine.port("mlx5_9", 1, state="1: DOWN")
@@ -291,7 +291,7 @@ def test_no_driver(machine):
     assert (finding.devices, finding.evidence) == ([GPU0], [f"{GPU0}: NVIDIA H100 SXM5 80GB 10de:2330"])
 
 
-def test_vf_without_driver_is_nobodys_fault(machine):
+def test_vf_without_driver_is_not_a_finding(machine):
     machine.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)
     assert machine.probe().findings == []
 
@@ -310,14 +310,14 @@ def test_gpus_of_any_maker_take_part_and_unlisted_ones_are_reported(machine, ide
     assert [finding.devices for finding in findings] == ([["0000:1d:00.0"]] if reported else [])
 
 
-def test_display_controller_without_a_vendor_is_no_gpu_but_told(machine):
+def test_display_controller_without_a_vendor_is_not_a_gpu_but_reported(machine):
     machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030200"}, 0)
     finding = one(machine, "display-unlisted")
     assert (finding.devices, finding.severity) == (["0000:1d:00.0"], "warning")
     assert len(machine.probe().gpus) == 2
 
 
-def test_graphics_of_a_management_processor_are_no_news(machine):
+def test_graphics_of_a_management_processor_are_not_a_finding(machine):
     machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030000", "vendor": "0x1a03", "device": "0x2000"}, 0)
     assert machine.probe().findings == []
 

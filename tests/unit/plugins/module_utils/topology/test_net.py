@@ -101,7 +101,7 @@ def test_kinds_of_virtual_interfaces(tree, attributes, kind):
         (None, None, "physical"),
     ],
 )
-def test_representors_are_told_apart(tree, nic, port, switch, kind):
+def test_representors_are_distinguished(tree, nic, port, switch, kind):
     values = {"phys_port_name": port, "phys_switch_id": switch}
     tree.net("eth0", nic, **{name: value for name, value in values.items() if value})
     assert interface(tree, "eth0").kind == kind

@@ -307,7 +307,7 @@ def test_a_function_with_several_interfaces_is_withheld() -> None:
     assert "several interfaces" in publication(facts, policy=Policy()).withheld["0000:19:00.0"]
 
 
-def test_interfaces_of_infiniband_that_stay_keep_nobody_from_their_rdma_devices() -> None:
+def test_infiniband_interfaces_that_stay_do_not_withhold_their_rdma_devices() -> None:
     """An uplink, a part of a bond and one with partitions: with their interfaces withheld, without them published."""
     facts = probed.facts("hgx-h100")
     infiniband = [nic for nic in facts["nics"] if nic["link_layer"] == "infiniband"]
@@ -361,7 +361,7 @@ def test_a_held_interface_is_not_another_of_its_name() -> None:
 
 
 def test_an_interface_that_a_pod_has_keeps_its_place() -> None:
-    """A slice whose devices only stand in another order is news for every scheduler."""
+    """A slice whose devices are only in another order is a change for every scheduler."""
     facts = probed.facts("sriov")
     (like,) = [entry for entry in facts["interfaces"] if entry["name"] == "bond0.100"]
     names = ["rail2", "rail", "rail10", "up", "rail1", "rail1b"]

@@ -129,6 +129,6 @@ def test_vfs_and_subfunctions_stand_on_their_pf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("", False), ("vlan", False), ("tun", True), ("new-one", True)])
-def test_a_kind_that_nobody_knows_is_a_tunnel(kind: str, expected: bool) -> None:
+def test_an_unknown_kind_is_a_tunnel(kind: str, expected: bool) -> None:
     """What its packets go through is then looked up. Where that fails, all interfaces count as carrying."""
     assert Link(1, "x", kind).is_tunnel is expected

@@ -104,7 +104,7 @@ def test_block_devices_of_ceph(tmp_path: Path) -> None:
     assert ends(root) == ([end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::1")], [])
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     found, unread = ends(str(tmp_path))
     assert not found and unread == ["the mounts (No such file or directory)"]
     if os.geteuid():

@@ -173,9 +173,9 @@ def test_a_device_that_moved_in_the_slices() -> None:
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
     world.published(nic)["attributes"][PCIE_ROOT.partition("/")[0] + "/pcieRoot"] = {"string": "pci0000:ff"}
-    told = world.only()
-    assert told["verdict"] == "unknown" and "disagree" in told["promises"][0]["reason"]
-    assert "pci0000:ff" in told["promises"][0]["reason"] and "probe" in told["promises"][0]["fix"]
+    verdict = world.only()
+    assert verdict["verdict"] == "unknown" and "disagree" in verdict["promises"][0]["reason"]
+    assert "pci0000:ff" in verdict["promises"][0]["reason"] and "probe" in verdict["promises"][0]["fix"]
     # where nobody has asked the kernel, the driver's word is all there is
     broken = world.only(machines=False)
     assert broken["verdict"] == "broken" and ids(broken, "error") == ["promise-broken"]
@@ -423,9 +423,9 @@ def test_a_root_complex_is_not_a_switch() -> None:
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
     report = world.only()
     assert report["verdict"] == "kept"
-    told = [one["summary"] for one in report["findings"] if one["id"] == "could-be-aligned"]
-    assert bool(told) == bool([one for one in near if one in world.devices()])
-    assert all("as promised" in one for one in told)
+    summaries = [one["summary"] for one in report["findings"] if one["id"] == "could-be-aligned"]
+    assert bool(summaries) == bool([one for one in near if one in world.devices()])
+    assert all("as promised" in one for one in summaries)
 
 
 @pytest.mark.parametrize("machine", ["azure-vm", "vmd"])
@@ -596,7 +596,7 @@ def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
 
 
 @pytest.mark.parametrize("engine", [None, Says(Uncheckable("no such function here"))], ids=["no engine", "its limit"])
-def test_selectors_that_nobody_can_check_are_unknown(engine: Says | None) -> None:
+def test_selectors_that_cannot_be_checked_are_unknown(engine: Says | None) -> None:
     """A claim for a rail promises it, whoever evaluates selectors."""
     world = gpu_by_selector()
     [promise] = world.only(engine=engine)["promises"]
@@ -648,7 +648,7 @@ DRANET = 'device.attributes["dra.net"]'
 
 
 @pytest.mark.parametrize(("kind", "rdma_too"), [("nic", False), ("nic", True), ("rdma", False), ("rdma", True)])
-def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, rdma_too: bool) -> None:
+def test_attributes_that_a_driver_omits_for_a_nic_in_use_break_no_claim(kind: str, rdma_too: bool) -> None:
     """DRANET tells what it reads of an interface only while the node has it, and of an RDMA device alike."""
     pytest.importorskip("cel_expr_python")
     world, classes = in_use_by_dranet(kind, rdma_too)
@@ -656,7 +656,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
     report = world.only(engine=Engine(), classes=classes)
     unknown = [one for one in report["promises"] if one["verdict"] == "unknown"]
     assert not ids(report, "error") and not failures([report])
-    assert report["promises"][0]["verdict"] == "kept", "the PCIe root is told all the same"
+    assert report["promises"][0]["verdict"] == "kept", "the PCIe root is reported nevertheless"
     if kind == "rdma" and not rdma_too:
         assert (report["verdict"], unknown) == ("kept", [])
     else:
@@ -664,7 +664,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
         assert report["verdict"] == "unknown" and not report["proven"]
         assert [f"does not publish dra.net/{name} " in one["reason"] for one in unknown] == [True]
         assert "PersistentResourceSliceAttributes" in unknown[0]["fix"]
-    # while the node has the interface, what is told counts, and what is not told is not so
+    # while the node has the interface, what is published counts, and what is not published counts as absent
     attributes = world.published(nic)["attributes"]
     attributes.update({"dra.net/ifName": {"string": "eth9"}, "dra.net/virtual": {"bool": True}})
     attributes["dra.net/rdma"] = {"bool": False}
@@ -683,7 +683,7 @@ def test_what_a_driver_does_not_tell_of_a_nic_in_use_breaks_nothing(kind: str, r
         (f"has({DRANET}.pciAddress)", "kept"),
     ],
 )
-def test_what_a_driver_does_tell_of_a_nic_in_use_counts(text: str, verdict: str) -> None:
+def test_attributes_that_a_driver_publishes_for_a_nic_in_use_count(text: str, verdict: str) -> None:
     pytest.importorskip("cel_expr_python")
     world, classes = in_use_by_dranet("rdma", False, text)
     report = world.only(engine=Engine(), classes=classes)
@@ -768,7 +768,7 @@ def test_older_versions_of_the_api_are_read() -> None:
         Pools([claim])
 
 
-def test_facts_that_lack_something_are_told() -> None:
+def test_missing_facts_are_reported() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))

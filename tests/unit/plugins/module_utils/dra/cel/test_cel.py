@@ -31,7 +31,7 @@ DEVICE = {
 }
 
 
-def test_a_missing_package_is_told(monkeypatch):
+def test_a_missing_package_is_reported(monkeypatch):
     real = builtins.__import__
 
     def refuse(name, *rest, **more):
@@ -91,7 +91,7 @@ def test_wrong(expression, message):
 @pytest.mark.parametrize(
     "expression", ["has(device.driver)", "1 < 1.5", '"a".find("a") == "a"', "sets.contains([1], [1])"]
 )
-def test_what_only_a_server_knows_is_no_mistake(expression):
+def test_what_only_a_server_knows_is_not_an_error(expression):
     verdict = ENGINE.judge(expression)
     assert not verdict.errors and verdict.unchecked and verdict.cost is None
     assert ENGINE.check(expression) == []

@@ -76,7 +76,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Valu
 
 
 def test_a_claim_cannot_change_what_its_class_sets() -> None:
-    """The driver refuses it when the pod starts; here it is a mistake of the inventory."""
+    """The driver refuses it when the pod starts; here it is an error of the inventory."""
     interface = {"vf": {"vlan": 100, "trust": False}, "mtu": 9000}
     classes = [{"name": "tenant", "kind": "vf", "interface": interface}, {"name": "free", "kind": "vf"}]
 
@@ -109,7 +109,7 @@ def test_class_holds_the_kind_and_request_the_filters() -> None:
     }
 
 
-def test_class_names_tell_drivers_apart_where_several_serve_a_kind() -> None:
+def test_class_names_have_the_driver_if_several_serve_a_kind() -> None:
     both = {**NVIDIA, "gpu.amd.com": {"version": "1.0.0"}}
     wanted = [
         {"name": "a", "kind": "gpu", "driver": "gpu.amd.com"},
@@ -348,7 +348,7 @@ def test_two_attributes_tie_devices_through_one_that_has_both() -> None:
         ),
     ],
 )
-def test_one_mistake_is_told_once(values: Values, path: str, rule: str, words: str) -> None:
+def test_one_error_is_reported_once(values: Values, path: str, rule: str, words: str) -> None:
     problems = refused(values)
     assert [problem.path for problem in problems] == [path], problems
     assert rule == problems[0].rule
@@ -374,7 +374,7 @@ def test_one_mistake_is_told_once(values: Values, path: str, rule: str, words: s
         ({**NIC, "count": 2}, {"distinct": True}, "dra_claims_templates[0].distinct[0]"),
     ],
 )
-def test_what_an_old_server_lacks_is_told_where_it_was_asked_for(device: Values, more: Values, path: str) -> None:
+def test_what_an_old_server_lacks_is_reported_where_it_was_requested(device: Values, more: Values, path: str) -> None:
     body = {"devices": [device], **({"distinct": ["rail"]} if more.pop("distinct", False) else {})}
     values = site(body, **more)
     problems = refused(values, "1.34")
@@ -417,7 +417,7 @@ def test_raw_objects_pass_through_and_are_checked() -> None:
     assert refused(site(raw=[wrong]))[0].path.startswith("dra_claims_raw[0].spec.selectors[0]")
 
 
-def test_reach_tells_where_claims_run(machines: t.Callable[[str], Values]) -> None:
+def test_reach_names_the_nodes_that_satisfy_claims(machines: t.Callable[[str], Values]) -> None:
     nodes = {name: machines(name) for name in ("hgx-h100", "gb200", "cpu-rdma")}
     group = {"count": 2, "devices": [GPU, NIC]}
     strict = {"groups": [{**group, "align": "pcie_root"}]}
@@ -462,17 +462,17 @@ def test_a_node_whose_pods_have_the_cards_may_do(machines: t.Callable[[str], Val
     assert refused(site(pairs), nodes={"busy": busy})[0].rule == "unreachable"
 
 
-def test_a_nic_that_is_given_whole_for_a_part_of_its_rate_is_told() -> None:
+def test_a_whole_nic_for_a_part_of_its_rate_is_warned_about() -> None:
     part = {"name": "nic", "kind": "rdma", "bandwidth": "200G"}
-    (told,) = compile_site(site({"devices": [part]})).warnings
-    assert told.startswith("dra_claims_templates[0].devices[0].bandwidth: lanewise.dev gives a NIC away whole")
-    assert "where: {min_speed: 200G}" in told
-    (told,) = compile_site(site({"devices": [{**NIC, "capacity": {"bandwidth": "200G"}}]})).warnings
-    assert told.startswith("dra_claims_templates[0].devices[0].capacity: ")
+    (warning,) = compile_site(site({"devices": [part]})).warnings
+    assert warning.startswith("dra_claims_templates[0].devices[0].bandwidth: lanewise.dev gives a NIC away whole")
+    assert "where: {min_speed: 200G}" in warning
+    (warning,) = compile_site(site({"devices": [{**NIC, "capacity": {"bandwidth": "200G"}}]})).warnings
+    assert warning.startswith("dra_claims_templates[0].devices[0].capacity: ")
     assert not compile_site(site({"devices": [{**NIC, "where": {"min_speed": "200G"}}]})).warnings
 
 
-def test_mistakes_of_all_kinds_are_told_at_once(machines: t.Callable[[str], Values]) -> None:
+def test_errors_of_all_kinds_are_reported_together(machines: t.Callable[[str], Values]) -> None:
     """A wrong form, a filter that nothing answers, a release that is none and a claim that no node can satisfy."""
     broken = {"count": "two", "devices": [{**NIC, "where": {"numa_nod": 1}}, {**GPU, "driver": "gpu.amd.co"}]}
     values = site({"groups": [broken]}, {"devices": [{**GPU, "count": 9}]}, {"devices": [GPU, {"kind": "cpu"}]})
@@ -512,8 +512,8 @@ def reason(objects: t.Sequence[Values], nodes: t.Mapping[str, Values], *server: 
 
 def test_a_selector_of_another_kind_ends_the_scheduling(machines: t.Callable[[str], Values]) -> None:
     nodes = {"n": machines("hgx-h100")}
-    told = reason([manifest_class({"rego": {"code": "x"}}), manifest()], nodes)
-    assert told == "class c: the scheduler knows selectors of the kind cel only, and this one has rego"
+    unreachable = reason([manifest_class({"rego": {"code": "x"}}), manifest()], nodes)
+    assert unreachable == "class c: the scheduler knows selectors of the kind cel only, and this one has rego"
 
 
 def test_what_a_release_keeps_decides(machines: t.Callable[[str], Values]) -> None:
@@ -532,12 +532,12 @@ def test_what_a_release_keeps_decides(machines: t.Callable[[str], Values]) -> No
     assert found.nodes == ["n"]
 
 
-def test_facts_of_something_else_are_told() -> None:
+def test_facts_of_another_schema_are_reported() -> None:
     assert refused(site({"devices": [GPU]}), nodes={"n": {"a": 1}})[0].path == "topology_facts of n"
 
 
 @pytest.mark.parametrize(("field", "value"), [("model", "\ud800"), ("address", ["x"])])
-def test_facts_with_values_that_no_probe_gives_are_told(
+def test_facts_with_values_that_no_probe_returns_are_reported(
     field: str, value: t.Any, machines: t.Callable[[str], Values]
 ) -> None:
     odd = copy.deepcopy(machines("hgx-h100"))
@@ -567,7 +567,7 @@ def test_whatever_compiles_is_valid_and_compiles_again_alike(values: Values) -> 
     assert len(keys) == len(set(keys))
 
 
-def test_a_driver_with_a_mistake_is_the_only_problem_of_claims_that_use_it() -> None:
+def test_an_error_of_a_driver_is_the_only_problem_of_claims_that_use_it() -> None:
     one(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {}}), "dra_claims_drivers.gpu.nvidia.com", "version")
 
 

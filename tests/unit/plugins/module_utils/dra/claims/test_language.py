@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is wrong with an inventory in itself: each mistake is told once, with its path as the user wrote it."""
+"""What is wrong with an inventory in itself: each error is reported once, with its path as the user wrote it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_blanks_around_an_amount_do_not_count() -> None:
     assert inventory.claims[0].groups[0].devices[0].where == {"min_memory": "80Gi"}
 
 
-def test_variables_of_the_role_are_no_mistakes() -> None:
+def test_variables_of_the_role_are_not_errors() -> None:
     assert read({"dra_claims_kubeconfig": "x", "dra_claims_workloads": [{"any": 1}]})[1] == []
 
 
@@ -263,13 +263,13 @@ def test_variables_of_the_role_are_no_mistakes() -> None:
         ),
     ],
 )
-def test_one_mistake_is_told_once(values: Values, path: str, rule: str, words: str) -> None:
+def test_one_error_is_reported_once(values: Values, path: str, rule: str, words: str) -> None:
     problems = read(values)[1]
     assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
     assert words in str(problems[0])
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     values = {
         **template({"kind": "gpu", "count": "1"}, {"kind": "nic", "where": {"rial": 1}}),
         "dra_claims_policy": 1,

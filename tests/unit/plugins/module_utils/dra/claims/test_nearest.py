@@ -414,7 +414,7 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     )
 
 
-def test_boards_that_nothing_tells_apart_are_split_for_dranet(machines: t.Callable[[str], Values]) -> None:
+def test_boards_without_a_distinct_attribute_are_split_for_dranet(machines: t.Callable[[str], Values]) -> None:
     """DRANET publishes neither the map nor its name."""
     drivers = {"gpu.nvidia.com": {"version": "0.4.0"}, **DRANET}
     nodes = {

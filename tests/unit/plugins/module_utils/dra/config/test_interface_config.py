@@ -123,7 +123,7 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ({"apiVersion": "v1"}, "i.apiVersion", "bad-value", "lanewise.dev/v1alpha1"),
     ],
 )
-def test_one_mistake_is_told_once(interface: object, path: str, rule: str, words: str) -> None:
+def test_one_error_is_reported_once(interface: object, path: str, rule: str, words: str) -> None:
     _only(interface, path, rule, words)
 
 
@@ -131,7 +131,7 @@ def test_whole_config_names_itself() -> None:
     assert [problem.path for problem in validate({}, "c")] == ["c.apiVersion", "c.kind"]
 
 
-def test_all_mistakes_are_told() -> None:
+def test_all_errors_are_reported() -> None:
     wrong = {"mtu": 1, "x": 2, "routes": [{"destination": 1}, {"gateway": "a"}]}
     assert sorted(problem.path for problem in validate(wrong, "i", complete=False)) == [
         "i.mtu",
@@ -154,7 +154,7 @@ def test_all_mistakes_are_told() -> None:
     ],
     ids=lambda wrong: next(iter(wrong))[:9],
 )
-def test_mistakes_without_end_are_told_in_few_words(wrong: dict[str, object]) -> None:
+def test_an_unbounded_number_of_errors_gives_a_short_message(wrong: dict[str, object]) -> None:
     start = time.process_time()
     problems = validate(wrong, "i", complete=False)
     assert time.process_time() - start < 2

@@ -161,59 +161,59 @@ def test_every_gated_field_exists():
                 struct = schema.STRUCTS[struct][name].type.lstrip("*").removeprefix("[]").removeprefix("{}")
 
 
-def told(obj, kubernetes, gates=None):
+def problems(obj, kubernetes, gates=None):
     return {(problem.path, problem.rule) for problem in versions.unsupported(obj, kubernetes, gates)}
 
 
 def test_nothing_is_missing_in_137():
-    assert told(CLAIM, "1.37") == set()
+    assert problems(CLAIM, "1.37") == set()
 
 
 def test_claims_on_older_servers():
     request = "spec.devices.requests[0].exactly"
     distinct = "spec.devices.constraints[0].distinctAttribute"
     others = {(f"{request}.capacity", "dropped"), (f"{request}.tolerations", "inactive")}
-    assert told(CLAIM, "1.34") == {*others, (distinct, "inactive")}
-    assert told(CLAIM, "1.34", {"DRAResourceClaimDeviceStatus": False}) == {*others, (distinct, "fatal")}
-    assert told(CLAIM, "1.35") == {
+    assert problems(CLAIM, "1.34") == {*others, (distinct, "inactive")}
+    assert problems(CLAIM, "1.34", {"DRAResourceClaimDeviceStatus": False}) == {*others, (distinct, "fatal")}
+    assert problems(CLAIM, "1.35") == {
         (f"{request}.capacity", "dropped"),
         ("spec.devices.constraints[0].distinctAttribute", "dropped"),
         (f"{request}.tolerations", "dropped"),
     }
-    assert told(CLAIM, "1.36") == set()
+    assert problems(CLAIM, "1.36") == set()
     flat = versions.convert(template(CLAIM), schema.V1BETA1)
-    assert ("spec.spec.devices.requests[0].capacity", "dropped") in told(flat, "1.34")
+    assert ("spec.spec.devices.requests[0].capacity", "dropped") in problems(flat, "1.34")
     gates = {"DRAConsumableCapacity": True, "DRADeviceTaints": True}
-    assert told(CLAIM, "1.34", gates) == {(distinct, "inactive")}
+    assert problems(CLAIM, "1.34", gates) == {(distinct, "inactive")}
 
 
 def test_slices_on_older_servers():
     first = "spec.devices[0]"
-    assert told(SLICE, "1.37") == {(f"{first}.attributes[a.b/rails].ints", "dropped")}
-    assert told(SLICE, "1.34") == {
+    assert problems(SLICE, "1.37") == {(f"{first}.attributes[a.b/rails].ints", "dropped")}
+    assert problems(SLICE, "1.34") == {
         (f"{first}.attributes[a.b/rails].ints", "unknown-field"),
         (f"{first}.capacity[bandwidth].requestPolicy", "dropped"),
         (f"{first}.allowMultipleAllocations", "dropped"),
         (f"{first}.taints", "dropped"),
     }
     flat = versions.convert(SLICE, schema.V1BETA1)
-    assert (f"{first}.basic.taints", "dropped") in told(flat, "1.35")
+    assert (f"{first}.basic.taints", "dropped") in problems(flat, "1.35")
 
 
-def test_what_says_nothing_is_not_told():
+def test_empty_fields_are_not_reported():
     device = {"name": "a", "allowMultipleAllocations": False, "taints": [], "bindsToNode": None, "nothing": {}}
-    assert told({**SLICE, "spec": {**SLICE["spec"], "devices": [device]}}, "1.34") == set()
+    assert problems({**SLICE, "spec": {**SLICE["spec"], "devices": [device]}}, "1.34") == set()
 
 
 def test_kinds_that_are_not_served():
     rule = {"apiVersion": schema.V1, "kind": "DeviceTaintRule", "spec": {"taint": {"key": "a", "effect": "NoExecute"}}}
-    assert told(rule, "1.36") == {("apiVersion", "unserved")}
-    assert told(rule, "1.37") == set()
-    assert told({**rule, "apiVersion": schema.V1BETA2}, "1.36") == {("kind", "inactive")}
-    assert told({"apiVersion": "v1", "kind": "Pod"}, "1.37") == {("apiVersion", "unserved")}
+    assert problems(rule, "1.36") == {("apiVersion", "unserved")}
+    assert problems(rule, "1.37") == set()
+    assert problems({**rule, "apiVersion": schema.V1BETA2}, "1.36") == {("kind", "inactive")}
+    assert problems({"apiVersion": "v1", "kind": "Pod"}, "1.37") == {("apiVersion", "unserved")}
 
 
-def test_a_misspelt_kind_is_told_the_nearest():
+def test_a_misspelt_kind_gets_a_suggestion():
     (problem,) = versions.unsupported({"apiVersion": schema.V1, "kind": "ResourceClam"}, "1.37")
     assert problem.fix == "did you mean 'ResourceClaim'?"
     (problem,) = versions.unsupported({"apiVersion": schema.V1BETA1, "kind": "DeviceTaintRule"}, "1.37")
@@ -230,14 +230,14 @@ def test_a_release_that_yaml_took_for_a_number():
 def test_status_and_namespace():
     rule = {"apiVersion": schema.V1, "kind": "DeviceTaintRule", "metadata": {"namespace": "a"}}
     rule["status"] = {"conditions": [{"type": "x"}]}
-    assert told(rule, "1.37") == {("status.conditions", "dropped"), ("metadata.namespace", "dropped")}
+    assert problems(rule, "1.37") == {("status.conditions", "dropped"), ("metadata.namespace", "dropped")}
 
 
-def test_a_field_inside_a_dropped_one_is_not_told_again():
+def test_a_field_inside_a_dropped_one_is_not_reported_again():
     device = {"name": "a", "taints": [{"key": "a", "effect": "NoExecute", "surprise": 1}]}
     obj = {**SLICE, "spec": {**SLICE["spec"], "devices": [device]}}
-    assert told(obj, "1.34") == {("spec.devices[0].taints", "dropped")}
-    assert told(obj, "1.37") == {("spec.devices[0].taints[0].surprise", "unknown-field")}
+    assert problems(obj, "1.34") == {("spec.devices[0].taints", "dropped")}
+    assert problems(obj, "1.37") == {("spec.devices[0].taints[0].surprise", "unknown-field")}
 
 
 def test_dropped():

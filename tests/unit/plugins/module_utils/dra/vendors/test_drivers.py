@@ -117,7 +117,7 @@ def test_every_driver_has_offers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "told"),
+    ("name", "version", "warned"),
     [
         ("gpu.nvidia.com", "9.9.9", True),
         ("gpu.nvidia.com", "0.6.0-rc.1", True),
@@ -129,10 +129,10 @@ def test_every_driver_has_offers() -> None:
         ("lanewise.dev", "9.9.9", True),
     ],
 )
-def test_versions_after_the_last_known_one_are_told(name: str, version: str, told: bool) -> None:
+def test_versions_after_the_last_known_one_are_warned_about(name: str, version: str, warned: bool) -> None:
     words = knowledge(name, {"version": version}).beyond()
-    assert bool(words) is told
-    if told:
+    assert bool(words) is warned
+    if warned:
         assert version in words and DRIVERS[name].newest in words and f"dra_claims_drivers.{name}.version" in words
 
 
@@ -156,13 +156,13 @@ def test_gaudi_lost_its_serial_number_for_a_while(version: str, has: bool) -> No
     assert bool(knowledge("gaudi.intel.com", {"version": version}).filter("gpu", "uuid")) is has
 
 
-def test_a_misspelt_driver_is_told_the_nearest() -> None:
+def test_a_misspelt_driver_gets_a_suggestion() -> None:
     with pytest.raises(Problems) as caught:
         knowledge("gpu.nvidia.co", {"version": "0.5.0"})
     assert "did you mean 'gpu.nvidia.com'?" in caught.value.problems[0].fix
 
 
-def test_mistakes_name_their_place() -> None:
+def test_errors_name_their_path() -> None:
     assert problems("gpu.nvidia.com", {}) == ["dra_claims_drivers.gpu.nvidia.com"]
     assert problems("gpu.nvidia.com", {"version": "0.1.0"}) == ["dra_claims_drivers.gpu.nvidia.com.version"]
     assert problems("dra.net", {"version": "newest"}) == ["dra_claims_drivers.dra.net.version"]

@@ -185,7 +185,7 @@ def test_a_gpu_of_a_guest_is_left_out() -> None:
     assert len(addresses) == 7 and node["gpus"][3]["address"] not in addresses
 
 
-def test_vendors_are_told_apart() -> None:
+def test_vendors_are_distinguished() -> None:
     assert not of("mi300x", "gpu.nvidia.com") and not of("hgx-h100", "gpu.amd.com")
     amd = of("mi300x", "gpu.amd.com")
     assert len(amd) == 8 and values(amd[0])["type"] == "amdgpu"
