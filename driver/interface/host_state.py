@@ -17,10 +17,13 @@ import typing as t
 
 from ..base.objects import Object, ObjectView
 from ..kernel import addresses, link_dump, links, netlink, programs, qdiscs, routes, stacked, sysctls, vf
+from ..kernel.addresses import AddressState, Neighbor
 from ..kernel.ethtool import Ethtool, EthtoolState
 from ..kernel.ethtool_netlink import EthtoolNetlink
 from ..kernel.ethtool_netlink import Settings as DriverSettings
 from ..kernel.netlink import Netlink
+from ..kernel.routes import Route, Rule
+from ..kernel.vf import VfSettings
 
 #: The prefix of the altname of an interface without a PCI address while it is in a pod.
 TAG = "lanewise-"
@@ -65,10 +68,10 @@ class _HostState(t.TypedDict):
     gsoMaxSegs: int
     master: str  # a name
     xdp: dict[str, int]
-    addresses: list[addresses.AddressState]
-    routes: list[routes.Route]
-    rules: list[routes.Rule]
-    neighbors: list[addresses.Neighbor]
+    addresses: list[AddressState]
+    routes: list[Route]
+    rules: list[Rule]
+    neighbors: list[Neighbor]
     sysctls: dict[str, str]
     qdiscs: list[qdiscs.Qdisc]
     ethtool: EthtoolState
@@ -85,8 +88,8 @@ class HostState(_HostState, Sizes, total=False):
     driver: DriverSettings
     attributes: dict[str, str]
     files: dict[str, str]
-    vf: vf.VfSettings
-    vfs: dict[str, vf.VfSettings]
+    vf: VfSettings
+    vfs: dict[str, VfSettings]
     mark: Mark
     uppers: list[stacked.Mark]  # its upper interfaces before a pod had it, if any
 
@@ -153,7 +156,7 @@ def _key(item: object) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[routes.Route]) -> list[routes.Rule]:
+def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Route]) -> list[Rule]:
     """The rules of an interface: those that name it, its addresses, or a table that has only its routes."""
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
     tables = {(route["family"], route["table"]) for route in found if route["table"] not in system}

@@ -97,7 +97,7 @@ options:
     default: false
   plan:
     description:
-      - Plan the node's configuration in the same call, with M(lanewise.dra.fabric#module) in check mode. Nothing is
+      - Plan the node's configuration in the same call, with M(lanewise.dra.fabric) in check mode. Nothing is
         changed on the node. The result is in RV(plan).
       - RV(plan) is missing if the plan cannot be made. The module fabric reports the reason.
     type: dict
@@ -350,7 +350,7 @@ probed:
   returned: with O(packed)
   type: bool
 plan:
-  description: What M(lanewise.dra.fabric#module) returns in check mode.
+  description: What M(lanewise.dra.fabric) returns in check mode.
   returned: if O(plan) is given and the plan could be made
   type: dict
 plan_complete:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ..module_utils.fabric_options import Option, Spec  # noqa: F401  # types of arguments, for action plugins
+from ..module_utils.fabric_options import Option, Spec
+
+__all__ = ("Json", "Option", "Result", "Spec", "Variables")
 
 #: Variables of a host, or a module's options after Ansible's check of the argument spec.
 Variables = t.Mapping[str, t.Any]

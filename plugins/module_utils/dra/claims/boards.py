@@ -152,7 +152,7 @@ def asked_of(driver: DriverKnowledge, body: Object, classes: t.Mapping[str, Obje
 def _values(offer: Offer, name: str) -> t.Iterator[Scalar]:
     value = attribute(offer, name)
     if value is not None:
-        scalar = next(iter(value.values()))
+        scalar = next(iter(value.values()), None)
         if isinstance(scalar, (str, int)):
             yield scalar
     elif name == PCI_BUS_ID and name in offer.unknown:

@@ -82,9 +82,11 @@ class Body(t.Protocol):
     constraints: list[tuple[Object, str]]
 
     def body_of(self, device: Device) -> Object: ...
+
     def add_config(
         self, config: Object, device: Device, position: int, group: Group, index: int, requests: list[str]
     ) -> None: ...
+
     def required(
         self, devices: list[Device], level: str, path: str, pairs: bool = True
     ) -> list[tuple[str, list[Device]]]: ...
@@ -125,7 +127,8 @@ class NearestPlanner:
             return []
         more = len(claim.groups) > 1
         asked = [_Asked(self, group, part, known, boards, more) for group, part in zip(groups, parts) if part]
-        if not all([one.any_served() for one in asked]):
+        served = [one.any_served() for one in asked]  # each reports its own problems
+        if not all(served):
             return []
         found = self._packed(claim, asked)
         for suffix, plans, keys in found:

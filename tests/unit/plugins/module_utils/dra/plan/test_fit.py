@@ -99,8 +99,8 @@ def _of(fleet: Fleet, driver: str) -> list[int]:
 
 
 def test_pairs_of_a_machine(engine: Engine) -> None:
-    one, two, three = fits.fit(probed("hgx-h100"), [workload(f"{n}-pair{s}") for n, s in
-                                                   (("one", ""), ("two", "s"), ("three", "s"))], engine)  # fmt: skip
+    names = ("one-pair", "two-pairs", "three-pairs")
+    one, two, three = fits.fit(probed("hgx-h100"), [workload(name) for name in names], engine)
     assert (one.total, two.total, three.total) == (8, 4, 2)
     (on_node,) = three.nodes.values()
     assert on_node.kind == fits.DEVICES and on_node.reason and len(on_node.placements[0]) == 6
