@@ -83,7 +83,8 @@ class _Route(t.TypedDict):
 _RouteFrom = t.TypedDict("_RouteFrom", {"from": str}, total=False)
 
 
-class Route(_Route, _RouteFrom, Target, total=False):
+# pylint takes the type that has `from`, a keyword of Python, for a value
+class Route(_Route, _RouteFrom, Target, total=False):  # pylint: disable=inherit-non-class
     """A route: `family` is 4 or 6, `destination` and `from` are networks, numbers are the kernel's. `mtu` is only in
     routes of an InterfaceConfig."""
 
