@@ -35,7 +35,7 @@ PLAY = """
     - name: Claims
       ansible.builtin.import_role:
         name: lanewise.dra.dra_claims
-    - name: Hand the results over
+    - name: Write the results to a file
       ansible.builtin.copy:
         content: "{{ {'rendered': dra_claims_rendered, 'applied': dra_claims_applied} | to_json }}"
         dest: "{{ result_file }}"
@@ -67,7 +67,7 @@ SITE: dict[str, t.Any] = {
 
 
 class Controller:
-    """A controller with a site of its own that plays against one cluster."""
+    """Runs the role and the module dra_apply against one cluster, with manifests and a home in its own folder."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder = plane, folder
@@ -102,8 +102,8 @@ class Controller:
         return self.play("role", {**where, **variables}, *arguments, rc=rc)
 
     def apply(self, objects: list[dict[str, t.Any]], rc: int = 0, **options: t.Any) -> str:
-        given = {"objects": objects, "kubeconfig": str(self.plane.kubeconfig), **options}
-        return self.play("apply", {"options": given}, rc=rc)[1]
+        options = {"objects": objects, "kubeconfig": str(self.plane.kubeconfig), **options}
+        return self.play("apply", {"options": options}, rc=rc)[1]
 
     def names(self, resource: str, namespace: str = "") -> list[str]:
         where = f"/namespaces/{namespace}" if namespace else ""
@@ -147,7 +147,7 @@ def test_check_mode_writes_nothing_and_a_second_run_changes_nothing(controller: 
     assert "changed=0" in controller.role(SITE, "--check", "--diff")[1]
 
 
-def test_what_is_in_the_files_is_what_is_on_the_cluster(controller: Controller) -> None:
+def test_templates_in_the_files_equal_those_in_the_cluster(controller: Controller) -> None:
     controller.role(SITE)
     for path in controller.dest.rglob("*.yaml"):
         for item in yaml.safe_load_all(path.read_text()):
@@ -158,7 +158,7 @@ def test_what_is_in_the_files_is_what_is_on_the_cluster(controller: Controller) 
                 assert controller.plane.expect("GET", where)["spec"] == item["spec"]
 
 
-def test_prune_removes_what_was_ours_and_nothing_else(controller: Controller) -> None:
+def test_prune_removes_only_objects_that_the_site_applied(controller: Controller) -> None:
     pruned = {**SITE, "dra_claims_prune": True}
     controller.role(pruned)
     controller.plane.expect(
@@ -174,7 +174,7 @@ def test_prune_removes_what_was_ours_and_nothing_else(controller: Controller) ->
     assert controller.names("resourceclaimtemplates", "training") == ["one", "theirs"]
     result, output = controller.role(fewer)
     assert "changed=0" in output
-    # kubectl knows the set for an ApplySet, and that it is not its own to prune
+    # kubectl recognises the ApplySet, and refuses to prune it because another program manages it
     kubectl = [str(controller.plane.programs["kubectl"]), "--kubeconfig", str(controller.plane.kubeconfig)]
     (controller.folder / "one.json").write_text(json.dumps(template("kubectls", "training")))
     theirs = ["apply", "--prune", "--applyset=configmap/lanewise-dra", "--namespace=default", "-f", "one.json"]
@@ -189,7 +189,7 @@ def test_prune_removes_what_was_ours_and_nothing_else(controller: Controller) ->
     assert done.returncode and "managed by tooling" in done.stderr, done.stderr
 
 
-def test_a_site_is_taken_away_whether_it_was_pruned_or_not(controller: Controller) -> None:
+def test_a_site_can_be_removed_with_and_without_pruning_before(controller: Controller) -> None:
     where = "/apis/resource.k8s.io/v1/namespaces/training/resourceclaimtemplates"
     for pruned in (False, True):
         controller.role({**SITE, "dra_claims_site": "a", "dra_claims_prune": pruned})
@@ -199,14 +199,14 @@ def test_a_site_is_taken_away_whether_it_was_pruned_or_not(controller: Controlle
         controller.apply([], prune=True, site="a")
         assert controller.names("resourceclaimtemplates", "training") == ["theirs"]
         assert controller.names("deviceclasses") == []
-        # a set is emptied and not made, and who had it is known still
+        # the ApplySet is emptied but stays, so that its owner is still known; without pruning there is none
         kept = controller.plane.request("GET", "/api/v1/namespaces/default/configmaps/lanewise-dra")
         assert kept[0] == (200 if pruned else 404)
         assert "changed=0" in controller.apply([], prune=True, site="a")
         controller.plane.expect("DELETE", f"{where}/theirs")
 
 
-def test_a_namespace_that_is_missing_stops_everything(controller: Controller) -> None:
+def test_nothing_is_applied_if_a_namespace_is_missing(controller: Controller) -> None:
     _result, output = controller.role(
         {
             **SITE,
@@ -219,7 +219,7 @@ def test_a_namespace_that_is_missing_stops_everything(controller: Controller) ->
     assert controller.names("deviceclasses") == []
 
 
-def test_one_object_that_is_refused_stops_everything(controller: Controller) -> None:
+def test_nothing_is_applied_if_the_server_refuses_one_object(controller: Controller) -> None:
     wrong = copy.deepcopy(template("wrong"))
     wrong["spec"]["spec"]["devices"]["requests"][0]["name"] = "not_a_label"
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
@@ -239,7 +239,7 @@ def test_a_changed_spec_of_a_template_is_refused_in_one_line(controller: Control
 
 
 def test_a_template_for_boards_is_replaced_when_the_boards_change(controller: Controller) -> None:
-    """Claims that were made from it stay, and another template of the same name is never touched."""
+    """Claims made from it stay. A template of that name without the annotation is not replaced."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
     made = template("pair")
@@ -258,14 +258,14 @@ def test_a_template_for_boards_is_replaced_when_the_boards_change(controller: Co
     kept = controller.plane.expect("GET", f"{place}/in-use")
     assert kept["spec"]["devices"]["requests"][0]["name"] == "gpu"
     controller.plane.request("DELETE", f"{place}/in-use")
-    # one that somebody wrote by hand is theirs
+    # a template without the annotation is not ours to replace
     controller.plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
     controller.apply([template("pair")])
     assert "cannot change" in controller.apply([moved], rc=2)
 
 
 @pytest.mark.parametrize("controller", ["newest", "oldest"], indirect=True)
-def test_a_field_that_the_server_would_drop_stops_everything(controller: Controller) -> None:
+def test_nothing_is_applied_if_the_server_would_drop_a_field(controller: Controller) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
     gated = template("gated")
@@ -280,7 +280,7 @@ def test_a_field_that_the_server_would_drop_stops_everything(controller: Control
 
 
 def test_applied_objects_are_listed_if_a_later_one_is_refused(controller: Controller) -> None:
-    """A dry run spends no quota, so that the second template passes it and is refused for good."""
+    """A dry run uses no quota, so the second template passes the dry run and is refused when it is applied."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
     hard = {"count/resourceclaimtemplates.resource.k8s.io": "1"}
@@ -299,10 +299,10 @@ def test_applied_objects_are_listed_if_a_later_one_is_refused(controller: Contro
     assert controller.names("resourceclaimtemplates", "alone") == ["first"]
 
 
-def test_a_namespace_that_gets_its_label_and_a_quota_that_gets_larger_do_not_stop_their_claims(
+def test_a_new_namespace_label_and_a_larger_quota_count_for_claims_of_the_same_run(
     controller: Controller,
 ) -> None:
-    """A dry run judges by the namespace and the quota as they still are."""
+    """The server checks a dry run against the namespace and the quota before this run changes them."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "watched"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
     watch = {"kind": "rdma", "all": True, "admin": True}
@@ -319,7 +319,7 @@ def test_a_namespace_that_gets_its_label_and_a_quota_that_gets_larger_do_not_sto
     controller.role(site)
     more = {**site, "dra_claims_claims": [site["dra_claims_claims"][0], *claims]}
     output = controller.role(more, rc=2)[1]
-    assert "Nothing was applied" in output and "exceeded quota" in output  # the quota stays as it is
+    assert "Nothing was applied" in output and "exceeded quota" in output  # the quota is not changed
     more["dra_claims_quotas"] = [{"namespace": "watched", "claims": 4}]
     controller.role(more)
     assert controller.names("resourceclaims", "watched") == ["all", "first", "second", "third"]
@@ -331,12 +331,12 @@ def test_one_site_does_not_prune_another(controller: Controller) -> None:
     controller.role({**pruned, "dra_claims_site": "a"})
     three = {**pruned["dra_claims_templates"][0], "name": "three"}
     other = {**pruned, "dra_claims_site": "b", "dra_claims_templates": [three]}
-    # a folder holds one site, too
+    # in another folder, since each folder holds one site; the ApplySet has the same name for both
     output = controller.role({**other, "dra_claims_dest": str(controller.folder / "b")}, rc=2)[1]
     assert "belongs to site 'a'" in output
     assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
 
-    # one that does not prune needs no set of its own, and when it is taken away the other's set of that name stays
+    # a site that does not prune needs no ApplySet, and its removal leaves the ApplySet of the other site
     unpruned = template("four", "training")
     unpruned["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "lanewise.dra", "lanewise.dev/site": "b"}
     controller.apply([unpruned])
@@ -352,20 +352,20 @@ def test_one_site_does_not_prune_another(controller: Controller) -> None:
     assert "changed=0" in controller.role({**pruned, "dra_claims_site": "a"})[1]
 
 
-def test_a_cluster_that_does_not_answer(controller: Controller) -> None:
+def test_an_unreachable_cluster_is_an_error_without_a_traceback(controller: Controller) -> None:
     kubeconfig = json.loads(controller.plane.kubeconfig.read_text())
     kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    nobody = controller.folder / "nobody.json"
-    nobody.write_text(json.dumps(kubeconfig))
-    _result, output = controller.role({**SITE, "dra_claims_kubeconfig": str(nobody)}, rc=2)
+    unreachable = controller.folder / "unreachable.json"
+    unreachable.write_text(json.dumps(kubeconfig))
+    _result, output = controller.role({**SITE, "dra_claims_kubeconfig": str(unreachable)}, rc=2)
     assert "Connection refused" in output and "Traceback" not in output
     assert not controller.dest.exists()
 
 
 @pytest.mark.parametrize("controller", ["oldest"], indirect=True)
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
-def test_older_api_versions_say_the_same(controller: Controller, version: str) -> None:
-    """What is written where a cluster serves no newer version. No server of today can be told not to serve v1."""
+def test_objects_in_older_api_versions_are_stored_unchanged(controller: Controller, version: str) -> None:
+    """As rendered for a cluster without resource.k8s.io/v1. No tested server can switch v1 off, so it is read as v1."""
     objects = compile_site({key: value for key, value in SITE.items() if key != "dra_claims_create_namespaces"}).objects
     older = [convert(item, f"resource.k8s.io/{version}") for item in objects]
     controller.apply(older, create_namespaces=True)
@@ -377,7 +377,7 @@ def test_older_api_versions_say_the_same(controller: Controller, version: str) -
 
 
 def test_the_example_site_and_its_workloads(controller: Controller) -> None:
-    """Everything that the example inventory says, and each workload whose kind the server knows."""
+    """All objects of the example inventory, and each workload whose kind the server knows."""
     example = yaml.safe_load(EXAMPLE.read_text())
     controller.role({**example, "dra_claims_create_namespaces": True})
     kinds = {}

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """A node with devices for claims: its own namespaces with veth interfaces, pods that are processes, and a control plane
-whose scheduler allocates what the collection's compiler wrote.
+whose scheduler allocates the claims that the collection's compiler wrote.
 
-Everything is real but the kubelet and the container runtime: the tests call the driver as these would.
+Only kubelet and the container runtime are missing: the tests call the driver as these would.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from lanewise_driver.claims import service as claims
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.publish.inventory import Inventory
 
-#: Set by the program that creates the namespaces: tests run inside them.
 NODE = "node-a"
 NAMESPACE = "claims"
 RESOURCE = "/apis/resource.k8s.io/v1"
@@ -50,7 +49,7 @@ def ip(*words: str, netns: int | None = None) -> str:
     return subprocess.run([*enter, "ip", *words], check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-#: What the kernel numbers or counts again whenever an interface moves to another namespace.
+#: Values that change whenever an interface moves to another namespace, so they are not compared.
 _VOLATILE = (
     "ifindex",
     "link_index",
@@ -74,7 +73,7 @@ SYSCTLS = ("ipv4/conf/{}/rp_filter", "ipv4/conf/{}/arp_announce", "ipv6/conf/{}/
 
 
 def host_state() -> Object:
-    """What iproute2 and /proc say of this node's network, by parts."""
+    """The node's network as iproute2 and /proc show it, by parts."""
     links = {one["ifname"]: _still(one) for one in json.loads(ip("-j", "-d", "address"))}
     state: Object = {"links": links}
     for family in ("-4", "-6"):
@@ -92,7 +91,7 @@ def host_state() -> Object:
 
 
 def differences(one: Object, other: Object) -> list[str]:
-    """What is in one host state and not in the other, one line each."""
+    """The differences of two host states, one line each."""
     lines: list[str] = []
     for key in sorted({*one, *other}):
         before, now = one.get(key), other.get(key)
@@ -107,8 +106,8 @@ def differences(one: Object, other: Object) -> list[str]:
 
 
 def make_wires(names: t.Sequence[str] = WIRES) -> int:
-    """The node's interfaces, each with what a node may have on one. The other ends are in a namespace of their own,
-    that of the process that is returned."""
+    """Create the node's interfaces, with addresses, routes, rules and neighbors. Their other ends are in the network
+    namespace of a process, whose ID is returned."""
     fabric = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     _wait_for_namespace(fabric.pid)
     for number, name in enumerate(names):
@@ -155,7 +154,7 @@ def _wire(request: str, wire: str, /, **interface: t.Any) -> Object:
     return {**device, "interface": interface} if interface else device
 
 
-#: The claims, in the words of the collection's inventory.
+#: The claims, as inventory variables of the collection.
 INVENTORY: Object = {
     "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
     "dra_claims_policy": True,
@@ -222,7 +221,7 @@ INVENTORY: Object = {
 
 
 def attach(service: claims.Service, request: AttachRequest) -> None:
-    """As a hook does it, which asks again if the driver is busy."""
+    """Call attach as a hook does: again while the driver is busy."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -302,8 +301,8 @@ class World:
             self.apply(made)
 
     def apply(self, made: Object) -> None:
-        """As the collection applies it. (What a client posts with blanks in opaque parameters, the server itself cannot
-        write back unchanged: it then refuses every change of such a claim's status.)"""
+        """Apply an object as the collection does. After a POST the server cannot write back blanks in opaque parameters
+        unchanged, and so refuses every change of the claim's status."""
         plurals = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "DeviceClass": "deviceclasses"}
         plural = plurals.get(made["kind"], f"{made['kind'].lower()}s")
         metadata = made["metadata"]
@@ -315,7 +314,7 @@ class World:
             self.start(metadata["name"])
 
     def start(self, claim: str, pod: str = "", **spec: t.Any) -> None:
-        """A pod for a claim; returns when the scheduler has bound it."""
+        """Create a pod for a claim; returns when the scheduler has bound it."""
         name = pod or claim
         body = {
             "metadata": {"name": name},
@@ -342,7 +341,7 @@ class World:
         return t.cast(Object, self.plane.expect("GET", f"{CLAIMS}/{name}"))
 
     def request(self, claim: str, sandbox: Path, pod: str = "") -> AttachRequest:
-        """What the hook of a container of the claim's pod would ask."""
+        """The attach request of the hook of a container in the claim's pod."""
         metadata = self.pods[pod or claim]["metadata"]
         annotations = {
             "io.kubernetes.cri.sandbox-uid": metadata["uid"],

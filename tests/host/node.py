@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Interfaces of a node that tests configure. The node is a process in a network namespace of its own."""
+"""Interfaces of a node that tests configure. The node is a process in its own network namespace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules imp
 
 
 def node(system: System, settings: dict[str, dict[str, t.Any]], general: dict[str, t.Any] | None = None) -> Node:
-    """The node, with settings by interface. It may change what it is reached by, since nobody reaches it."""
+    """The node, with settings by interface. Management interfaces may be changed: there is no connection to lose."""
     rules = [
         Rule(name, selector({"interface": name, "type": "virtual"}), one, count=1) for name, one in settings.items()
     ]
@@ -24,7 +24,7 @@ def node(system: System, settings: dict[str, dict[str, t.Any]], general: dict[st
 
 
 def apply(resource: type[Resource], settings: dict[str, dict[str, t.Any]], check_mode: bool = False) -> Outcome:
-    """Bring the node to what is wanted, and prove that check mode said so and that a second run finds nothing."""
+    """Configure the node. Checks that check mode predicted the changes, and that a second run makes none."""
     system = System()
     try:
         one = node(system, settings)
@@ -42,7 +42,7 @@ def apply(resource: type[Resource], settings: dict[str, dict[str, t.Any]], check
 def refusals(
     resource: type[Resource], settings: dict[str, dict[str, t.Any]], general: dict[str, t.Any] | None = None
 ) -> list[str]:
-    """Why the node refuses what is wanted, having changed nothing."""
+    """The reasons for which the node refuses the settings. Fails if it refuses none."""
     system = System()
     try:
         converge(node(system, settings, general), [resource(system)])

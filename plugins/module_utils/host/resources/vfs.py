@@ -32,7 +32,7 @@ def number_of_vfs(system: System, key: str) -> int:
 
 
 def address(system: System, key: str, number: int) -> str | None:
-    """The PCI address of a VF; None where it is not there."""
+    """The PCI address of a VF; None if there is no such VF."""
     return system.link(f"{_DEVICES}/{key}/virtfn{number}")
 
 
