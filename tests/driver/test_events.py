@@ -49,7 +49,7 @@ def test_long_words_are_neither_kept_nor_sent() -> None:
         assert len(note.encode()) <= events.NOTE_BYTES and note.endswith(f" .... {Refused.fix}")
 
 
-def test_words_that_are_no_utf_8_are_sent() -> None:
+def test_texts_that_are_not_utf_8_are_sent() -> None:
     api = Api()
     api.open.set()
     reporter = events.Reporter(api)

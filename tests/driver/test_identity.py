@@ -98,7 +98,7 @@ def test_a_record_without_the_mark() -> None:
 
 
 @nodes.on_a_node
-def test_the_other_end_goes_elsewhere_meanwhile() -> None:
+def test_the_peer_moves_to_another_namespace_meanwhile() -> None:
     nodes.pair("one")
     host = interfaces.snapshot(ONE)
     with nodes.Pod() as pod:

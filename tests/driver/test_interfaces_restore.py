@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attach and detach give the node back what it had, whatever that was and whatever happened in between.
+"""Attach and detach restore the state of an interface, whatever it was and whatever happened in between.
 
-Interfaces are veth pairs in real network namespaces; what the node had is compared by the driver's own snapshot and by
-what iproute2 and /proc say.
+Interfaces are veth pairs in real network namespaces; the states are compared by the driver's own snapshot and by
+the output of iproute2 and /proc.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ def batch(commands: list[str]) -> None:
 )
 @given(STATES, CONFIGS, IN_POD, ON_NODE, RETURNS)
 @on_a_node
-def test_any_state_comes_back(
+def test_any_state_of_an_interface_is_restored(
     state: State, config: dict[str, t.Any], in_pod: list[str], on_node: str, returns: str
 ) -> None:
     prepare(state)
@@ -323,7 +323,7 @@ def test_any_state_comes_back(
             for command in in_pod:
                 pod.run(f"ip {command.format(name=name)}", check=False)
             run(on_node, check=False)
-            if on_node == _NO_RULES:  # what the node's own people delete stays deleted
+            if on_node == _NO_RULES:  # rules that an administrator deletes stay deleted
                 before["rules"] = run("ip -d -4 rule; ip -d -6 rule")
                 host["rules"] = [rule for rule in host["rules"] if rule in left()]
             if returns != "pod":
@@ -351,8 +351,8 @@ def come_back_like_hardware(pod: Pod, name: str, how: str) -> None:
     pod.end()
 
 
-def test_a_permanent_address_is_no_loss_where_a_physical_function_gives_it() -> None:
-    """A virtual function's driver takes what its physical function gave it for permanent, from its next reset on."""
+def test_a_permanent_address_that_a_pf_set_is_not_a_difference() -> None:
+    """A virtual function's driver reports the address that its PF set as permanent, from its next reset on."""
     was = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
     now = {**was, "permanentMac": "02:00:00:00:00:02"}
     settings = {"vf": {"mac": "02:00:00:00:00:01"}}

@@ -266,7 +266,7 @@ def test_two_right_configurations_may_be_wrong_together() -> None:
     )
 
 
-def test_a_wrong_configuration_of_what_was_not_given_is_no_matter() -> None:
+def test_the_configuration_of_an_unallocated_request_is_ignored() -> None:
     configs = [config({"mtu": 1}, "nic/slow"), config({"mtu": 9000}, "nic/fast")]
     assert made(claim([result("nic/fast", PF)], configs)).devices[0].config == {"mtu": 9000}
 
@@ -309,7 +309,7 @@ def test_a_nested_claim_is_refused(depth: int) -> None:
     ["../../../etc", "/etc", "a/b", "..", "a\n{}", "a\0", "Upper", "x" * 64, "x" * 200_000, "\ud800", " "],
     ids=lambda name: ascii(name[:20]),  # of which half a character could not be reported
 )
-def test_the_name_of_a_claim_in_its_pod_is_no_path(name: str) -> None:
+def test_the_name_of_a_claim_in_its_pod_cannot_be_a_path(name: str) -> None:
     of = claim([result("nic", PF)])
     of["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
     assert len(refused(of, f"metadata.annotations['{POD_CLAIM_NAME}']", "left out")) < 500
@@ -318,6 +318,6 @@ def test_the_name_of_a_claim_in_its_pod_is_no_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b/c", "a/..", "a\n", "A", "x" * 64])
-def test_the_name_of_a_request_is_no_path(name: str) -> None:
+def test_the_name_of_a_request_cannot_be_a_path(name: str) -> None:
     refused(claim([result(name, PF)]), "results[0].request")
     refused(claim([result("nic", PF, shareID=f"{name}/")]), "results[0].shareID")

@@ -37,13 +37,13 @@ needs_namespaces = pytest.mark.skipif(
     bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
     reason="needs root, unshare and ip for network namespaces",
 )
-NOBODY = Access("https://127.0.0.1:1")  # tcpmux: refused at once
+UNREACHABLE = Access("https://127.0.0.1:1")  # tcpmux: refused at once
 
 
-def test_without_an_api_server_it_goes_on(tmp_path: Path) -> None:
+def test_the_publisher_keeps_trying_without_an_api_server(tmp_path: Path) -> None:
     settings = SettingsFile(tmp_path / "driver.yml")
     inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
-    publisher = Publisher(Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 0), inventory, settings)
+    publisher = Publisher(Cluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 0), inventory, settings)
     publisher.start()
     until(lambda: publisher.failures >= 3, 30)
     assert "does not answer" in publisher.problem
@@ -79,7 +79,7 @@ def test_a_server_that_never_answers_holds_no_stop_up(tmp_path: Path) -> None:
 def test_requests_end() -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
-        Cluster(lambda: NOBODY, "lanewise.dev", "worker-1", 1.5).node_object()
+        Cluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 1.5).node_object()
     assert 0.5 < time.monotonic() - began < 10  # it did try again, and not for the 15 seconds that it has by itself
 
 

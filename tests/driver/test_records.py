@@ -128,7 +128,7 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", ".", "..", "../x", "a/b", "x" * 129, "a\0b", "-x"])
-def test_a_uid_is_no_path(tmp_path: Path, uid: str) -> None:
+def test_a_uid_cannot_be_a_path(tmp_path: Path, uid: str) -> None:
     store = Store(tmp_path / "state")
     for act in (store.load, store.remove, store.path):
         with pytest.raises(DriverError):
@@ -241,7 +241,7 @@ def test_what_a_newer_driver_wrote_stays(tmp_path: Path) -> None:
         assert json.loads(store.path(UID).read_bytes()) == content
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_entries_that_are_not_regular_files_do_not_block(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     other = UID[:-1] + "{}"

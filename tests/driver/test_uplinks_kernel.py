@@ -127,7 +127,7 @@ def test_storage_that_was_just_mounted_counts(monkeypatch: pytest.MonkeyPatch, t
 
 
 @on_a_node
-def test_a_scan_that_failed_is_no_answer_for_the_next_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_caller_scans_again_after_a_failed_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     world()
     connection("192.0.1.1", 22, "192.0.1.9")
     rule = Rule()
@@ -150,7 +150,7 @@ def test_indexes_and_names_say_the_same() -> None:
 
 
 @on_a_node
-def test_a_busy_node_is_no_slower() -> None:
+def test_connections_and_processes_do_not_slow_the_lookup() -> None:
     """Of many connections the kernel returns the relevant ones; each of many processes is examined once."""
     world()
     server = socket.create_server(("127.0.0.1", 8080), backlog=64)

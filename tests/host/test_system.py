@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the kernel says by netlink reaches the person, and a run that needs no netlink does not load pyroute2."""
+"""Error texts of the kernel reach the user, and a run that needs no netlink does not load pyroute2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(len(plan.changes), "pyroute2" in sys.modules)
 
 
 @on_a_node
-def test_the_words_of_the_kernel_are_kept():
+def test_error_texts_of_the_kernel_are_kept():
     pair("rail0")
     run("ip addr add 10.0.0.1/24 dev rail0")
     system = System()
@@ -42,7 +42,7 @@ def test_the_words_of_the_kernel_are_kept():
 
 
 @on_a_node
-def test_pyroute2_is_loaded_where_sysfs_does_not_tell():
+def test_pyroute2_is_loaded_if_sysfs_lacks_a_value():
     pair("rail0")
 
     def planned(mtu: int) -> str:

@@ -78,17 +78,17 @@ class _InterfaceReader:
         names, texts = self._contents(folder, self._functions.get(address or ""))
         if not texts and names.isdisjoint(_ATTRIBUTES):
             if name == "lo":
-                return None  # recordings have the link alone; nothing is lost with it
+                return None  # recordings have only the link to lo: not reported as damaged
             self._reader.report(f"{_NET}/{name}", "not the directory of an interface")
             if names or not address_in(folder.path):
-                return None  # else the link says at least what the interface hangs on
+                return None  # otherwise the link still names the PCI function of the interface
 
         interface = Interface(name=name, address=address)
         if hardware and address is None and "device" in names:
             interface.address = address_in(folder.link("device"))
         _add_attributes(interface, folder, texts)
         if hardware and folder.number("addr_assign_type", texts.get("addr_assign_type")) == 0:
-            # NET_ADDR_PERM; a VLAN inherits the word with its parent's MAC
+            # NET_ADDR_PERM; a VLAN inherits this type with its parent's MAC
             interface.permanent_mac = interface.mac
         if not names or "master" in names:
             interface.master = (folder.link("master") or "").rpartition("/")[2] or None
@@ -155,7 +155,7 @@ def _kind(interface: Interface, folder: str, names: set[str], uevent: str, funct
 
 
 def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
-    """Put IPoIB children on their parent: they hang on the same PCI function, and differ from it by iflink only."""
+    """Attach IPoIB children to their parent: they have the same PCI function, and differ only in iflink."""
     by_index = {interface.ifindex: interface.name for interface in interfaces if interface.ifindex is not None}
     for interface in interfaces:
         if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):
