@@ -4,8 +4,8 @@
 
 """What the compiler writes, before real API servers.
 
-Sites are generated over all that an inventory can say. Every object must be accepted as it is, by a server that is told
-to be strict, and come back whole. LANEWISE_COMPILED_SITES and LANEWISE_COMPILED_CONFIGS set how many are tried.
+Sites are generated over all that an inventory can say. A server with strict field validation must accept
+every object and return it unchanged. LANEWISE_COMPILED_SITES and LANEWISE_COMPILED_CONFIGS set how many are tried.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def tell(name, **values):
 
 
 def has_rdma(interface):
-    told = subprocess.run(["rdma", "-j", "link"], check=True, capture_output=True, text=True).stdout
-    return any(link.get("netdev") == interface for link in json.loads(told))
+    listed = subprocess.run(["rdma", "-j", "link"], check=True, capture_output=True, text=True).stdout
+    return any(link.get("netdev") == interface for link in json.loads(listed))
 
 
 def serve_pings(address):

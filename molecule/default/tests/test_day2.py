@@ -29,9 +29,9 @@ def read(host, path):
     ],
 )
 def test_drift_is_reported_to_programs_and_people(host, folder, verdict, nodes):
-    told = read(host, f"{folder}/drift.json")
-    assert told["verdict"] == verdict
-    assert {name: node["state"] for name, node in told["nodes"].items()} == nodes
+    drift = read(host, f"{folder}/drift.json")
+    assert drift["verdict"] == verdict
+    assert {name: node["state"] for name, node in drift["nodes"].items()} == nodes
     page = host.file(f"{FOLDER}/{folder}/drift.html").content_string
     shown = re.findall(r'<h3>(\S+) <span class="pill state">([^<]+)<', page)
     assert dict(shown) == {name: state for name, state in nodes.items() if state != "no drift"}

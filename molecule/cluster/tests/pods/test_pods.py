@@ -48,9 +48,9 @@ def test_its_pod_runs_with_devices_of_the_claim(name, get):
     given = {one["request"]: one for one in claim["status"]["allocation"]["devices"]["results"]}
     assert {one["pool"] for one in given.values()} == {name}
     assert given["whole"]["device"] == "pci-0000-43-00-0" and given["shared"]["device"].startswith("pci-0000-23-1")
-    told = {one["device"]: one for one in claim["status"]["devices"]}
+    statuses = {one["device"]: one for one in claim["status"]["devices"]}
     for request, interface in (("shared", "net1"), ("whole", "net2")):
-        status = told[given[request]["device"]]
+        status = statuses[given[request]["device"]]
         assert {"Ready": "True"}.items() <= {one["type"]: one["status"] for one in status["conditions"]}.items()
         assert status["networkData"]["interfaceName"] == interface
 
@@ -68,8 +68,8 @@ def test_the_pod_has_its_cards_inside(host, inside):
 def test_the_pod_has_its_rdma_device_inside(host, inside):
     (link,) = json.loads(inside("rdma -j link"))
     assert (link["ifname"], link["netdev"], link["state"]) == ("rxe0", "net2", "ACTIVE")
-    told = inside("ibv_devinfo --verbose")  # opens it
-    assert "rxe0" in told and "PORT_ACTIVE" in told
+    devinfo = inside("ibv_devinfo --verbose")  # opens it
+    assert "rxe0" in devinfo and "PORT_ACTIVE" in devinfo
     assert json.loads(host.check_output("rdma -j link")) == []
 
 
@@ -89,8 +89,8 @@ def test_the_pods_ping_each_other_by_rdma(inside):
     """Both ways, and what comes back is what was sent: the program compares it."""
 
     def packets():
-        (told,) = json.loads(inside("rdma -j statistic show link rxe0/1"))
-        return told["sent_pkts"], told["rcvd_pkts"]
+        (counters,) = json.loads(inside("rdma -j statistic show link rxe0/1"))
+        return counters["sent_pkts"], counters["rcvd_pkts"]
 
     deadline = time.monotonic() + 300
     # where the pods have just begun
