@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import tempfile
 import typing as t
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def logged() -> t.Iterator[t.Callable[[str], Logged]]:
     root.setLevel(level)
 
 
+@pytest.fixture
+def sockets() -> t.Iterator[Path]:
+    """A folder for sockets, whose paths are short: the tests' own folder may be longer than a socket's path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def life(service: Service, clean: World, sandbox: Sandbox, sockets: Path) -> None:
     """A pod's, as kubelet and hooks ask for it: some of them twice."""
     asked = [{"namespace": claim.namespace, "name": claim.name, "uid": claim.uid} for claim in [clean.claims["one"]]]
@@ -83,11 +91,11 @@ def state_of(request: AttachRequest, sandbox: Sandbox) -> tuple[bytes, list[int]
 
 
 def test_the_log_has_a_line_for_each_event_of_a_claim(
-    clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], tmp_path: Path
+    clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], sockets: Path
 ) -> None:
     """At the level info: what was done, with which devices for which pod, and nothing twice."""
     log = logged("info")
-    life(clean.service(), clean, sandbox, tmp_path)
+    life(clean.service(), clean, sandbox, sockets)
     lines = log.lines()
     said = [re.sub("[0-9]+ ms", "N ms", line["message"]) for line in lines]
     assert said == [
@@ -102,11 +110,11 @@ def test_the_log_has_a_line_for_each_event_of_a_claim(
 
 
 def test_the_log_has_a_line_for_each_step(
-    clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], tmp_path: Path
+    clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], sockets: Path
 ) -> None:
     """At the level debug: each with its claim, its device if it has one, and the time it took."""
     log = logged("debug")
-    life(clean.service(), clean, sandbox, tmp_path)
+    life(clean.service(), clean, sandbox, sockets)
     lines = [line for line in log.lines() if line["level"] == "debug"]
     for line in lines:
         assert re.fullmatch(r"[0-9]+\.[0-9] ms: .+", line["message"]), line
