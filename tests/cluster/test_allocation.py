@@ -16,8 +16,6 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -32,6 +30,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -164,10 +163,7 @@ def sites() -> dict[str, Site]:
 
 @pytest.fixture(scope="module")
 def engine() -> t.Any:
-    try:
-        return Engine()
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    return made_engine()
 
 
 @pytest.fixture(scope="module")

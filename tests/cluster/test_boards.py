@@ -18,14 +18,13 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Result
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.tests.cluster import boards
 from ansible_collections.lanewise.dra.tests.cluster.board_node import NAMESPACE, Counts, Node, prepare, unaligned
 from ansible_collections.lanewise.dra.tests.cluster.boards import Board, aligned, room
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 
 CLAIMS = int(os.environ.get("LANEWISE_BOARD_CLAIMS") or (1000 if os.environ.get("LANEWISE_SLOW") else 100))
 SEED = 20261123
@@ -33,10 +32,7 @@ SEED = 20261123
 
 @pytest.fixture(scope="module")
 def engine() -> t.Any:
-    try:
-        return Engine()
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    return made_engine()
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,11 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -87,10 +86,7 @@ def _prepare(plane: ControlPlane) -> None:
 
 
 def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
-    try:
-        Engine()
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    made_engine()  # or there is nothing to compare
     _prepare(plane)
     kinds: dict[str, int] = {}
     known: set[str] = set()

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
@@ -28,6 +27,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import CLASSES, DRIVERS, SPECS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -48,10 +48,7 @@ MACHINES = ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200")
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    try:
-        return Engine()
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    return made_engine()
 
 
 @pytest.fixture(scope="module")

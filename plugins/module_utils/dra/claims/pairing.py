@@ -25,7 +25,7 @@ from math import comb
 
 from ...topology.affinity import RANK
 from ..kube import limits
-from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
+from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Filter
 from . import selectors
 from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, Fit, Shape
 
@@ -207,14 +207,7 @@ class Planner:
     def _alternative(
         self, gpus: tuple[str, ...], nics: t.Sequence[tuple[selectors.Selector, ...]], board: str
     ) -> Alternative:
-        driver, kind = self.gpu
-        way = driver.filter(kind, "pci_address")
-        if way is None:
-            raise NotPossible(
-                f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its GPUs",
-                driver.hint("pci_address") or "align on pcie_root or numa_node",
-                "unanswered-filter",
-            )
+        way = _by_address(*self.gpu, "GPUs", "align on pcie_root or numa_node")
         name = gpus[0].replace(":", "-").replace(".", "-") + (f"-{board[:6]}" if board else "")
         return Alternative(name, gpus, (selectors.one_of(way.name, gpus),), tuple(nics), " or ".join(gpus))
 
@@ -222,13 +215,7 @@ class Planner:
         driver, kind = self.nics[number]
         if driver.pf_address and kind == "vf":
             return selectors.one_of(driver.pf_address, sorted(places))
-        way = driver.filter(kind, "pci_address")
-        if way is None:
-            raise NotPossible(
-                f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its NICs",
-                driver.hint("pci_address") or "let lanewise.dev serve these NICs",
-                "unanswered-filter",
-            )
+        way = _by_address(driver, kind, "NICs", "let lanewise.dev serve these NICs")
         rows = [shape.nics[number] for shape in shapes]
         fits = [fit for row in rows for place in places for fit in row.get(place, ())]
         return selectors.one_of(way.name, sorted({fit.address for fit in fits}))
@@ -261,6 +248,18 @@ class Planner:
             "let lanewise.dev serve these NICs: it publishes pciBusID, as the GPU drivers do",
             "no-common-attribute",
         )
+
+
+def _by_address(driver: DriverKnowledge, kind: str, what: str, fix: str) -> Filter:
+    """How a driver's devices are selected by PCI address. Raises NotPossible."""
+    way = driver.filter(kind, "pci_address")
+    if way is None:
+        raise NotPossible(
+            f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its {what}",
+            driver.hint("pci_address") or fix,
+            "unanswered-filter",
+        )
+    return way
 
 
 def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:

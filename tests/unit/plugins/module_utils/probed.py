@@ -13,18 +13,26 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 
 @functools.lru_cache(None)
-def _facts(name: str) -> dict[str, t.Any]:
+def _facts(name: str, relevant: bool = False) -> dict[str, t.Any]:
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / "machine"
         build(name, machine)
-        return t.cast("dict[str, t.Any]", as_dict(probe(str(machine))))
+        topology = probe(str(machine))
+        if relevant:
+            keep_relevant(topology)
+        return t.cast("dict[str, t.Any]", as_dict(topology))
 
 
 def facts(name: str) -> dict[str, t.Any]:
     """What topology_info returns for a machine of tests/machines; the caller may change it."""
     return copy.deepcopy(_facts(name))
+
+
+def relevant_facts(name: str) -> dict[str, t.Any]:
+    """The same as topology_info returns without all functions (`keep_relevant`)."""
+    return copy.deepcopy(_facts(name, relevant=True))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import typing as t
-from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
@@ -18,10 +17,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import valid
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
-from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 from hypothesis import given, settings
 
 cel = pytest.importorskip("cel_expr_python")
@@ -62,17 +59,8 @@ def devices(made: Site, name: str = "t0") -> Values:
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Values]:
-    folder, known = tmp_path_factory.mktemp("machines"), {}
-
-    def facts(name: str) -> Values:
-        if name not in known:
-            topology = probe(str(build(name, Path(folder) / name)))
-            keep_relevant(topology)
-            known[name] = as_dict(topology)
-        return t.cast(Values, known[name])
-
-    return facts
+def machines() -> t.Callable[[str], Values]:
+    return relevant_facts
 
 
 def test_a_claim_cannot_change_what_its_class_sets() -> None:

@@ -10,10 +10,8 @@ with a matching of the free devices, whatever other pods have.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import typing as t
-from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
@@ -33,9 +31,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
-from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -52,17 +48,8 @@ PATH = "dra_claims_templates[0].groups[0]"
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], Values]:
-    folder, known = tmp_path_factory.mktemp("machines"), {}
-
-    def facts(name: str) -> Values:
-        if name not in known:
-            topology = probe(str(build(name, Path(folder) / name)))
-            keep_relevant(topology)
-            known[name] = as_dict(topology)
-        return copy.deepcopy(t.cast(Values, known[name]))
-
-    return facts
+def machines() -> t.Callable[[str], Values]:
+    return relevant_facts
 
 
 def site(devices: list[Values], drivers: Values | None = None, align: t.Any = "nearest", **group: t.Any) -> Values:

@@ -10,7 +10,6 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
@@ -19,6 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 Object = dict[str, t.Any]
@@ -27,10 +27,7 @@ DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.4.1"}, "lanewise.dev": {}}
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    try:
-        return Engine()
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    return made_engine()
 
 
 def _pairs(count: int, *levels: str) -> Object:

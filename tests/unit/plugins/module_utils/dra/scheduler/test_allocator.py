@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.selector_text import conjuncts
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -25,6 +23,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_requests import alike_groups
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,14 +36,6 @@ NUMA = "resource.kubernetes.io/numaNode"
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     return made_engine()
-
-
-@functools.lru_cache(None)
-def made_engine() -> Engine:
-    try:
-        return Engine()
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
 
 
 def selectors(*expressions: str) -> list[Object]:
