@@ -168,7 +168,7 @@ def test_own_slices_pass_and_others_are_denied(installed: Installed) -> None:
     assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("rights-two")))
     assert "of that Node only" in refusal(lambda: one.update_slice(foreign))
     with pytest.raises(ApiError, match="of that Node only") as denied:
-        one._resource("DELETE", f"/resourceslices/{driver_slices.slice_name(0, DRIVER, 'rights-two')}")
+        one.resource("DELETE", f"/resourceslices/{driver_slices.slice_name(0, DRIVER, 'rights-two')}")
     assert denied.value.status == 403
     for wrong in (
         a_slice("rights-one", driver="other.example.com"),
