@@ -43,3 +43,15 @@ def nodes(request: pytest.FixtureRequest) -> t.Iterator[list[Node]]:
 def node(nodes: list[Node]) -> Node:
     """The first of them."""
     return nodes[0]
+
+
+@pytest.fixture(scope="module")
+def single() -> t.Iterator[Node]:
+    """One node. Skips where Debian's packages cannot be had."""
+    try:
+        lab = Lab()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with lab:
+        [node] = lab.start(1)
+        yield node

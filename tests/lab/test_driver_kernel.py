@@ -12,8 +12,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
-from ansible_collections.lanewise.dra.tests.lab.node import Device, Lab, Node
-from environment import Missing  # tools/lab.py has put its folder on the path
+from ansible_collections.lanewise.dra.tests.lab.node import Device, Node
 
 SYS = "/sys/bus/pci/devices"
 BEGIN = """
@@ -31,22 +30,16 @@ def tell(value): print(json.dumps(value))
 
 
 @pytest.fixture(scope="module", name="one")
-def _one() -> t.Iterator[Node]:
-    try:
-        lab = Lab()
-    except Missing as missing:
-        pytest.skip(str(missing))
-    with lab:
-        [node] = lab.start(1)
-        for source, name in (
-            ("driver", ""),
-            ("plugins/module_utils/dra", "/dra"),
-            ("plugins/module_utils/topology", "/topology"),
-            ("plugins/module_utils/uplinks", "/uplinks"),
-        ):
-            node.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
-        node.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe rdma_ucm")
-        yield node
+def _one(single: Node) -> Node:
+    for source, name in (
+        ("driver", ""),
+        ("plugins/module_utils/dra", "/dra"),
+        ("plugins/module_utils/topology", "/topology"),
+        ("plugins/module_utils/uplinks", "/uplinks"),
+    ):
+        single.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
+    single.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe rdma_ucm")
+    return single
 
 
 @pytest.fixture(name="pod")

@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import json
-import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import CASES
-from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
-from environment import Missing  # tools/lab.py has put its folder on the path
+from ansible_collections.lanewise.dra.tests.lab.node import Node
 
 #: Modules that Debian's kernel loads by themselves, but for these.
 MODULES = "bonding 8021q vrf veth macvlan tun vxlan ip_gre ipip wireguard bridge tcp_diag"
@@ -30,21 +28,15 @@ except Cannot as reason:
 
 
 @pytest.fixture(scope="module", name="one")
-def _one() -> t.Iterator[Node]:
-    try:
-        lab = Lab()
-    except Missing as missing:
-        pytest.skip(str(missing))
-    with lab:
-        [node] = lab.start(1)
-        for source, name in (
-            ("driver", "lanewise_driver"),
-            ("plugins/module_utils/uplinks", "lanewise_driver/uplinks"),
-            ("tests/driver", "ansible_collections/lanewise/dra/tests/driver"),
-        ):
-            node.copy(COLLECTION / source, f"/opt/{name}")
-        node.ssh(f"modprobe -a {MODULES}", check=False)
-        yield node
+def _one(single: Node) -> Node:
+    for source, name in (
+        ("driver", "lanewise_driver"),
+        ("plugins/module_utils/uplinks", "lanewise_driver/uplinks"),
+        ("tests/driver", "ansible_collections/lanewise/dra/tests/driver"),
+    ):
+        single.copy(COLLECTION / source, f"/opt/{name}")
+    single.ssh(f"modprobe -a {MODULES}", check=False)
+    return single
 
 
 @pytest.mark.parametrize("name", CASES)
