@@ -49,6 +49,8 @@ from lanewise_driver.publish.publisher import Publisher  # noqa: E402
 Object = dict[str, t.Any]
 
 DRIVER = "lanewise.dev"
+#: Where an event is created, without storing it.
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All"
 SYSTEM = "lanewise-system"
 ACCOUNT = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/lanewise-driver"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -105,6 +107,23 @@ class Installed:
         return {device["name"]: device for spec in pool for device in spec.get("devices") or ()}
 
 
+def an_event(node: str) -> Object:
+    """An event of a node's driver."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "a-", "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": DRIVER,
+        "reportingInstance": node,
+        "action": "Prepare",
+        "reason": "Tried",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "a"},
+        "type": "Warning",
+        "note": "said",
+    }
+
+
 def install(plane: ControlPlane) -> Installed:
     for manifest in sorted(MANIFESTS.glob("*.yaml")):
         item = yaml.safe_load(manifest.read_text())
@@ -121,6 +140,10 @@ def install(plane: ControlPlane) -> Installed:
     )
     plane.wait_for(
         lambda: "by name and UID" in refusal(lambda: ask_token(bound, "nobody", "x")), "the policy of tokens"
+    )
+    plane.wait_for(
+        lambda: "on its own Node only" in refusal(lambda: bound.request("POST", EVENTS, an_event("policy-other"))),
+        "the policy of events",
     )
     return found
 
@@ -239,23 +262,10 @@ def test_another_version_is_no_way_around(installed: Installed, version: str) ->
 def test_an_event_names_who_wrote_it(installed: Installed) -> None:
     one = installed.node("events-one")
     installed.node("events-two")
-    path = "/apis/events.k8s.io/v1/namespaces/default/events"
-    event = {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"generateName": "a-", "namespace": "default"},
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": DRIVER,
-        "reportingInstance": "events-one",
-        "action": "Prepare",
-        "reason": "Tried",
-        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "a"},
-        "type": "Warning",
-        "note": "said",
-    }
+    event = an_event("events-one")
 
     def said(**changes: t.Any) -> str:
-        return refusal(lambda: one.request("POST", f"{path}?dryRun=All", {**event, **changes}))
+        return refusal(lambda: one.request("POST", EVENTS, {**event, **changes}))
 
     assert not said()
     assert not said(regarding={**event["regarding"], "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"})
