@@ -167,6 +167,8 @@ fit:
         - For each node the C(count), the C(reason) why no more fit there, and its C(kind), which is V(refused),
           V(room), V(devices), V(spread) or V(unknown).
         - C(placements) has the devices of each pod, as C(driver/pool/device).
+        - C(unpaired) says of each free device of an aligned pair which claim has the one that belongs to it, if no
+          other does.
       type: dict
     by:
       description: The counts by the values of each label of O(by).

@@ -3,50 +3,45 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why a node has no nearest pairs for a claim, GPU by GPU."""
+"""Why a node has no pairs for a claim, GPU by GPU: which device is free, and what has the one that belongs to it."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ..cel.errors import EvaluationError, Uncheckable
-from ..kube.objects import Object
-from ..scheduler.search_devices import DeviceId, identify, tolerated
+from ..kube.objects import Object, ObjectView, Scalar
+from ..scheduler.search_devices import DeviceId, attribute, identify, tolerated
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import Engine
 from ..vendors.offer import Offer
 from .pair_form import PairForm, pair_forms
 
 _SHOWN = 3
+_NOBODY: t.Mapping[DeviceId, str] = {}
 
 
 def pair_reason(
-    asked: Object,
+    asked: ObjectView,
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: Engine,
-    held: t.Collection[DeviceId] = (),
+    held: t.Mapping[DeviceId, str] = _NOBODY,
 ) -> str:
     """Why a claim gets too few pairs on a node; empty where pairs are not the reason.
 
-    `asked` are the `devices` of a v1 claim, `held` the devices that other claims have.
+    `asked` are the `devices` of a v1 claim, `held` the devices that other claims have, each with its claim.
     """
-    forms = pair_forms(asked)
-    bodies = {
-        (request["name"], sub["name"]): sub
-        for request in asked.get("requests") or ()
-        for sub in request.get("firstAvailable") or ()
-    }
     node = _Node(classes, offered, engine, held)
-    found = [_Pairs(node, form, bodies) for form in forms]
+    found = _nearest(node, asked)
     if not found:
         return ""
-    if not any(one.gpus for one in found):
+    if not any(one.devices for one in found):
         return (
             "none of the GPUs that this claim was rendered for is here: it is another board. Probe the node and render "
             "the claims again"
         )
-    need = len({one.form.first for one in found})
+    need = len({one.request for one in found})
     worst = min(found, key=lambda one: one.most())
     if worst.most() >= need:
         return ""
@@ -54,6 +49,22 @@ def pair_reason(
     more = f"; and {len(says) - _SHOWN} more" if len(says) > _SHOWN else ""
     listed = ": " + "; ".join(says[:_SHOWN]) + more if says else ""
     return f"{worst.most()} of {need} nearest pairs are possible{listed}"
+
+
+def unpaired(
+    asked: ObjectView,
+    classes: t.Mapping[str, Object],
+    offered: t.Sequence[Offer],
+    engine: Engine,
+    held: t.Mapping[DeviceId, str],
+) -> list[str]:
+    """The devices of a node that are free, while all that a claim would pair them with cannot be given away.
+
+    `asked` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`.
+    """
+    node = _Node(classes, offered, engine, held)
+    found = [*_nearest(node, asked), *_matching(node, asked)]
+    return list(dict.fromkeys(says for one in found for says in [*one.alone(), *one.turned().alone()]))
 
 
 class _Node:
@@ -64,11 +75,11 @@ class _Node:
         classes: t.Mapping[str, Object],
         offered: t.Sequence[Offer],
         engine: Engine,
-        held: t.Collection[DeviceId],
+        held: t.Mapping[DeviceId, str],
     ) -> None:
         self.classes, self.offered, self.engine, self.held = classes, offered, engine, held
 
-    def matching(self, body: Object) -> list[Offer]:
+    def matching(self, body: ObjectView) -> list[Offer]:
         texts = expressions([*class_selectors(self.classes, body), *(body.get("selectors") or ())])
         return [one for one in self.offered if all(self._matches(text, one) for text in texts)]
 
@@ -78,56 +89,135 @@ class _Node:
         except (EvaluationError, Uncheckable):
             return False
 
-    def kept(self, body: Object, offer: Offer) -> str:
+    def kept(self, body: ObjectView, offer: Offer) -> str:
         """Why a device cannot be given away; empty where it can."""
         if identify(offer) in self.held:
-            return "in use"
+            owner = self.held[identify(offer)]
+            return f"in use by {owner}" if owner else "in use"
         if tolerated(body, offer):
             return ""
         return "tainted with " + ", ".join(taint["key"] for taint in offer.device.get("taints") or ())
 
 
 class _Pairs:
-    """The pairs of one form on a node."""
+    """The devices of one request on a node, each with those of another that it is paired with.
 
-    def __init__(self, node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], Object]) -> None:
-        self.form = form
-        self.gpus: dict[str, tuple[str, dict[str, str]]] = {}  # address: why it is kept; its NICs, why they are
-        for ours in form.ours:
-            body = bodies[form.first, ours]
-            nics = {
-                nic.address: node.kept(bodies[form.second, theirs], nic)
-                for theirs in form.theirs
-                if form.allowed(ours, theirs)
-                for nic in node.matching(bodies[form.second, theirs])
-            }
-            for gpu in node.matching(body):
-                self.gpus.setdefault(gpu.address, (node.kept(body, gpu), nics))
+    `devices` has by address why a device cannot be given away and the same of its partners; `names` are what the
+    devices of the two requests are called.
+    """
+
+    def __init__(self, request: str, names: tuple[str, str]) -> None:
+        self.request, self.names = request, names
+        self.devices: dict[str, tuple[str, dict[str, str]]] = {}
 
     def most(self) -> int:
         """How many pairs are possible at the same time (Kuhn's algorithm)."""
         partner: dict[str, str] = {}
 
-        def found(gpu: str, seen: set[str]) -> bool:
-            for nic, kept in self.gpus[gpu][1].items():
-                if not kept and nic not in seen:
-                    seen.add(nic)
-                    if nic not in partner or found(partner[nic], seen):
-                        partner[nic] = gpu
+        def found(one: str, seen: set[str]) -> bool:
+            for other, kept in self.devices[one][1].items():
+                if not kept and other not in seen:
+                    seen.add(other)
+                    if other not in partner or found(partner[other], seen):
+                        partner[other] = one
                         return True
             return False
 
-        return sum(found(gpu, set()) for gpu, (kept, _nics) in self.gpus.items() if not kept)
+        return sum(found(one, set()) for one, (kept, _others) in self.devices.items() if not kept)
+
+    def alone(self) -> list[str]:
+        """The devices that are free without a partner that is."""
+        mine, its = self.names
+        says = []
+        for one, (kept, others) in self.devices.items():
+            if not kept and others and all(others.values()):
+                other, why = next(iter(others.items()))
+                says.append(f"{mine} {one} is free, its {its} {other} is {why}")
+        return says
 
     def missing(self) -> list[str]:
-        """What each GPU lacks, those that are free first."""
-        says = []
-        for gpu, (kept, nics) in sorted(self.gpus.items(), key=lambda item: bool(item[1][0])):
-            if kept:
-                says.append(f"GPU {gpu} is {kept}")
-            elif not nics:
-                says.append(f"GPU {gpu} is free, and no NIC here is its nearest one")
-            elif all(nics.values()):
-                nic, why = next(iter(nics.items()))
-                says.append(f"GPU {gpu} is free, its NIC {nic} is {why}")
-        return says
+        """What each device lacks, those that are free first."""
+        mine, its = self.names
+        lonely = [
+            f"{mine} {one} is free, and no {its} here is its nearest one"
+            for one, (kept, others) in self.devices.items()
+            if not kept and not others
+        ]
+        return [*self.alone(), *lonely, *(f"{mine} {one} is {kept}" for one, (kept, _) in self.devices.items() if kept)]
+
+    def turned(self) -> _Pairs:
+        """The same from the side of the partners."""
+        found = _Pairs(self.request, (self.names[1], self.names[0]))
+        for one, (kept, others) in self.devices.items():
+            for other, why in others.items():
+                found.devices.setdefault(other, (why, {}))[1][one] = kept
+        return found
+
+
+def _nearest(node: _Node, asked: ObjectView) -> list[_Pairs]:
+    """The pairs of `align: nearest`, by the alternatives of their requests."""
+    bodies = {
+        (request["name"], sub["name"]): sub
+        for request in asked.get("requests") or ()
+        for sub in request.get("firstAvailable") or ()
+    }
+    return [_of_form(node, form, bodies) for form in pair_forms(asked)]
+
+
+def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], ObjectView]) -> _Pairs:
+    found = _Pairs(form.first, ("GPU", "NIC"))
+    for ours in form.ours:
+        body = bodies[form.first, ours]
+        nics = {
+            nic.address: node.kept(bodies[form.second, theirs], nic)
+            for theirs in form.theirs
+            if form.allowed(ours, theirs)
+            for nic in node.matching(bodies[form.second, theirs])
+        }
+        for gpu in node.matching(body):
+            found.devices.setdefault(gpu.address, (node.kept(body, gpu), nics))
+    return found
+
+
+def _matching(node: _Node, asked: ObjectView) -> list[_Pairs]:
+    """The pairs that have an attribute in common: those of the first request of a constraint with each other one."""
+    bodies = {
+        str(request["name"]): request["exactly"] for request in asked.get("requests") or () if request.get("exactly")
+    }
+    found = []
+    for constraint in asked.get("constraints") or ():
+        name = constraint.get("matchAttribute")
+        covered = [str(one) for one in constraint.get("requests") or bodies]
+        if not name or len(covered) < 2 or not all(one in bodies for one in covered):
+            continue
+        first, *others = covered
+        for other in others:
+            pairs = _Pairs(first, (_called(first), _called(other)))
+            partners = node.matching(bodies[other])
+            for one in node.matching(bodies[first]):
+                values = _values(one, name)
+                same = [it for it in partners if values & _values(it, name) and it is not one]
+                kept = {_shown(it): node.kept(bodies[other], it) for it in same}
+                pairs.devices[_shown(one)] = (node.kept(bodies[first], one), kept)
+            found.append(pairs)
+    return found
+
+
+def _values(offer: Offer, name: str) -> set[tuple[str, Scalar]]:
+    """What a constraint compares: devices match that have a value in common, of a list too."""
+    return {
+        (kind.rstrip("s"), one)
+        for kind, value in (attribute(offer, name) or {}).items()
+        for one in (value if isinstance(value, list) else [value])
+    }
+
+
+def _shown(offer: Offer) -> str:
+    """The PCI address of a device; its name where it has none."""
+    return offer.address or str(offer.device["name"])
+
+
+def _called(request: str) -> str:
+    """What a device is called in the inventory: its request without the number of the repetition."""
+    name, _dash, number = request.rpartition("-")
+    return name if number.isdecimal() and name else request

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cel.engine import Engine
+from ..claims.pair_reasons import unpaired
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Refusal
@@ -34,7 +35,7 @@ class OnNode:
     """How many more of a workload a node takes, and why no more: `kind` is one of those above.
 
     `placements` are the names of the devices of each, `driver/pool/device`. `certain` is False where the count is what
-    is sure at least.
+    is sure at least. `unpaired` says of free devices which claims have the ones that they would be paired with.
     """
 
     count: int
@@ -42,6 +43,7 @@ class OnNode:
     reason: str
     placements: tuple[tuple[str, ...], ...] = ()
     certain: bool = True
+    unpaired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,19 @@ def _on_node(node: Node, workload: Workload, asked: t.Mapping[str, int], states:
     placements = tuple(tuple(names[number] for number in one) for one in state.found[:count])
     if count == most or state.refusal is None:
         return OnNode(count, ROOM, f"too little {resource} is left", placements)
-    return _ended(count, state.refusal, placements, node)
+    ended = _ended(count, state.refusal, placements, node)
+    return replace(ended, unpaired=_unpaired(node, workload, states)) if ended.kind == DEVICES and node.held else ended
+
+
+def _unpaired(node: Node, workload: Workload, states: States) -> tuple[str, ...]:
+    """The free devices of a node whose partners other claims have, in words."""
+    classes, owners = states.fleet.classes, node.owners()
+    says = [
+        line
+        for claim in workload.claims
+        for line in unpaired(claim["devices"], classes, node.offers, states.memory, owners)
+    ]
+    return tuple(dict.fromkeys(says))
 
 
 def _ended(count: int, refusal: Refusal, placements: tuple[tuple[str, ...], ...], node: Node) -> OnNode:

@@ -32,9 +32,16 @@ def lines(fits: t.Sequence[Fit], after: t.Sequence[Fit], lost: t.Sequence[Strand
         if one.held_back:
             found.append(f"  {one.held_back} fit on nodes, but are held back by the spread constraints")
         found += [f"  {_some(names)}: {reason}" for _kind, reason, names in (then or one).reasons()]
+        found += _unpaired(then or one)
     for (reason, who), devices in _by_reason(lost).items():
         found.append(f"stranded: {_some(devices)}: {reason}{who}")
     return found
+
+
+def _unpaired(one: Fit) -> list[str]:
+    says = [f"  {name}: {says}" for name, on_node in one.nodes.items() for says in on_node.unpaired]
+    more = len(says) - _NAMED
+    return says[:_NAMED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
 
 
 def _by_reason(lost: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:

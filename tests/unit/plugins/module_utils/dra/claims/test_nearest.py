@@ -384,9 +384,11 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     pairs = [(gpu, nic) for gpu, nics in world.nearest("PHB").items() for nic in nics]
     held = [one for one in world.offers if one.address in [nic for _gpu, nic in pairs]]
     asked = world.claim["devices"]
-    reason = pair_reason(asked, world.classes, world.offers, world.engine, [identify(one) for one in held])
+    owners = {identify(one): "ml/other" for one in held}
+    reason = pair_reason(asked, world.classes, world.offers, world.engine, owners)
     assert reason.startswith("0 of 1 nearest pairs are possible: ")
-    assert f"GPU {pairs[0][0]} is free, its NIC {pairs[0][1]} is in use" in reason and "and 5 more" in reason
+    assert f"GPU {pairs[0][0]} is free, its NIC {pairs[0][1]} is in use by ml/other" in reason
+    assert "and 5 more" in reason
     assert pair_reason(asked, world.classes, world.offers, world.engine) == ""
     # the same through the report of where claims can run: another node has other GPUs, a third one dead links
     nodes = {"node": facts, "other": machines("hgx-b200"), "down": diagonal(machines("hgx-h100"))}
