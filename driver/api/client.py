@@ -25,7 +25,7 @@ import urllib3
 from ..base import trace
 from ..base.errors import DriverError, Unreachable
 from ..base.objects import Object
-from ..dra.kube import schema, versions
+from ..dra.kube import versions
 from ..dra.kube.bounded_json import JsonError, loads_cut
 from . import access as credentials
 from .access import Access, AccessError
@@ -222,7 +222,7 @@ class Client:
 
         Raises ApiError with status 404 if dynamic resource allocation is disabled.
         """
-        group = self.request("GET", f"/apis/{schema.GROUP}")
+        group = self.request("GET", f"/apis/{versions.GROUP}")
         return [version["groupVersion"] for version in group["versions"]]
 
     def forget_version(self) -> None:
@@ -257,10 +257,12 @@ def _as_v1(answer: Object, version: str) -> Object:
     kind = str(answer.get("kind"))
     if kind.endswith("List"):
         single = kind[: -len("List")]
-        items = [versions.convert({**one, "apiVersion": version, "kind": single}, schema.V1) for one in answer["items"]]
-        return {**answer, "apiVersion": schema.V1, "items": items}
-    if (version, kind) in schema.SERVED and answer.get("apiVersion") == version:
-        return versions.convert(answer, schema.V1)
+        items = [
+            versions.convert({**one, "apiVersion": version, "kind": single}, versions.V1) for one in answer["items"]
+        ]
+        return {**answer, "apiVersion": versions.V1, "items": items}
+    if (version, kind) in versions.SERVED and answer.get("apiVersion") == version:
+        return versions.convert(answer, versions.V1)
     return answer
 
 

@@ -19,7 +19,7 @@ import urllib3
 
 from ..base.errors import Unreachable
 from ..base.objects import Object
-from ..dra.kube import schema
+from ..dra.kube import versions
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper, loads_cut
 from . import features
 from .client import MERGE, WATCH_SECONDS, ApiError, Client, Request
@@ -127,7 +127,7 @@ class Cluster(Client):
     def slices(self) -> tuple[list[Object], str]:
         """This driver's slices of this node as v1, and the resourceVersion to watch from."""
         answer = self.resource("GET", "/resourceslices", query=self._own(), patience=0)
-        kind = {"apiVersion": schema.V1, "kind": "ResourceSlice"}
+        kind = {"apiVersion": versions.V1, "kind": "ResourceSlice"}
         return [{**item, **kind} for item in answer["items"]], answer["metadata"]["resourceVersion"]
 
     def _own(self) -> dict[str, str]:

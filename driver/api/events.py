@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from ..base.calls import ClaimRef, Pod
 from ..base.errors import DriverError
 from ..base.objects import Object
-from ..dra.kube import schema
+from ..dra.kube import versions
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Api(t.Protocol):
 def claim(reference: ClaimRef) -> Object:
     """The claim as the object of an event."""
     metadata = {"namespace": reference.namespace, "name": reference.name, "uid": reference.uid}
-    return {"apiVersion": schema.V1, "kind": "ResourceClaim", "metadata": metadata}
+    return {"apiVersion": versions.V1, "kind": "ResourceClaim", "metadata": metadata}
 
 
 def pod(reference: Pod) -> Object:

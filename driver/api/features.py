@@ -11,7 +11,7 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ..base.objects import Object
-from ..dra.kube import schema, versions
+from ..dra.kube import comparison, versions
 
 _PROBE = "lanewise-dra-features"
 #: The first minor version whose scheduler compares lists. That of 1.36 ignores the values, even if its gate is on.
@@ -28,7 +28,7 @@ class Features:
 
 
 def cut(features: Features, lost: t.Iterable[str]) -> Features:
-    """The features without those whose fields the server did not keep: paths, as `versions.dropped` returns them."""
+    """The features without those whose fields the server did not keep: paths, as `comparison.dropped` returns them."""
     lost = list(lost)
     taints = features.taints and not any(".taints" in path for path in lost)
     counters = features.counters and not any("ounters" in path for path in lost)
@@ -46,13 +46,13 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     def kept(features: Features, content: Object) -> Features | None:
         pool = {"name": node, "generation": 0, "resourceSliceCount": 1}
         body: Object = {
-            "apiVersion": schema.V1,
+            "apiVersion": versions.V1,
             "kind": "ResourceSlice",
             "metadata": {"generateName": f"{_PROBE}-"},
             "spec": {"driver": driver, "nodeName": node, "pool": pool, **content},
         }
         stored = create(body)
-        return None if stored is None else cut(features, versions.dropped(body["spec"], stored["spec"]))
+        return None if stored is None else cut(features, comparison.dropped(body["spec"], stored["spec"]))
 
     features = Features()
     taint = {"key": f"{driver}/probe", "effect": "NoSchedule"}

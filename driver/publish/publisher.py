@@ -25,7 +25,7 @@ from ..base import logs, trace
 from ..base.errors import DriverError
 from ..base.objects import Object
 from ..base.settings import SettingsFile
-from ..dra.kube import versions
+from ..dra.kube import comparison
 from ..kernel.monitor import Monitor
 from ..topology.publish import Publication
 from . import slices
@@ -249,7 +249,7 @@ class Publisher:
 
     def _stored(self, sent: Object, stored: Object) -> None:
         self._own[sent["metadata"]["name"]] = (stored["metadata"]["resourceVersion"], sent["spec"])
-        lost = versions.dropped(sent["spec"], stored["spec"])
+        lost = comparison.dropped(sent["spec"], stored["spec"])
         if lost:
             _LOG.warning("the API server does not keep %s", ", ".join(lost[:3]))
             self._features = None  # they were determined on another server

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 from ..api.features import Features
 from ..base.objects import Object
-from ..dra.kube import limits, quantity, schema
+from ..dra.kube import limits, quantity, versions
 from ..topology.publish import DATA_DIRECT_ROOT, PCIE_ROOT, VERSION_ANNOTATION, Publication
 
-_PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, schema.NEWEST)
-_SETS = limits.at(limits.COUNTER_SETS, schema.NEWEST) or 8
+_PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, versions.NEWEST)
+_SETS = limits.at(limits.COUNTER_SETS, versions.NEWEST) or 8
 _PLACE_DIGITS = 5
 
 
@@ -55,7 +55,7 @@ def slices(
     pool = {"name": node, "generation": generation, "resourceSliceCount": len(bodies)}
     return [
         {
-            "apiVersion": schema.V1,
+            "apiVersion": versions.V1,
             "kind": "ResourceSlice",
             "metadata": {"name": slice_name(place, driver, node)},
             "spec": {"driver": driver, "nodeName": node, "pool": dict(pool), **body},

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.features import FEATURES, unsupported
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine, engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
@@ -24,14 +26,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.nearest im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import Reach
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.schema import NAMESPACED, PLURALS
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import (
-    FEATURES,
+    NAMESPACED,
+    PLURALS,
     choose,
     convert,
     is_dra,
-    unsupported,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction

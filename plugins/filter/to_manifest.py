@@ -8,7 +8,7 @@ import re
 import typing as t
 
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.go_scalars import FIRST, NUMBER
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.go_scalars import FIRST, NUMBER
 
 DOCUMENTATION = r"""
 name: to_manifest

@@ -124,13 +124,14 @@ import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
+from ..module_utils.dra.apiserver.features import check_gates, unsupported
+from ..module_utils.dra.apiserver.go_scalars import FIRST, NUMBER, number
+from ..module_utils.dra.apiserver.validate import validate
 from ..module_utils.dra.cel.engine import Engine, engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.claims.reach import reach_of
-from ..module_utils.dra.kube.go_scalars import FIRST, NUMBER, number
 from ..module_utils.dra.kube.problems import Problem, Problems
-from ..module_utils.dra.kube.validate import validate
-from ..module_utils.dra.kube.versions import check_gates, is_dra, unsupported
+from ..module_utils.dra.kube.versions import is_dra
 
 try:
     import yaml

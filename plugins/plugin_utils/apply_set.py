@@ -13,8 +13,8 @@ import typing as t
 from collections.abc import Sequence
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import NEAREST_ANNOTATION
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.comparison import dropped
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import dropped
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result
 
 TOOLING = "applyset.kubernetes.io/tooling"

@@ -25,9 +25,9 @@ import time
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages

@@ -28,6 +28,8 @@ import typing as t
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.features import FEATURES
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import inventory
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
@@ -36,8 +38,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_chec
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.fields import Field
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import FEATURES
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge, Filter
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
@@ -382,7 +382,7 @@ def _rules(path: pathlib.Path) -> set[str]:
 
 
 def test_the_reference_has_every_rule_of_the_language():
-    paths = [CODE / "kube/reader.py", CODE / "kube/versions.py"]
+    paths = [CODE / "kube/reader.py", CODE / "apiserver/features.py"]
     paths += [path for room in ("config", "claims", "vendors") for path in sorted((CODE / room).glob("*.py"))]
     paths.append(COLLECTION / "plugins/plugin_utils/workloads.py")
     used = set().union(*(_rules(path) for path in paths))

@@ -12,7 +12,7 @@ import time
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Result, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer

@@ -16,8 +16,8 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
     Allocation,
     Refusal,
@@ -469,7 +469,7 @@ def test_what_the_oldest_scheduler_makes_of_distinct_attributes(
         constraints = [{"distinctAttribute": "lanewise.dev/type"}]  # the same for all
         spec = {"devices": {"requests": [{"name": "nic", "exactly": body}], "constraints": constraints}}
         claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": spec}
-        assert [one.rule for one in versions.unsupported(claim, plane.version, gates)] == [rule]
+        assert [one.rule for one in features.unsupported(claim, plane.version, gates)] == [rule]
         known = Server(plane.version, gates).constraints
         answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, given, engine, constraints=known)
         start(plane, "distinct", spec, "distinct")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import comparison, versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
@@ -58,7 +58,7 @@ def _place(item: Object) -> str:
     if kind in _PLACES:
         return _PLACES[kind].format(namespace)
     where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{item['apiVersion']}{where}/{schema.PLURALS[kind]}"
+    return f"/apis/{item['apiVersion']}{where}/{versions.PLURALS[kind]}"
 
 
 def _refused(plane: ControlPlane, item: Object) -> str:
@@ -72,7 +72,7 @@ def _refused(plane: ControlPlane, item: Object) -> str:
         status, answer = plane.request("POST", f"{_place(item)}?{query}", item)
     if status not in (200, 201):
         return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
-    lost = versions.dropped(item, answer)
+    lost = comparison.dropped(item, answer)
     return f"not kept: {', '.join(lost)}" if lost else ""
 
 

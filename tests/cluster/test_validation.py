@@ -21,7 +21,8 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity, schema, validate, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features, schema, validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import comparison, quantity, versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
 OBJECTS = int(os.environ.get("LANEWISE_VALIDATION_OBJECTS", "100"))
@@ -180,7 +181,7 @@ TEXTS: dict[str, tuple[list[t.Any], list[t.Any]]] = {
     "requests": (["gpu", "nic-0", "a"], ["", "gpu/a", "a/b/c", "A", "gpu/", "/", "x" * 64]),
 }
 # Fields of metadata that are the server's own; what a client sends there is no matter of validation.
-LEFT_OUT = versions.SERVER_METADATA
+LEFT_OUT = comparison.SERVER_METADATA
 
 
 class Maker:
@@ -315,7 +316,7 @@ class Maker:
         made = pick([{"name": pick(SUBDOMAINS)}, {"name": pick(NAMES)}, {"generateName": "gpu-"}]).copy()
         made.update(self.some({"labels": {pick(LABELS): "x"}, "annotations": {"example.com/Note": "any text"}}, 0.2))
         made.update(self.some({"finalizers": ["example.com/keep"]}, 0.1))
-        if kind in schema.NAMESPACED:
+        if kind in versions.NAMESPACED:
             made.update(self.some({"namespace": NAMESPACE}))
         return made
 
@@ -437,7 +438,7 @@ class Maker:
 
     def valid(self, kind: str) -> Object:
         pick = self.rng.choice
-        made: Object = {"apiVersion": schema.V1, "kind": kind, "metadata": self.meta(kind)}
+        made: Object = {"apiVersion": versions.V1, "kind": kind, "metadata": self.meta(kind)}
         if kind == "DeviceClass":
             config = [self.opaque() for _unused in range(pick([0, 1, 2]))]
             made["spec"] = {"selectors": self.selectors(), "config": config}
@@ -464,7 +465,7 @@ class Maker:
         if isinstance(value, dict) and kind in schema.STRUCTS:
             fields = schema.fields(kind, self.version, self.minor)
             for key, item in value.items():
-                if key in fields and not (key in ("apiVersion", "kind") and kind in schema.PLURALS):
+                if key in fields and not (key in ("apiVersion", "kind") and kind in versions.PLURALS):
                     yield value, key, fields[key].type, key
                     yield from self.places(item, fields[key].type, key)
         elif isinstance(value, (dict, list)) and kind[:2] in ("[]", "{}"):
@@ -576,16 +577,16 @@ class Maker:
             for index, owner in enumerate(owners if isinstance(owners, list) else []):
                 if isinstance(owner, dict) and isinstance(owner.get("uid"), str) and owner["uid"]:
                     owner["uid"] += str(index)  # of two owners with one uid the server keeps one
-            if kind in schema.NAMESPACED and meta.get("namespace") not in (None, "", NAMESPACE, "A", "a.b", "x" * 64):
+            if kind in versions.NAMESPACED and meta.get("namespace") not in (None, "", NAMESPACE, "A", "a.b", "x" * 64):
                 meta["namespace"] = NAMESPACE
         return made
 
 
 def post(plane: t.Any, obj: Object, kind: str, strict: bool) -> tuple[int, t.Any]:
     group = f"/apis/{obj['apiVersion']}"
-    where = f"/namespaces/{NAMESPACE}" if kind in schema.NAMESPACED else ""
+    where = f"/namespaces/{NAMESPACE}" if kind in versions.NAMESPACED else ""
     reading = "Strict" if strict else "Ignore"
-    path = f"{group}{where}/{schema.PLURALS[kind]}?dryRun=All&fieldValidation={reading}"
+    path = f"{group}{where}/{versions.PLURALS[kind]}?dryRun=All&fieldValidation={reading}"
     body = json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
     try:
         return t.cast("tuple[int, t.Any]", plane.request("POST", path, body))
@@ -618,13 +619,13 @@ def disagreement(
         return f"{status} {str(said)[:600]}; ours: {[str(problem) for problem in problems]}"
     if accepted:
         kept = {"dropped", "unknown-field"}
-        reported = {problem.path for problem in versions.unsupported(obj, kubernetes, gates) if problem.rule in kept}
-        lost = set(versions.dropped(obj, answer))
+        reported = {problem.path for problem in features.unsupported(obj, kubernetes, gates) if problem.rule in kept}
+        lost = set(comparison.dropped(obj, answer))
         if reported != lost:
             return f"the server did not keep {sorted(lost)}, ours: {sorted(reported)}"
     elif status == 422:
         causes = [cause.get("field", "") for cause in answer["details"].get("causes", [])]
-        fields = {short(versions.own_path(field, kind, obj["apiVersion"])) for field in causes}
+        fields = {short(features.own_path(field, kind, obj["apiVersion"])) for field in causes}
         if not fields & {short(problem.path) for problem in problems}:
             return f"the server found fault with {sorted(fields)}, ours: {sorted(problem.path for problem in problems)}"
     return ""
@@ -635,18 +636,18 @@ GATES = {
     "1.34 as it comes": {},
     # DRAPartitionableDevicesType wants DRAResourcePoolStatus, which has no field of its own in these kinds.
     "1.37 with all": dict.fromkeys(
-        ["DRAResourcePoolStatus", *(f.gate for f in versions.FEATURES.values() if not versions.enabled(f.gate, 37))],
+        ["DRAResourcePoolStatus", *(f.gate for f in features.FEATURES.values() if not features.enabled(f.gate, 37))],
         True,
     ),
     "1.34 with all": {
         feature.gate: True
-        for feature in versions.FEATURES.values()
-        if min(feature.default) == 34 and not versions.enabled(feature.gate, 34)
+        for feature in features.FEATURES.values()
+        if min(feature.default) == 34 and not features.enabled(feature.gate, 34)
     },
     "1.37 with none": {
         feature.gate: False
-        for feature in versions.FEATURES.values()
-        if feature.locked > 37 and versions.enabled(feature.gate, 37)
+        for feature in features.FEATURES.values()
+        if feature.locked > 37 and features.enabled(feature.gate, 37)
     },
 }
 
@@ -678,10 +679,10 @@ def server(request: pytest.FixtureRequest, planes: t.Callable[[str], ControlPlan
             plane.close()
 
 
-@pytest.mark.parametrize("version, kind", sorted(schema.SERVED))
+@pytest.mark.parametrize("version, kind", sorted(versions.SERVED))
 def test_verdict(server: Server, version: str, kind: str) -> None:
     plane, kubernetes, gates = server
-    if schema.SERVED[version, kind] > server.minor:
+    if versions.SERVED[version, kind] > server.minor:
         pytest.skip(f"{kubernetes} does not serve {kind} in {version}")
     maker = Maker(f"{SEED} {version} {kind} {kubernetes} {sorted(gates)}", version, server.minor)
     accepted = 0
@@ -708,10 +709,10 @@ def openapi_type(prop: Object) -> str:
     return {"integer": "int64", "boolean": "bool"}.get(prop["type"], prop["type"])
 
 
-@pytest.mark.parametrize("version, kind", sorted(schema.SERVED))
+@pytest.mark.parametrize("version, kind", sorted(versions.SERVED))
 def test_field_tables(server: Server, version: str, kind: str) -> None:
     minor = server.minor
-    if schema.SERVED[version, kind] > minor:
+    if versions.SERVED[version, kind] > minor:
         pytest.skip(f"{server.kubernetes} does not serve {kind} in {version}")
     status, document = server.plane.request("GET", f"/openapi/v3/apis/{version}")
     assert status == 200
@@ -742,7 +743,7 @@ def test_field_tables(server: Server, version: str, kind: str) -> None:
 KEPT_TEXT = {"+5", "1.", "1E-3", "00012"}
 
 
-@pytest.mark.parametrize("version", [schema.V1])
+@pytest.mark.parametrize("version", [versions.V1])
 def test_quantities(server: Server, version: str) -> None:
     texts = [text for text in [*QUANTITIES, *BAD_QUANTITIES] if text is not None]
     texts += ["1000Ki", "1024Ki", "1025Mi", "100e3", "1500000m", "1000000n", "1e-10", "3e21", "0.1u", "1.0005Ki", "5E"]

@@ -12,12 +12,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.features import unsupported
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.tests.driver.big_machine import EIGHT_BY_SIXTEEN
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.api.features import Features, cut, find
-from lanewise_driver.dra.kube import validate, versions
+from lanewise_driver.dra.kube import versions
 from lanewise_driver.publish.slices import Plan, plan, published_by, same, slice_name, slices
 from lanewise_driver.topology.model import as_dict
 from lanewise_driver.topology.probe import probe
@@ -55,8 +57,8 @@ def test_eight_by_sixteen_is_inside_every_limit(
     found = slices(big, NODE, DRIVER, 1, features)
     for one in found:
         sent = versions.convert(one, f"resource.k8s.io/{version}")
-        assert validate.validate(sent, kubernetes) == []
-        assert versions.unsupported(sent, kubernetes) == []
+        assert validate(sent, kubernetes) == []
+        assert unsupported(sent, kubernetes) == []
     assert [device["name"] for device in all_devices(found)] == [device["name"] for device in big.devices]
     assert {one["spec"]["pool"]["resourceSliceCount"] for one in found} == {len(found)}
     if features.counters:
@@ -87,7 +89,7 @@ def test_an_empty_pool_has_one_empty_slice() -> None:
         "generation": 1,
         "resourceSliceCount": 1,
     }
-    assert validate.validate(one, "1.37") == []
+    assert validate(one, "1.37") == []
 
 
 def test_a_family_that_no_slice_holds_is_cut() -> None:
@@ -102,7 +104,7 @@ def test_names_are_names(node: str) -> None:
     names = [slice_name(place, DRIVER, node) for place in (0, 9, 10, 255)]
     assert names == sorted(set(names)) and all(len(name) <= 253 for name in names)
     one = slices(Publication(), node, DRIVER, 1)[0]
-    assert validate.validate(one, "1.37") == []
+    assert validate(one, "1.37") == []
 
 
 def test_what_the_server_drops() -> None:
@@ -119,7 +121,7 @@ def test_several_roots_are_a_list_where_the_server_keeps_lists(tmp_path: Path) -
         found = slices(published, NODE, DRIVER, 1, features)
         for one in found:
             gates = {"DRAListTypeAttributes": features.lists}
-            assert validate.validate(one, "1.37", gates) == [] == versions.unsupported(one, "1.37", gates)
+            assert validate(one, "1.37", gates) == [] == unsupported(one, "1.37", gates)
         roots = {}
         for device in all_devices(found):
             attributes = device["attributes"]

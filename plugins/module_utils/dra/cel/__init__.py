@@ -5,7 +5,7 @@
 
 """CEL as the API server evaluates it for DRA: the language, its cost limits, and what an expression refers to.
 
-It imports `kube`. It knows no driver and no inventory.
+It imports `kube` and `apiserver`. It knows no driver and no inventory.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..apiserver import features
 from ..kube import versions
 from ..kube.objects import ObjectView
 from .checker import Checker, first_line
@@ -188,13 +189,13 @@ class Engine:
                         data[at : at + len(shadow)] = shadow
 
 
-def engine_for(kubernetes: str, gates: versions.Gates = None) -> Engine:
+def engine_for(kubernetes: str, gates: features.Gates = None) -> Engine:
     """The CEL of a release of Kubernetes (`1.34`) with these feature gates.
 
     Raises EngineMissing, and ValueError for a release that is not known.
     """
     minor = versions.minor_of(kubernetes)
     return Engine(
-        consumable_capacity=versions.enabled("DRAConsumableCapacity", minor, gates),
-        list_attributes=versions.enabled("DRAListTypeAttributes", minor, gates),
+        consumable_capacity=features.enabled("DRAConsumableCapacity", minor, gates),
+        list_attributes=features.enabled("DRAListTypeAttributes", minor, gates),
     )

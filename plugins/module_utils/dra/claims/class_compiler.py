@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
+from ..apiserver import features
 from ..cel.engine import Engine
 from ..cel.errors import EngineMissing
 from ..config import interface_config
@@ -56,7 +57,7 @@ class ClassCompiler:
         self.kubernetes = kubernetes
         self.minor = versions.minor_of(kubernetes)
         self.gates = gates
-        self.lists = versions.enabled("DRAListTypeAttributes", self.minor, gates)
+        self.lists = features.enabled("DRAListTypeAttributes", self.minor, gates)
         self.made: list[Made] = []
         self.warnings: list[str] = []
         self.classes: dict[str, Object] = {}
@@ -65,7 +66,7 @@ class ClassCompiler:
         self.drivers: dict[str, DriverKnowledge] = {}
         self.engine: Engine | None = None
         try:
-            capacity = versions.enabled("DRAConsumableCapacity", self.minor, gates)
+            capacity = features.enabled("DRAConsumableCapacity", self.minor, gates)
             self.engine = Engine(consumable_capacity=capacity, list_attributes=self.lists)
         except EngineMissing as error:
             self.warnings.append(f"{error}; what is written in cel was not checked, and no claim was tried on a node")

@@ -14,8 +14,9 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ..apiserver import features, validate
 from ..cel.engine import Engine
-from ..kube import limits, validate, versions
+from ..kube import limits, versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import Reader, child, nearest
@@ -70,7 +71,7 @@ def compile_site(
         reader.problem(f"{PREFIX}kubernetes_version", str(error), "version")
         kubernetes = "1.37"
     try:
-        versions.check_gates(gates)
+        features.check_gates(gates)
     except ValueError as error:
         reader.problem(f"{PREFIX}feature_gates", str(error), "wrong-type")
         gates = {}
@@ -205,7 +206,7 @@ class _Compiler(DeviceCompiler):
             if (made.origins[""], kind) in seen or not str(item.get("apiVersion")).startswith("resource.k8s.io/"):
                 continue
             seen.add((made.origins[""], kind))
-            lost = versions.unsupported(item, self.kubernetes, self.gates)
+            lost = features.unsupported(item, self.kubernetes, self.gates)
             wrong = [] if lost else validate.validate(item, self.kubernetes, self.gates, self.engine)
             for problem in lost + wrong:
                 path, exact = made.origin(problem.path)

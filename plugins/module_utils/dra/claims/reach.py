@@ -15,9 +15,10 @@ import json
 import typing as t
 from dataclasses import dataclass, field, replace
 
+from ..apiserver import features
 from ..cel.engine import Engine
 from ..cel.errors import EvaluationError, Uncheckable
-from ..kube import schema, versions
+from ..kube import versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import child
@@ -161,8 +162,8 @@ def reach_of(
     nodes: ObjectView,
     drivers: ObjectView,
     engine: Engine,
-    kubernetes: str = f"1.{schema.NEWEST}",
-    gates: versions.Gates = None,
+    kubernetes: str = f"1.{versions.NEWEST}",
+    gates: features.Gates = None,
 ) -> list[Reach]:
     """Try the claims and templates among `objects`, of any DRA version, on every node (name to topology facts).
 
@@ -176,7 +177,7 @@ def reach_of(
     claims: list[tuple[Claim, Compiled]] = []
     rules = [item for item in objects if item["kind"] == "DeviceTaintRule"]
     server = Server(kubernetes, gates, rules)
-    kept = (server.claim(versions.convert(item, _V1)) for item in objects if (_V1, item["kind"]) in schema.SERVED)
+    kept = (server.claim(versions.convert(item, _V1)) for item in objects if (_V1, item["kind"]) in versions.SERVED)
     for item in kept:
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         name = str(metadata.get("name") or f"{metadata.get('generateName')}*")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What a Kubernetes API server knows: limits, quantities, schema, versions, validation, and reading JSON with bounds.
+"""What all who speak to a Kubernetes API need: limits, quantities, API versions, and reading JSON with bounds.
 
 It imports the standard library alone. It never imports another room, and knows neither sites nor nodes.
 """

@@ -11,7 +11,8 @@ import typing as t
 
 from ..alignment.cluster import results, title
 from ..alignment.devices import Pool, Pools, v1
-from ..kube import quantity, schema, versions
+from ..apiserver import features
+from ..kube import quantity, versions
 from ..kube.objects import Object, ObjectView
 from ..scheduler.answers import Result
 from ..scheduler.search_devices import DeviceId, identify
@@ -28,7 +29,7 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def read(
-    objects: t.Iterable[ObjectView], kubernetes: str = f"1.{schema.NEWEST}", gates: versions.Gates = None
+    objects: t.Iterable[ObjectView], kubernetes: str = f"1.{versions.NEWEST}", gates: features.Gates = None
 ) -> Fleet:
     """The fleet that these objects are, of the API versions that the server serves.
 
@@ -65,8 +66,8 @@ def probed(
     facts: ObjectView,
     drivers: ObjectView,
     classes: t.Mapping[str, Object],
-    kubernetes: str = f"1.{schema.NEWEST}",
-    gates: versions.Gates = None,
+    kubernetes: str = f"1.{versions.NEWEST}",
+    gates: features.Gates = None,
 ) -> Fleet:
     """A fleet without a cluster: topology facts by node, and `dra_claims_drivers`.
 

@@ -11,7 +11,8 @@ import json
 import typing as t
 from dataclasses import replace
 
-from ..kube import schema, versions
+from ..apiserver import features
+from ..kube import versions
 from ..kube.objects import Object, ObjectView
 from .offer import Offer
 
@@ -26,26 +27,26 @@ class Server:
 
     def __init__(
         self,
-        kubernetes: str = f"1.{schema.NEWEST}",
-        gates: versions.Gates = None,
+        kubernetes: str = f"1.{versions.NEWEST}",
+        gates: features.Gates = None,
         rules: t.Sequence[ObjectView] = (),
     ) -> None:
         minor = versions.minor_of(kubernetes)
         self.minor, self.gates = minor, gates
-        self.lost = versions.lost_of_devices(minor, gates)
+        self.lost = features.lost_of_devices(minor, gates)
         self.counts = "consumesCounters" not in self.lost
         self.rules = [rule["spec"] for rule in rules]
 
     def claim(self, obj: Object) -> Object:
         """A v1 object without the fields that the server drops."""
         kept = json.loads(json.dumps(obj))
-        versions.drop_disabled(kept, self.minor, self.gates)
+        features.drop_disabled(kept, self.minor, self.gates)
         return t.cast("Object", kept)
 
     @property
     def constraints(self) -> tuple[str, ...]:
         """The kinds of constraints that its scheduler knows: others end the scheduling of a pod."""
-        distinct = versions.distinguishes(self.minor, self.gates)
+        distinct = features.distinguishes(self.minor, self.gates)
         return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
 
     def keeps(self, offer: Offer) -> Offer:

@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan im
     placements,
     predict,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices

@@ -10,10 +10,10 @@ import copy
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import reach_of
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers

@@ -9,9 +9,9 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from . import limits, schema
-from .objects import Object
+from ..kube import limits, versions
+from ..kube.objects import Object
 from .validate_report import Report
 
 _STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
@@ -36,7 +36,7 @@ class MetadataRules(Report):
             self._add("metadata.name", "name or generateName is required", "required")
         else:
             self._name(prefix[:_GENERATED_PREFIX] + _GENERATED_SUFFIX, limits.dns_subdomain, "metadata.name")
-        if kind in schema.NAMESPACED and meta.get("namespace"):
+        if kind in versions.NAMESPACED and meta.get("namespace"):
             self._name(meta["namespace"], limits.dns_label, "metadata.namespace")
         self._labels(meta, "metadata")
         finalizers = meta.get("finalizers", [])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import typing as t
 from fractions import Fraction
 
-from . import limits, quantity
-from .objects import Object
+from ..kube import limits, quantity
+from ..kube.objects import Object
 from .validate_report import Report
 
 

@@ -7,18 +7,15 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 import typing as t
 from dataclasses import dataclass
 from functools import cache
 
-from . import limits, quantity
-from .objects import Object
-from .problems import Problem
+from ..kube import limits, quantity
+from ..kube.comparison import is_time
+from ..kube.objects import Object
+from ..kube.problems import Problem
 from .schema import child, fields
-
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?(?:Z|[+-](\d\d):(\d\d))", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -37,21 +34,6 @@ def _types(struct: str, version: str, minor: int) -> dict[str, _Type]:
         shape = kind[0] if kind[0] in "[{" else ""
         kinds[name] = _Type(shape, kind[2:] if shape else kind)
     return kinds
-
-
-def is_time(text: str) -> bool:
-    """Whether the API takes `text` for an RFC 3339 time."""
-    match = _TIME.fullmatch(text)
-    if not match:
-        return False
-    year, month, day, hour, minute, second, zone_hour, zone_minute = (int(part or 0) for part in match.groups())
-    if hour > 23 or minute > 59 or second > 59 or zone_hour > 24 or zone_minute > 60:
-        return False
-    try:
-        datetime.date(year or 4, month, day)  # year 0 was a leap year too
-    except ValueError:
-        return False
-    return True
 
 
 def _zero(item: str) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.go_scalars import FIRST, NUMBER, number
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.go_scalars import FIRST, NUMBER, number
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import schema, versions
+from ..kube import versions
+from ..kube.objects import ObjectView
+from ..kube.problems import Problem
+from . import features
 from .decoder import Decoder
-from .objects import ObjectView
-from .problems import Problem
 from .validate_claims import ClaimRules
 from .validate_metadata import MetadataRules
 from .validate_report import CelEngine
@@ -30,22 +31,22 @@ from .validate_taints import TaintRules
 
 def validate(
     obj: ObjectView,
-    kubernetes: str = f"1.{schema.NEWEST}",
-    gates: versions.Gates = None,
+    kubernetes: str = f"1.{versions.NEWEST}",
+    gates: features.Gates = None,
     cel: CelEngine | None = None,
 ) -> list[Problem]:
     """Every reason for which a server of release `kubernetes` would refuse to create `obj`; none means it accepts.
 
     `obj` is a DRA object in any version that the release serves, `gates` the feature gates that the site changed. The
     reading is strict (`fieldValidation=Strict`): unknown fields are refused. Fields behind a gate that is off are not
-    judged, since the server drops them first; `versions.unsupported` reports these. Paths are those of the
+    judged, since the server drops them first; `features.unsupported` reports these. Paths are those of the
     server's own errors; where it speaks of v1beta1 objects in the v1 form, we do not. CEL is judged by `cel`; without
     it, by its length alone.
     Raises ValueError if `kubernetes` is not a release since 1.34.
     """
     minor = versions.minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
-    since = schema.SERVED.get((version, kind)) if isinstance(version, str) and isinstance(kind, str) else None
+    since = versions.SERVED.get((version, kind)) if isinstance(version, str) and isinstance(kind, str) else None
     if since is None or minor < since:
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved")]
     decoder = Decoder(str(version), minor)
@@ -53,8 +54,8 @@ def validate(
     found = [problem for problem, _unused in decoder.unknown]
     if decoder.types:
         return [*decoder.types, *found]
-    v1 = versions.convert(read, schema.V1) if version == schema.V1BETA1 else read
-    versions.drop_disabled(v1, minor, gates)
+    v1 = versions.convert(read, versions.V1) if version == versions.V1BETA1 else read
+    features.drop_disabled(v1, minor, gates)
     context = (minor, gates, cel, found)
     spec = v1.get("spec", {})
     MetadataRules(*context).object_meta(v1)
@@ -68,6 +69,6 @@ def validate(
         SliceRules(*context).resource_slice(spec, "spec")
     elif kind == "DeviceTaintRule":
         TaintRules(*context).taint_rule(spec, "spec")
-    if version == schema.V1BETA1:
-        return [replace(problem, path=versions.own_path(problem.path, str(kind), version)) for problem in found]
+    if version == versions.V1BETA1:
+        return [replace(problem, path=features.own_path(problem.path, str(kind), version)) for problem in found]
     return found

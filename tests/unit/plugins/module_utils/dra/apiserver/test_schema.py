@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.decoder import Decoder, is_time
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import schema
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.decoder import Decoder
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.comparison import is_time
 
 SCALARS = {"string", "bool", "int64", "quantity", "time", "raw"}
 
@@ -16,12 +18,12 @@ def test_every_type_is_there():
         for name, field in fields.items():
             item = field.type.lstrip("*").removeprefix("[]").removeprefix("{}")
             assert item in SCALARS or item in schema.STRUCTS, f"{struct}.{name}"
-            assert schema.OLDEST <= field.since <= field.until <= schema.NEWEST
+            assert versions.OLDEST <= field.since <= field.until <= versions.NEWEST
             assert field.versions
 
 
 def test_every_structure_is_used():
-    waiting, seen = list(schema.PLURALS), set()
+    waiting, seen = list(versions.PLURALS), set()
     while waiting:
         struct = waiting.pop()
         if struct not in seen:
@@ -32,18 +34,19 @@ def test_every_structure_is_used():
 
 
 def test_requests_are_flat_in_v1beta1_alone():
-    flat, nested = (set(schema.fields("DeviceRequest", version, 37)) for version in (schema.V1BETA1, schema.V1))
+    flat, nested = (set(schema.fields("DeviceRequest", version, 37)) for version in (versions.V1BETA1, versions.V1))
     assert nested == {"name", "exactly", "firstAvailable"}
-    assert flat == {"name", "firstAvailable", *schema.fields("ExactDeviceRequest", schema.V1, 37)}
+    assert flat == {"name", "firstAvailable", *schema.fields("ExactDeviceRequest", versions.V1, 37)}
+    assert set(versions.EXACT_FIELDS) == set(schema.STRUCTS["ExactDeviceRequest"])
 
 
 def test_fields_by_release():
-    by_minor = {minor: set(schema.fields("DeviceAttribute", schema.V1, minor)) for minor in (34, 35, 36, 37)}
+    by_minor = {minor: set(schema.fields("DeviceAttribute", versions.V1, minor)) for minor in (34, 35, 36, 37)}
     assert by_minor[34] == by_minor[35] == {"int", "bool", "string", "version"}
     assert by_minor[36] == by_minor[37] == by_minor[34] | {"ints", "bools", "strings", "versions"}
-    assert "nodeAllocatableResourceMappings" not in schema.fields("Device", schema.V1, 37)
-    assert "selectors" in schema.fields("DeviceTaintSelector", schema.V1ALPHA3, 34)
-    assert "selectors" not in schema.fields("DeviceTaintSelector", schema.V1ALPHA3, 35)
+    assert "nodeAllocatableResourceMappings" not in schema.fields("Device", versions.V1, 37)
+    assert "selectors" in schema.fields("DeviceTaintSelector", versions.V1ALPHA3, 34)
+    assert "selectors" not in schema.fields("DeviceTaintSelector", versions.V1ALPHA3, 35)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,7 @@ def test_times(text, good):
     assert is_time(text) is good
 
 
-def decode(value, struct, version=schema.V1, minor=37):
+def decode(value, struct, version=versions.V1, minor=37):
     decoder = Decoder(version, minor)
     read = decoder.struct(value, struct, "spec")
     return read, [str(problem) for problem in decoder.types], [problem.path for problem, _unused in decoder.unknown]
@@ -116,4 +119,4 @@ def test_unknown_fields():
     read, types, unknown = decode({"name": "a", "Name": 1, "basic": {}, "taints": [{"keys": None}]}, "Device")
     assert read == {"name": "a", "taints": [{}]}
     assert (types, unknown) == ([], ["spec.Name", "spec.basic", "spec.taints[0].keys"])
-    assert decode({"basic": {"allNodes": True}}, "Device", schema.V1BETA1)[2] == []
+    assert decode({"basic": {"allNodes": True}}, "Device", versions.V1BETA1)[2] == []

@@ -11,18 +11,19 @@ import re
 import time
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import schema, versions
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.validate import validate
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.kube.slices import resource_slice
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features, schema
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.dra_objects import resource_slice
 from hypothesis import given
 from hypothesis import strategies as st
 
 MINORS = ["1.34", "1.35", "1.36", "1.37"]
-ALL_ON = {gate: True for gate in versions.FEATURES}
+ALL_ON = {gate: True for gate in features.FEATURES}
 GONE = object()
 
 CLASS = {
-    "apiVersion": schema.V1,
+    "apiVersion": versions.V1,
     "kind": "DeviceClass",
     "metadata": {"name": "gpu"},
     "spec": {
@@ -32,7 +33,7 @@ CLASS = {
     },
 }
 CLAIM = {
-    "apiVersion": schema.V1,
+    "apiVersion": versions.V1,
     "kind": "ResourceClaim",
     "metadata": {"name": "pair", "namespace": "training"},
     "spec": {
@@ -68,7 +69,7 @@ SLICE = resource_slice(
     {"name": "gpu", "attributes": {"numa": {"int": 0}}},
 )
 RULE = {
-    "apiVersion": schema.V1,
+    "apiVersion": versions.V1,
     "kind": "DeviceTaintRule",
     "metadata": {"name": "broken"},
     "spec": {
@@ -112,8 +113,8 @@ def problems(obj, kubernetes="1.37", gates=None):
 @pytest.mark.parametrize("obj", [CLASS, CLAIM, TEMPLATE, SLICE, RULE], ids=lambda obj: obj["kind"])
 def test_right_objects(obj):
     for kubernetes in MINORS:
-        for version, kind in schema.SERVED:
-            if kind == obj["kind"] and schema.SERVED[version, kind] <= versions.minor_of(kubernetes):
+        for version, kind in versions.SERVED:
+            if kind == obj["kind"] and versions.SERVED[version, kind] <= versions.minor_of(kubernetes):
                 for gates in ({}, ALL_ON):
                     assert validate(versions.convert(obj, version), kubernetes, gates) == [], (kubernetes, version)
 
@@ -279,7 +280,7 @@ RULES = [
 def test_rules(obj, path, value, where, rule):
     wrong = change(obj, (path, value))
     for kubernetes in MINORS:
-        if schema.SERVED[obj["apiVersion"], obj["kind"]] <= versions.minor_of(kubernetes):
+        if versions.SERVED[obj["apiVersion"], obj["kind"]] <= versions.minor_of(kubernetes):
             assert (where, rule) in problems(wrong, kubernetes, ALL_ON), kubernetes
 
 
@@ -468,7 +469,7 @@ def test_counter_limits_of_134():
 
 
 def test_effect_none_came_with_135():
-    rule = change(RULE, ("spec.taint.effect", "None"), ("apiVersion", schema.V1ALPHA3))
+    rule = change(RULE, ("spec.taint.effect", "None"), ("apiVersion", versions.V1ALPHA3))
     assert problems(rule, "1.34") == {("spec.taint.effect", "value")}
     assert problems(rule, "1.35") == set()
 
@@ -483,9 +484,9 @@ def test_duplicates_are_reported_at_the_same_path_as_by_the_server():
 
 def test_paths_are_those_of_the_version():
     wrong = change(CLAIM, (f"{REQUEST}.deviceClassName", "a_b"))
-    flat = versions.convert(wrong, schema.V1BETA1)
+    flat = versions.convert(wrong, versions.V1BETA1)
     assert problems(flat) == {("spec.devices.requests[0].deviceClassName", "name")}
-    device = versions.convert(change(SLICE, ("spec.devices[0].attributes.model", {})), schema.V1BETA1)
+    device = versions.convert(change(SLICE, ("spec.devices[0].attributes.model", {})), versions.V1BETA1)
     assert problems(device) == {("spec.devices[0].basic.attributes[model]", "exactly-one")}
 
 
@@ -656,7 +657,7 @@ def test_selectors_go_through_the_engine():
 
 @pytest.mark.parametrize("kind", ["Pod", "DeviceTaintRule", "", None, 5, [], {}])
 def test_kinds_that_are_not_served(kind):
-    assert problems({"apiVersion": schema.V1, "kind": kind}, "1.36") == {("apiVersion", "unserved")}
+    assert problems({"apiVersion": versions.V1, "kind": kind}, "1.36") == {("apiVersion", "unserved")}
 
 
 @pytest.mark.parametrize("kubernetes", ["1.33", "", "latest"])
@@ -671,7 +672,7 @@ def test_wrong_types_hide_the_rest():
 
 
 def test_validation_does_not_change_the_object():
-    for obj in (versions.convert(SLICE, schema.V1BETA1), CLAIM, TEMPLATE):
+    for obj in (versions.convert(SLICE, versions.V1BETA1), CLAIM, TEMPLATE):
         before = copy.deepcopy(obj)
         validate(obj, "1.34")
         assert obj == before
@@ -694,7 +695,7 @@ json = st.recursive(
 )
 
 
-@given(json, json, st.sampled_from(sorted(schema.SERVED)), st.sampled_from(MINORS), st.booleans())
+@given(json, json, st.sampled_from(sorted(versions.SERVED)), st.sampled_from(MINORS), st.booleans())
 def test_any_object_gets_a_verdict(metadata, spec, served, kubernetes, on):
     version, kind = served
     obj = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import typing as t
 
-from . import limits, versions
-from .objects import Object
-from .problems import Problem
+from ..kube import limits
+from ..kube.objects import Object
+from ..kube.problems import Problem
+from . import features
 
 Check = t.Callable[[str], str]
 
@@ -26,7 +27,7 @@ class CelEngine(t.Protocol):
 class Report:
     """The rules of one release; every method checks a decoded part of an object and adds to `found`."""
 
-    def __init__(self, minor: int, gates: versions.Gates, cel: CelEngine | None, found: list[Problem]) -> None:
+    def __init__(self, minor: int, gates: features.Gates, cel: CelEngine | None, found: list[Problem]) -> None:
         self._minor = minor
         self._gates = gates
         self._cel = cel
@@ -36,7 +37,7 @@ class Report:
         self._found.append(Problem(path, message, rule))
 
     def _on(self, gate: str) -> bool:
-        return versions.enabled(gate, self._minor, self._gates)
+        return features.enabled(gate, self._minor, self._gates)
 
     def _name(self, name: str, check: Check, path: str, rule: str = "name") -> bool:
         if not name:

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from . import limits, schema
-from .objects import Object
+from ..kube import limits
+from ..kube.objects import Object
+from . import schema
 from .validate_capacity import CapacityRules
 from .validate_taints import TaintRules
 

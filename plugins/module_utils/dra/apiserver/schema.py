@@ -20,26 +20,8 @@ import typing as t
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from . import limits
-
-GROUP = "resource.k8s.io"
-V1, V1BETA2, V1BETA1, V1ALPHA3 = (f"{GROUP}/{version}" for version in ("v1", "v1beta2", "v1beta1", "v1alpha3"))
-OLDEST, NEWEST = 34, 37
-NAMESPACED = frozenset({"ResourceClaim", "ResourceClaimTemplate"})
-PLURALS = {
-    "DeviceClass": "deviceclasses",
-    "ResourceClaim": "resourceclaims",
-    "ResourceClaimTemplate": "resourceclaimtemplates",
-    "ResourceSlice": "resourceslices",
-    "DeviceTaintRule": "devicetaintrules",
-}
-# First minor release that can serve a kind in a version (from 1.34 on, where this package begins).
-SERVED: dict[tuple[str, str], int] = {
-    **{(version, kind): 34 for version in (V1, V1BETA2, V1BETA1) for kind in PLURALS if kind != "DeviceTaintRule"},
-    (V1ALPHA3, "DeviceTaintRule"): 34,
-    (V1BETA2, "DeviceTaintRule"): 36,
-    (V1, "DeviceTaintRule"): 37,
-}
+from ..kube import limits
+from ..kube.versions import NEWEST, OLDEST, V1, V1ALPHA3, V1BETA1, V1BETA2
 
 _ALL = frozenset({V1, V1BETA2, V1BETA1, V1ALPHA3})
 _FLAT = frozenset({V1BETA1})

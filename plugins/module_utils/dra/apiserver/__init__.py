@@ -1,0 +1,11 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What an API server does with a DRA object: decode it by the schema, drop what feature gates hide, validate the rest.
+
+It imports `kube`. It knows neither sites nor nodes, and the driver does not carry it.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,291 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The feature gates of dynamic resource allocation, and what a server without them would drop or ignore.
+
+Sources: pkg/features/kube_features.go and pkg/registry/resource/*/strategy.go of Kubernetes 1.34 to 1.37.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+from functools import cache
+
+from ..kube import comparison, limits, versions
+from ..kube.objects import Object, ObjectView
+from ..kube.problems import Problem
+from ..kube.reader import nearest
+from . import schema
+from .decoder import Decoder
+
+Gates = t.Optional[t.Mapping[str, bool]]
+
+_STATUS_KINDS = frozenset({"ResourceClaim", "DeviceTaintRule"})
+
+
+@dataclass(frozen=True)
+class GatedField:
+    """A field that a server drops while its gate is off.
+
+    `path` is in the v1 form, with `[]` for the items of a list and `{}` for the values of a map. Servers before
+    1.`drops_since` keep the field and act as if it were not there; with `fatal_without`, the name of another gate,
+    their scheduler gives up every pod that uses the field where that one is off too. Up to 1.`idle_until` it has
+    no effect even while its gate is on.
+    """
+
+    kind: str
+    path: str
+    drops_since: int = versions.OLDEST
+    fatal_without: str = ""
+    idle_until: int = 0
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature gate: its default from a minor release on, since when it cannot be changed, and what hangs on it."""
+
+    gate: str
+    default: t.Mapping[int, bool]
+    locked: int = versions.NEWEST + 1
+    needs: tuple[str, ...] = ()
+    fields: tuple[GatedField, ...] = ()
+
+    def on(self, minor: int, gates: Gates = None) -> bool:
+        """Whether the gate is on in Kubernetes 1.`minor`, `gates` being what the site changed."""
+        known = minor >= min(self.default)
+        default = known and limits.at(self.default, minor)
+        if not known or minor >= self.locked:
+            return default
+        return bool((gates or {}).get(self.gate, default))
+
+
+def _claim(
+    *paths: str, drops_since: int = versions.OLDEST, fatal_without: str = "", idle_until: int = 0
+) -> tuple[GatedField, ...]:
+    prefixes = {"ResourceClaim": "spec", "ResourceClaimTemplate": "spec.spec"}
+    return tuple(
+        GatedField(kind, f"{prefix}.devices.{path}", drops_since, fatal_without, idle_until)
+        for kind, prefix in prefixes.items()
+        for path in paths
+    )
+
+
+def _request(name: str, drops_since: int = versions.OLDEST) -> tuple[GatedField, ...]:
+    return _claim(f"requests[].exactly.{name}", f"requests[].firstAvailable[].{name}", drops_since=drops_since)
+
+
+def _slice(*paths: str) -> tuple[GatedField, ...]:
+    return tuple(GatedField("ResourceSlice", f"spec.{path}") for path in paths)
+
+
+FEATURES: dict[str, Feature] = {
+    feature.gate: feature
+    for feature in (
+        Feature("DRAPrioritizedList", {34: True}, locked=37, fields=_claim("requests[].firstAvailable")),
+        Feature("DRAAdminAccess", {34: True}, locked=36, fields=_claim("requests[].exactly.adminAccess")),
+        Feature(
+            "DRADeviceTaints",
+            {34: False, 36: True},
+            fields=(*_slice("devices[].taints"), *_request("tolerations", drops_since=35)),
+        ),
+        Feature("DRADeviceTaintRules", {35: False, 37: True}, needs=("DRADeviceTaints",)),
+        Feature(
+            "DRAPartitionableDevices",
+            {34: False, 36: True},
+            fields=_slice(
+                "sharedCounters",
+                "perDeviceNodeSelection",
+                "devices[].consumesCounters",
+                "devices[].nodeName",
+                "devices[].nodeSelector",
+                "devices[].allNodes",
+            ),
+        ),
+        Feature("DRAResourceClaimDeviceStatus", {34: True}, locked=37),
+        Feature(
+            "DRADeviceBindingConditions",
+            {34: False, 36: True},
+            needs=("DRAResourceClaimDeviceStatus",),
+            fields=_slice("devices[].bindingConditions", "devices[].bindingFailureConditions", "devices[].bindsToNode"),
+        ),
+        Feature(
+            "DRAConsumableCapacity",
+            {34: False, 36: True},
+            fields=(
+                *_slice("devices[].allowMultipleAllocations", "devices[].capacity{}.requestPolicy"),
+                *_request("capacity"),
+                # 1.34 compares the addresses of the values, so that no two are ever the same (constraint.go)
+                *_claim(
+                    "constraints[].distinctAttribute",
+                    drops_since=35,
+                    fatal_without="DRAResourceClaimDeviceStatus",
+                    idle_until=34,
+                ),
+            ),
+        ),
+        # On by itself only in a server that does not promise to fall back to 1.36, which no server does by default.
+        Feature("DRAFractionalCapacityRange", {37: False}, needs=("DRAConsumableCapacity",)),
+        Feature(
+            "DRAExtendedResource",
+            {34: False, 36: True},
+            locked=37,
+            fields=(GatedField("DeviceClass", "spec.extendedResourceName"),),
+        ),
+        Feature(
+            "DRAListTypeAttributes",
+            {36: False},
+            fields=_slice(*(f"devices[].attributes{{}}.{name}" for name in ("ints", "bools", "strings", "versions"))),
+        ),
+        Feature(
+            "DRANodeAllocatableResources",
+            {36: False},
+            fields=_slice("devices[].nodeAllocatableResourceMappings", "devices[].nodeAllocatableResources"),
+        ),
+        Feature("DRADerivedAttributes", {37: False}, fields=_request("derivedAttributes")),
+        Feature(
+            "DRADeviceCompatibilityGroups",
+            {37: False},
+            fields=_slice("devices[].consumesCounters[].compatibilityGroups"),
+        ),
+        Feature("DRAPartitionableDevicesType", {37: False}, fields=_slice("partitionTypeAttribute")),
+        Feature("DRAOptionalNodeOperations", {37: False}, fields=_slice("skipNodeOperations")),
+    )
+}
+
+
+def check_gates(gates: Gates) -> None:
+    """Raises ValueError for a gate that is neither on nor off: the string `false` would count as on."""
+    for gate, on in (gates or {}).items():
+        if not isinstance(on, bool):
+            raise ValueError(f"{gate} must be true or false, without quotes, not {on!r}")
+
+
+def enabled(gate: str, minor: int, gates: Gates = None) -> bool:
+    """Whether a gate of FEATURES and all that it needs are on."""
+    feature = FEATURES[gate]
+    return feature.on(minor, gates) and all(enabled(need, minor, gates) for need in feature.needs)
+
+
+@cache
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\[\]|\{\}|[^.\[\]{}]+", path))
+
+
+def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tuple[Object, str, str]]:
+    """Every object that has the last of `steps` as a field, with that field's name and path."""
+    step = steps[0]
+    if step == "[]":
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from _holders(item, steps[1:], f"{path}[{index}]")
+    elif isinstance(value, dict):
+        if step == "{}":
+            for key, item in value.items():
+                yield from _holders(item, steps[1:], f"{path}[{key}]")
+        elif step in value:
+            if len(steps) == 1:
+                yield value, step, schema.child(path, step)
+            else:
+                yield from _holders(value[step], steps[1:], schema.child(path, step))
+
+
+def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
+    """The fields of a device in a v1 slice that a server of 1.`minor` drops, those of its values left out."""
+    start = "spec.devices[]."
+    return frozenset(
+        gated.path[len(start) :]
+        for feature in FEATURES.values()
+        if not enabled(feature.gate, minor, gates)
+        for gated in feature.fields
+        if gated.kind == "ResourceSlice" and gated.path.startswith(start) and minor >= gated.drops_since
+    )
+
+
+def distinguishes(minor: int, gates: Gates = None) -> bool:
+    """Whether the scheduler of 1.`minor` takes constraints by distinctAttribute, with an effect or without."""
+    kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
+    return kept or enabled("DRAConsumableCapacity", minor, gates)
+
+
+def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
+    """Deletes from a v1 object, in place, the fields that a server of 1.`minor` drops before it validates."""
+    kind = obj.get("kind")
+    for feature in FEATURES.values():
+        off: bool | None = None
+        for gated in feature.fields:
+            if gated.kind == kind and minor >= gated.drops_since:
+                if off is None:
+                    off = not enabled(feature.gate, minor, gates)
+                if off:
+                    for holder, name, _unused in list(_holders(obj, _steps(gated.path), "")):
+                        del holder[name]
+
+
+def own_path(path: str, kind: str, version: str) -> str:
+    """A path of the v1 form, as it reads in an object of `version`; one that already reads so stays as it is."""
+    if version != versions.V1BETA1:
+        return path
+    if kind == "ResourceSlice":
+        return re.sub(r"^(spec\.devices\[\d+\])\.(?!basic\b|name$)", r"\1.basic.", path)
+    return path.replace(".exactly.", ".", 1)
+
+
+def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:
+    """What a server of release `kubernetes` (`"1.34"`) drops or ignores of an object that it creates.
+
+    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (no such kind in this version),
+    `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (silently left out), `inactive` (no
+    effect while a gate is off) and `fatal` (the scheduler gives up every pod that uses it). Empty fields are never
+    reported. Raises ValueError as `minor_of`.
+    """
+    minor = versions.minor_of(kubernetes)
+    kind, version = obj.get("kind"), obj.get("apiVersion")
+    since = versions.SERVED.get((str(version), str(kind)))
+    if since is None or minor < since:
+        fix = "" if kind in versions.PLURALS else nearest(kind, versions.PLURALS)
+        return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved", fix)]
+    decoder = Decoder(str(version), minor)
+    read = decoder.struct(dict(obj), str(kind), "")
+    found = [problem for problem, value in decoder.unknown if comparison.carries(value)]
+    v1 = {**versions.convert(read, versions.V1), "kind": kind} if version == versions.V1BETA1 else read
+    found += _gated(v1, str(kind), str(version), minor, gates)
+    gate = "DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules"
+    if kind == "DeviceTaintRule" and not enabled(gate, minor, gates):
+        found.append(_gate_problem("kind", gate, minor, "inactive"))
+    if kind in _STATUS_KINDS:
+        kept = [name for name, value in read.get("status", {}).items() if comparison.carries(value)]
+        found += [Problem(f"status.{name}", "is not kept when an object is created", "dropped") for name in kept]
+    if kind not in versions.NAMESPACED and (read.get("metadata") or {}).get("namespace"):
+        found.append(Problem("metadata.namespace", f"is not kept, {kind} has no namespace", "dropped"))
+    whole = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
+    return [problem for problem in found if not problem.path.startswith(whole)]
+
+
+def _gated(v1: Object, kind: str, version: str, minor: int, gates: Gates) -> t.Iterator[Problem]:
+    """The problems with fields that belong to a feature gate."""
+    for feature in FEATURES.values():
+        on = enabled(feature.gate, minor, gates)
+        for gated in feature.fields:
+            if gated.kind != kind or (on and minor > gated.idle_until):
+                continue
+            rule = "idle" if on else "dropped" if minor >= gated.drops_since else "inactive"
+            if rule == "inactive" and gated.fatal_without and not enabled(gated.fatal_without, minor, gates):
+                rule = "fatal"
+            for holder, name, path in _holders(v1, _steps(gated.path), ""):
+                if comparison.carries(holder[name]):
+                    yield _gate_problem(own_path(path, kind, version), feature.gate, minor, rule)
+
+
+def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
+    what = {
+        "dropped": f"is dropped by Kubernetes 1.{minor}",
+        "inactive": f"has no effect in Kubernetes 1.{minor}",
+        "fatal": f"is kept by Kubernetes 1.{minor}, whose scheduler then gives up every pod that uses it,",
+    }
+    if rule == "idle":
+        return Problem(path, f"has no effect in Kubernetes 1.{minor}, whatever the feature gate {gate} is", "inactive")
+    return Problem(path, f"{what[rule]} while the feature gate {gate} is off", rule)

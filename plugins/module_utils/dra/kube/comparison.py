@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""What a server did not keep of an object that it was sent."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from . import quantity
+
+# Metadata that belongs to the server; what a client sends there is not kept and not missed.
+SERVER_METADATA = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    }
+)
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?(?:Z|[+-](\d\d):(\d\d))", re.ASCII)
+_MAPS = re.compile(
+    r"(?:labels|annotations|counters|(?:^|\.)(?:basic\.)?attributes|devices\[\d+\](?:\.basic)?\.capacity"
+    r"|capacity\.requests|nodeAllocatableResource(?:s|Mappings)|consumedCapacity)$"
+)
+
+
+def dropped(sent: object, returned: object) -> list[str]:
+    """Paths of the fields of `sent` that the server did not keep in `returned`, both of the same version.
+
+    Fields that say nothing (null, false, zero, empty), the server's own metadata and how quantities and times are
+    written make no difference; a value that the server changed counts as not kept.
+    """
+    lost: list[str] = []
+    _compare(sent, returned, "", lost)
+    return lost
+
+
+def _compare(sent: object, returned: object, path: str, lost: list[str]) -> None:
+    if isinstance(sent, dict) and isinstance(returned, dict):
+        for name, value in sent.items():
+            if path == "metadata" and name in SERVER_METADATA:
+                continue
+            inner = f"{path}[{name}]" if _MAPS.search(path) else f"{path}.{name}" if path else name
+            if name in returned:
+                _compare(value, returned[name], inner, lost)
+            elif carries(value):
+                lost.append(inner)
+    elif isinstance(sent, list) and isinstance(returned, list):
+        for index, value in enumerate(sent):
+            if index < len(returned):
+                _compare(value, returned[index], f"{path}[{index}]", lost)
+            else:
+                lost.append(f"{path}[{index}]")
+    elif sent != returned and not _same(sent, returned) and carries(sent):
+        lost.append(path)
+
+
+def carries(value: object) -> bool:
+    """Whether a value is not empty. Null, zero, false, "", a list without items and a map of empty values are."""
+    return any(map(carries, value.values())) if isinstance(value, dict) else bool(value)
+
+
+def _same(sent: object, returned: object) -> bool:
+    """Whether two scalars are one quantity or one time in different words."""
+    if isinstance(sent, bool) or isinstance(returned, bool):
+        return False
+    try:
+        return quantity.compare(sent, returned) == 0
+    except quantity.QuantityError:
+        pass
+    return isinstance(sent, str) and isinstance(returned, str) and is_time(sent) and is_time(returned)
+
+
+def is_time(text: str) -> bool:
+    """Whether the API takes `text` for an RFC 3339 time."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        return False
+    year, month, day, hour, minute, second, zone_hour, zone_minute = (int(part or 0) for part in match.groups())
+    if hour > 23 or minute > 59 or second > 59 or zone_hour > 24 or zone_minute > 60:
+        return False
+    try:
+        datetime.date(year or 4, month, day)  # year 0 was a leap year too
+    except ValueError:
+        return False
+    return True
