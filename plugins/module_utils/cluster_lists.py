@@ -8,16 +8,25 @@ own JSON reader cannot read must not hide all others."""
 
 from __future__ import annotations
 
+import itertools
 import typing as t
 
 from .dra.kube.bounded_json import loads_cut
 from .dra.kube.objects import Object
+
+if t.TYPE_CHECKING:
+    import kubernetes
 
 #: Lists a page of objects, as the methods of the package kubernetes do.
 Listed = t.Callable[..., t.Any]
 
 #: Objects of one answer, and seconds to wait for it.
 CHUNK, SECONDS = 500, 60
+
+
+def minor(code: kubernetes.client.VersionInfo) -> str:
+    """The minor version of a server, to which a provider may add: `34+`."""
+    return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
 
 
 def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[Object]:

@@ -83,11 +83,10 @@ missing:
   sample: []
 """
 
-import itertools
 import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
@@ -138,11 +137,6 @@ def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> lis
     return read_all(
         lambda **query: custom.list_cluster_custom_object(group, version, plural, **query), api_version, kind
     )
-
-
-def minor(code: kubernetes.client.VersionInfo) -> str:
-    """The minor version of a server, to which a provider may add: C(34+)."""
-    return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ AT_HOME = {
     "dra_apply",
     "dra_driver_access",
     "dra_driver_wheel",
+    "dra_hold",
+    "dra_holds_info",
     "dra_manifests",
     "dra_objects_info",
     "dra_render",

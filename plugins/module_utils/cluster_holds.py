@@ -1,0 +1,169 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Makes and releases holds on a cluster. Each request names the version of the object that it changes, so that two runs
+at once never overwrite each other; what a run created, it removes again if the hold cannot be completed."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from .cluster_lists import SECONDS, read_all
+from .dra.holds import changes as steps
+from .dra.holds import serving
+from .dra.holds.changes import Changes, Refused
+from .dra.holds.hold import Hold, holds
+from .dra.kube.bounded_json import loads_cut
+from .dra.kube.objects import Object, ObjectView
+
+if t.TYPE_CHECKING:
+    import kubernetes
+
+_PLURAL = "devicetaintrules"
+_GONE, _CONFLICT = 404, 409
+#: How often a change is tried while others change the same rule.
+_TRIES = 5
+_BUSY = "other runs change DeviceTaintRule {0} all the time: run this again later"
+
+
+class Rules:
+    """The DeviceTaintRules of a cluster.
+
+    The methods raise ApiException of the package kubernetes and urllib3's HTTPError.
+    """
+
+    def __init__(self, api: kubernetes.client.ApiClient, api_version: str) -> None:
+        from kubernetes import client
+
+        self.api_version = api_version
+        self._where = (*api_version.split("/"), _PLURAL)
+        self._api = client.CustomObjectsApi(api)
+        self._error = client.ApiException
+        self._options, self._preconditions = client.V1DeleteOptions, client.V1Preconditions
+
+    def list(self) -> list[Object]:
+        """All rules. Raises serving.Unsupported where the server has none in this version."""
+
+        def page(**query: t.Any) -> t.Any:
+            return self._api.list_cluster_custom_object(*self._where, **query)
+
+        try:
+            return read_all(page, self.api_version, serving.KIND)
+        except self._error as error:
+            if error.status != _GONE:
+                raise
+            raise serving.Unsupported(serving.not_served(self.api_version)) from error
+
+    def make(self, wanted: Hold, check: bool = False) -> Changes:
+        """Make a hold, or change it to what is wanted; all of it, or nothing that was not there before.
+
+        With `check` the server tries each request and changes nothing. Raises Refused.
+        """
+        found = steps.to_make(wanted, self.list(), self.api_version)
+        made: list[Object] = []
+        try:
+            for one in found.create:
+                made.append(self._create(one, wanted, check))
+            for one in found.replace:
+                self._replace(one, wanted, check)
+            for old in found.delete:
+                self.delete(old, check)
+        except BaseException:
+            if not check:
+                for one in made:
+                    self.delete(one)
+            raise
+        if not check:
+            self._confirm(wanted)
+        return found
+
+    def release(self, name: str, owner: str = "", check: bool = False) -> Changes:
+        """Remove a hold. Raises Refused where it belongs to another owner than the one given."""
+        found = steps.to_release(name, owner, self.list())
+        for one in found.delete:
+            self.delete(one, check)
+        return found
+
+    def _create(self, one: Object, wanted: Hold, check: bool) -> Object:
+        """Create a rule. One of that name that came meanwhile is right if it is of the same hold."""
+        name = one["metadata"]["name"]
+        for _turn in range(_TRIES):
+            try:
+                return self._asked(self._api.create_cluster_custom_object, one, **_dry(check))
+            except self._error as error:
+                if error.status != _CONFLICT:
+                    raise
+            try:
+                there = self._asked(self._api.get_cluster_custom_object, name)
+            except self._error as error:
+                if error.status != _GONE:
+                    raise
+                continue  # the other run took it back
+            steps.to_make(wanted, [there], self.api_version)  # raises Refused for a rule of another hold
+            return {**there, "metadata": {**there["metadata"], "uid": None}}  # it is not ours to take back
+        raise Refused(_BUSY.format(name))
+
+    def _replace(self, one: Object, wanted: Hold, check: bool) -> None:
+        """Change a rule. Its status may have been written since it was read, so a conflict is tried again."""
+        name = one["metadata"]["name"]
+        for _turn in range(_TRIES):
+            try:
+                self._asked(self._api.replace_cluster_custom_object, name, one, **_dry(check))
+            except self._error as error:
+                if error.status != _CONFLICT:
+                    raise
+            else:
+                return
+            there = self._asked(self._api.get_cluster_custom_object, name)
+            again = [
+                rule
+                for rule in steps.to_make(wanted, [there], self.api_version).replace
+                if rule["metadata"]["name"] == name
+            ]
+            if not again:
+                return
+            one = again[0]
+        raise Refused(_BUSY.format(name))
+
+    def delete(self, one: ObjectView, check: bool = False) -> None:
+        """Delete a rule, unless it has gone or another one has its name by now."""
+        metadata = one["metadata"]
+        if not metadata.get("uid"):
+            return
+        # a server that gets options in the body ignores those in the address
+        bound = self._options(
+            preconditions=self._preconditions(uid=metadata["uid"]), dry_run=["All"] if check else None
+        )
+        try:
+            self._asked(self._api.delete_cluster_custom_object, metadata["name"], body=bound)
+        except self._error as error:
+            if error.status not in (_GONE, _CONFLICT):
+                raise
+
+    def _confirm(self, wanted: Hold) -> None:
+        """Raises Refused where another run has undone a part."""
+        for one in holds(self.list()):
+            if one.name == wanted.name and set(wanted.devices) <= set(one.devices):
+                return
+        if wanted.devices:
+            raise Refused(f"another run changed hold {wanted.name} at the same time: run this again")
+
+    def _asked(self, ask: t.Callable[..., t.Any], *arguments: t.Any, **more: t.Any) -> Object:
+        answer = ask(*self._where, *arguments, **more, _request_timeout=SECONDS, _preload_content=False)
+        found: Object = loads_cut(answer.data)
+        return found
+
+
+def _dry(check: bool) -> dict[str, str]:
+    return {"dry_run": "All"} if check else {}
+
+
+def refusal(error: t.Any) -> str:
+    """The server's message in an ApiException, or its HTTP status and reason."""
+    try:
+        return f"the API server answers {error.status}: {json.loads(error.body)['message']}"
+    except (TypeError, ValueError, KeyError):
+        return f"the API server answers {error.status} {error.reason}"

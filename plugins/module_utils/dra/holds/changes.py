@@ -1,0 +1,98 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What has to be created, changed and deleted so that a hold is as wanted."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ..kube.objects import Object, ObjectView
+from . import hold as forms
+from .hold import KEY, Hold
+
+
+class Refused(ValueError):
+    """A hold cannot be made or released: another one has its name or a device."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Steps from the rules that are there to those that are wanted.
+
+    `create` are whole rules. `replace` are whole rules with the resourceVersion of those that are there. `delete` are
+    rules that are there.
+    """
+
+    create: tuple[Object, ...] = ()
+    replace: tuple[Object, ...] = ()
+    delete: tuple[ObjectView, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.create or self.replace or self.delete)
+
+
+def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Changes:
+    """How the rules `there`, of all holds, come to be the wanted hold.
+
+    Raises Refused where the hold belongs to another owner or is for another purpose, and for devices that another hold
+    has.
+    """
+    named = {str(one["metadata"]["name"]): one for one in there}
+    of_name = forms.holds(one for one in named.values() if _name(one) == wanted.name)
+    for old in of_name:
+        refuse(old, wanted.owner)
+        if old.purpose != wanted.purpose:
+            raise Refused(f"{old.title()} was made to {old.purpose}: choose another name, or release it first")
+    create, replaced, kept = [], [], set()
+    taken = []
+    for one in dict.fromkeys(wanted.devices):
+        new = forms.rule(wanted, one, api_version)
+        old_rule = named.get(new["metadata"]["name"])
+        if old_rule is None:
+            create.append(new)
+        elif _name(old_rule) != wanted.name:
+            taken.append(f"{'/'.join(one)} belongs to {forms.holds([old_rule])[0].title()}")
+        else:
+            kept.add(new["metadata"]["name"])
+            if _differs(old_rule, new):
+                new["metadata"]["resourceVersion"] = old_rule["metadata"].get("resourceVersion")
+                replaced.append(new)
+    if taken:
+        raise Refused("; ".join(taken))
+    delete = [one for name, one in named.items() if _name(one) == wanted.name and name not in kept]
+    return Changes(tuple(create), tuple(replaced), tuple(delete))
+
+
+def to_release(name: str, owner: str, there: t.Iterable[ObjectView]) -> Changes:
+    """How a hold goes away. Raises Refused where `owner` is given and it belongs to another one."""
+    rules = [one for one in there if _name(one) == name]
+    for old in forms.holds(rules):
+        if owner:
+            refuse(old, owner)
+    return Changes(delete=tuple(rules))
+
+
+def refuse(old: Hold, owner: str) -> None:
+    """Raises Refused for a hold of another owner."""
+    if old.owner != owner:
+        raise Refused(f"this is {old.title()}, and not of {owner}: choose another name")
+
+
+def _name(one: ObjectView) -> str | None:
+    taint = (one.get("spec") or {}).get("taint") or {}
+    return forms.printable(taint.get("value") or "") if taint.get("key") == KEY else None
+
+
+def _differs(old: ObjectView, new: ObjectView) -> bool:
+    def kept(one: ObjectView, part: str) -> dict[str, t.Any]:
+        return {name: value for name, value in (one["metadata"].get(part) or {}).items() if name.startswith(KEY)}
+
+    return any(kept(old, part) != kept(new, part) for part in ("labels", "annotations")) or any(
+        (old["spec"].get(part) or {}).get(name) != value
+        for part in ("deviceSelector", "taint")
+        for name, value in new["spec"][part].items()
+    )

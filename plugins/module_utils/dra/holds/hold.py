@@ -1,0 +1,194 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A hold as DeviceTaintRules, one for each device, and back.
+
+The name of a rule is a hash of the device alone. A server has one object of a name, so two holds never have the same
+device, whoever makes them at the same moment. Source: k8s.io/api/resource/v1 (DeviceTaintRule, DeviceTaintSelector).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import typing as t
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+from ..kube import limits
+from ..kube.objects import Object, ObjectView
+from ..kube.problems import Problem, Problems
+
+#: Driver, pool and device.
+DeviceId = tuple[str, str, str]
+
+#: The key of the taint and of the label; their value is the name of the hold.
+KEY = "lanewise.dev/hold"
+EFFECT = "NoSchedule"
+OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason", "expires", "purpose"))
+#: What a hold is for: room for a job that comes later, or for one that pods are moved for.
+RESERVE, DEFRAGMENT = "reserve", "defragment"
+#: The most bytes of a text, devices of a hold, and days until it expires.
+TEXT_BYTES, DEVICES, DAYS = 256, 4096, 366
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Devices that are kept for one job.
+
+    `expires` is in UTC; None where no rule says it, as of a rule that somebody else wrote. `rules` are the names of the
+    DeviceTaintRules. A hold stays until it is released, expired or not.
+    """
+
+    name: str
+    owner: str
+    reason: str
+    expires: datetime | None
+    devices: tuple[DeviceId, ...] = ()
+    purpose: str = RESERVE
+    rules: tuple[str, ...] = ()
+
+    def overdue(self, now: datetime) -> bool:
+        """Whether it has expired, or has no time at which it would."""
+        return self.expires is None or self.expires <= now
+
+    def title(self) -> str:
+        """Who has it, why and until when, in one line."""
+        until = f"until {self.expires.strftime(_TIME)}" if self.expires else "without an expiry"
+        why = f" ({self.reason})" if self.reason else ""
+        return f"hold {self.name} of {self.owner or 'an unknown owner'}, {until}{why}"
+
+    def as_dict(self, now: datetime) -> Object:
+        """The hold as modules return it; devices as `driver/pool/device`."""
+        return {
+            "name": self.name,
+            "owner": self.owner,
+            "reason": self.reason,
+            "expires": self.expires.strftime(_TIME) if self.expires else None,
+            "purpose": self.purpose,
+            "overdue": self.overdue(now),
+            "devices": ["/".join(one) for one in self.devices],
+        }
+
+
+def moment(text: str) -> datetime:
+    """A time such as 2026-12-01T08:00:00Z, in UTC. Raises ValueError."""
+    return datetime.strptime(text, _TIME).replace(tzinfo=timezone.utc)
+
+
+def device(text: str) -> DeviceId:
+    """A device from `driver/pool/device`; a pool may have slashes. Raises ValueError."""
+    driver, _slash, rest = text.partition("/")
+    pool, _slash, name = rest.rpartition("/")
+    if not (driver and pool and name):
+        raise ValueError(f"{text!r} is not driver/pool/device")
+    return driver, pool, name
+
+
+def check(hold: Hold, now: datetime) -> None:
+    """Raises Problems with all that is wrong with a hold that is to be made."""
+    found = []
+    wrong = limits.label_value(hold.name) or ("" if hold.name else "must not be empty")
+    if wrong:
+        found.append(Problem("name", wrong, "bad-name", "use letters, digits and '-'"))
+    for field, text in (("owner", hold.owner), ("reason", hold.reason)):
+        if not text.strip():
+            found.append(Problem(field, "must not be empty", "missing", "drift shows it when the hold is overdue"))
+        elif limits.size(text) > TEXT_BYTES or _UNPRINTABLE.search(text):
+            found.append(Problem(field, f"must be one line of at most {TEXT_BYTES} bytes", "bad-text"))
+    if hold.expires is None:
+        found.append(Problem("expires", "must be given", "missing", "a hold without an end is never released"))
+    elif not now < hold.expires <= now + timedelta(days=DAYS):
+        found.append(Problem("expires", f"must be later than now, by at most {DAYS} days", "bad-time"))
+    if len(hold.devices) > DEVICES:
+        found.append(Problem("devices", f"must be at most {DEVICES}, one rule each", "too-many"))
+    found += [
+        Problem("devices", f"{'/'.join(one)}: {bad}", "bad-device")
+        for one in hold.devices
+        for bad in _wrong(one)
+        if bad
+    ]
+    if found:
+        raise Problems(found)
+
+
+def _wrong(one: DeviceId) -> list[str]:
+    driver, pool, name = one
+    return [limits.driver_name(driver), limits.pool_name(pool), limits.dns_label(name)]
+
+
+def rule_name(one: DeviceId) -> str:
+    """The name of the DeviceTaintRule that holds a device, the same in every hold."""
+    return f"lanewise-hold-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
+
+
+def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
+    """The DeviceTaintRule that holds one device."""
+    driver, pool, name = one
+    notes = {OWNER: hold.owner, REASON: hold.reason, PURPOSE: hold.purpose}
+    if hold.expires:
+        notes[EXPIRES] = hold.expires.strftime(_TIME)
+    return {
+        "apiVersion": api_version,
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": rule_name(one), "labels": {KEY: hold.name}, "annotations": notes},
+        "spec": {
+            "deviceSelector": {"driver": driver, "pool": pool, "device": name},
+            "taint": {"key": KEY, "value": hold.name, "effect": EFFECT},
+        },
+    }
+
+
+def holds(rules: t.Iterable[ObjectView]) -> list[Hold]:
+    """The holds that these DeviceTaintRules are, by name; rules with other taints are passed over.
+
+    The taint decides what a rule holds, and not its label. Where the rules of a hold differ, as after a run that was
+    killed, the earliest expiry counts, and owner, reason and purpose are those of the first rule.
+    """
+    found: dict[str, Hold] = {}
+    for one in sorted(rules, key=lambda one: str(one["metadata"].get("name"))):
+        part = _part(one)
+        if part is None:
+            continue
+        whole = found.get(part.name)
+        found[part.name] = part if whole is None else _joined(whole, part)
+    return [found[name] for name in sorted(found)]
+
+
+def _part(one: ObjectView) -> Hold | None:
+    taint = (one.get("spec") or {}).get("taint") or {}
+    if taint.get("key") != KEY:
+        return None
+    selector = (one["spec"].get("deviceSelector")) or {}
+    notes: ObjectView = one["metadata"].get("annotations") or {}
+    try:
+        expires: datetime | None = moment(str(notes.get(EXPIRES)))
+    except ValueError:
+        expires = None
+    return Hold(
+        printable(taint.get("value") or ""),
+        printable(notes.get(OWNER) or ""),
+        printable(notes.get(REASON) or ""),
+        expires,
+        # a rule that somebody else wrote may hold a whole pool or driver
+        ((str(selector.get("driver") or "*"), str(selector.get("pool") or "*"), str(selector.get("device") or "*")),),
+        printable(notes.get(PURPOSE) or RESERVE),
+        (str(one["metadata"]["name"]),),
+    )
+
+
+def _joined(whole: Hold, part: Hold) -> Hold:
+    if whole.expires is None or part.expires is None:
+        expires = None
+    else:
+        expires = min(whole.expires, part.expires)
+    return replace(whole, expires=expires, devices=(*whole.devices, *part.devices), rules=(*whole.rules, *part.rules))
+
+
+def printable(text: object) -> str:
+    """What somebody wrote, as one line of bounded length."""
+    return _UNPRINTABLE.sub("?", str(text))[:TEXT_BYTES]

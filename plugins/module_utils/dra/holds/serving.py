@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Whether a server can hold devices, and in which version of the API."""
+
+from __future__ import annotations
+
+from ..apiserver import features
+from ..kube import versions
+
+KIND = "DeviceTaintRule"
+
+
+class Unsupported(ValueError):
+    """This server has no DeviceTaintRules, or does not act on them; the text says what to do."""
+
+
+def api_version(kubernetes: str) -> str:
+    """The newest version in which a release serves DeviceTaintRules.
+
+    That is v1alpha3 for 1.34 and 1.35, v1beta2 for 1.36 and v1 from 1.37 on. Raises ValueError for a release that is
+    not known.
+    """
+    minor = versions.minor_of(kubernetes)
+    served = [version for (version, kind), since in versions.SERVED.items() if kind == KIND and since <= minor]
+    return versions.choose(served, KIND, kubernetes)
+
+
+def require(kubernetes: str, gates: features.Gates = None) -> str:
+    """`api_version` of a cluster whose scheduler acts on rules.
+
+    `gates` are the feature gates that differ from the defaults of the release. Raises Unsupported where the scheduler
+    would ignore the rules, so that nothing would be held; ValueError for a release that is not known.
+    """
+    minor = versions.minor_of(kubernetes)
+    needed = [gate_of(minor), *(gate for gate in features.FEATURES[gate_of(minor)].needs)]
+    off = [gate for gate in needed if not features.FEATURES[gate].on(minor, gates)]
+    if off:
+        raise Unsupported(
+            f"Kubernetes 1.{minor} ignores DeviceTaintRules while its feature gate {' or '.join(sorted(off))} is off, "
+            "which is the default before 1.37: no device would be held. If the gates are on in the API server, the "
+            "scheduler and the controller manager, say so with plan_feature_gates; else use Kubernetes 1.37"
+        )
+    return api_version(kubernetes)
+
+
+def gate_of(minor: int) -> str:
+    """The feature gate on which DeviceTaintRules depend."""
+    return "DRADeviceTaints" if minor == versions.OLDEST else "DRADeviceTaintRules"
+
+
+def not_served(version: str) -> str:
+    """The message for a server that does not serve DeviceTaintRules in this version."""
+    return (
+        f"The API server does not serve DeviceTaintRule in {version}: no device can be held. Switch it on "
+        f"(kube-apiserver --runtime-config={version}=true, and the feature gates), or use Kubernetes 1.37"
+    )

@@ -1,0 +1,63 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Which claims tolerate a hold."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ..kube.objects import Object, ObjectView
+from .hold import EFFECT, KEY
+
+
+def toleration(name: str) -> Object:
+    """The v1 DeviceToleration of a hold, for each request of the claims that it is for."""
+    return {"key": KEY, "operator": "Equal", "value": name, "effect": EFFECT}
+
+
+def bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
+    """What of a v1 claim's spec has tolerations: requests and alternatives, with their names."""
+    for request in claim["devices"].get("requests") or ():
+        if request.get("firstAvailable"):
+            yield from ((f"{request['name']}/{one['name']}", one) for one in request["firstAvailable"])
+        else:
+            yield str(request["name"]), request.get("exactly") or {}
+
+
+def lacking(claim: ObjectView, name: str) -> list[str]:
+    """The requests of a claim that do not tolerate a hold."""
+    return [path for path, body in bodies(claim) if not any(_is_for(one, name) for one in _of(body))]
+
+
+def others(claim: ObjectView, name: str) -> list[str]:
+    """The requests of a claim that tolerate other holds, too: they could take what is kept for somebody else."""
+    return [path for path, body in bodies(claim) if any(_is_for(one) and not _only(one, name) for one in _of(body))]
+
+
+def tolerating(claim: ObjectView, name: str) -> Object:
+    """A claim's spec that tolerates a hold in every request; `claim` stays as it is."""
+    found: Object = json.loads(json.dumps(claim))
+    for request in found["devices"].get("requests") or ():
+        for body in request.get("firstAvailable") or [request.setdefault("exactly", {})]:
+            if not any(_is_for(one, name) for one in _of(body)):
+                body["tolerations"] = [*_of(body), toleration(name)]
+    return found
+
+
+def _of(body: ObjectView) -> list[ObjectView]:
+    return list(body.get("tolerations") or ())
+
+
+def _is_for(one: ObjectView, name: str | None = None) -> bool:
+    """Whether a toleration is for a hold of this name, or for any."""
+    if one.get("key") not in (None, "", KEY) or one.get("effect") not in (None, "", EFFECT):
+        return False
+    return name is None or one.get("operator") == "Exists" or (one.get("value") or "") == name
+
+
+def _only(one: ObjectView, name: str) -> bool:
+    return one.get("key") == KEY and one.get("operator") != "Exists" and one.get("value") == name

@@ -1,0 +1,251 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_hold
+short_description: Keep devices for one job, or release them
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - A hold is a set of DeviceTaintRules, one for each device, with the taint C(lanewise.dev/hold=NAME:NoSchedule). The
+    scheduler gives such a device only to claims that tolerate this taint. Pods that have the device keep it.
+  - Each rule has the owner, the reason and the time of expiry as annotations. Nothing is released when it expires, but
+    C(lanewise.dra.drift) reports it.
+  - The name of a rule is derived from its device, so two holds never have the same device. If a device belongs to
+    another hold, no rule is created.
+  - A hold keeps devices, not CPU and memory of their nodes. Claims that tolerate every taint ignore it.
+notes:
+  - Runs on the controller, with the rights of the kubeconfig. It must allow listing, creating, updating and deleting
+    C(devicetaintrules.resource.k8s.io).
+requirements:
+  - kubernetes (Python client) >= 24.2.0 on the controller
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+attributes:
+  check_mode:
+    support: full
+    details:
+      - By server-side dry run.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+options:
+  name:
+    description: The name of the hold, which is also the value of its taint.
+    type: str
+    required: true
+  state:
+    description: Whether the hold is to exist.
+    type: str
+    choices: [present, absent]
+    default: present
+  owner:
+    description:
+      - Who has the hold. Required for V(present).
+      - A hold of another owner is never changed. With V(absent), it is not released either if this is given.
+    type: str
+  reason:
+    description: Why. Required for V(present).
+    type: str
+  purpose:
+    description: What the hold is for. A hold for another purpose is never changed.
+    type: str
+    choices: [reserve, defragment]
+    default: reserve
+  hours:
+    description:
+      - When a new hold expires, in hours from now, at most 8784 (366 days). A hold that exists keeps its expiry.
+      - Give this or O(expires).
+    type: int
+    default: 24
+  expires:
+    description: When the hold expires, in UTC, such as C(2026-12-01T08:00:00Z).
+    type: str
+  devices:
+    description:
+      - The devices, as C(driver/pool/device). The hold has these and no others.
+      - Required for V(present), at most 4096.
+    type: list
+    elements: str
+  kubeconfig:
+    description: A kubeconfig file on the controller. By default that of C(kubectl).
+    type: path
+  context:
+    description: The context of the kubeconfig, by default the current one.
+    type: str
+  feature_gates:
+    description:
+      - Feature gates of the cluster that differ from the defaults of its version.
+      - Before 1.37 the scheduler ignores DeviceTaintRules by default, and this module refuses. If C(DRADeviceTaints)
+        and from 1.35 on C(DRADeviceTaintRules) are on, say so here.
+    type: dict
+    default: {}
+seealso:
+  - module: lanewise.dra.dra_holds_info
+"""
+
+EXAMPLES = r"""
+- name: Keep a GPU and its NIC until tomorrow
+  lanewise.dra.dra_hold:
+    name: demo
+    owner: ml-platform
+    reason: customer demo
+    hours: 24
+    devices:
+      - gpu.nvidia.com/gpu-01/gpu-0
+      - lanewise.dev/gpu-01/pci-0000-18-00-0
+  delegate_to: localhost
+
+- name: Release it
+  lanewise.dra.dra_hold:
+    name: demo
+    state: absent
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+hold:
+  description: The hold, as wanted or as it was before it was released. Empty if there was none.
+  returned: success
+  type: dict
+  sample:
+    name: demo
+    owner: ml-platform
+    reason: customer demo
+    expires: "2026-12-01T08:00:00Z"
+    purpose: reserve
+    overdue: false
+    devices: [gpu.nvidia.com/gpu-01/gpu-0]
+toleration:
+  description: What each request of the job's claims needs in C(tolerations).
+  returned: success
+  type: dict
+  sample: {key: lanewise.dev/hold, operator: Equal, value: demo, effect: NoSchedule}
+added:
+  description: The devices that were added, or would be in check mode.
+  returned: success
+  type: list
+  elements: str
+removed:
+  description: The devices that were released, or would be in check mode.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import traceback
+import typing as t
+from datetime import datetime, timedelta, timezone
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, refusal
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import toleration
+
+try:
+    import kubernetes
+    import kubernetes.config
+    import urllib3
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+
+SPEC = {
+    "name": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "owner": {"type": "str"},
+    "reason": {"type": "str"},
+    "purpose": {"type": "str", "choices": [forms.RESERVE, forms.DEFRAGMENT], "default": forms.RESERVE},
+    "hours": {"type": "int", "default": 24},
+    "expires": {"type": "str"},
+    "devices": {"type": "list", "elements": "str"},
+    "kubeconfig": {"type": "path"},
+    "context": {"type": "str"},
+    "feature_gates": {"type": "dict", "default": {}},
+}
+
+
+def wanted(params: dict[str, t.Any], old: Hold | None, now: datetime) -> Hold:
+    """The hold that the parameters ask for. Raises ValueError."""
+    if params["expires"]:
+        try:
+            expires = forms.moment(params["expires"])
+        except ValueError as error:
+            raise ValueError(f"expires: {params['expires']!r} is not a time such as 2026-12-01T08:00:00Z") from error
+    elif not 0 < params["hours"] <= forms.DAYS * 24:
+        raise ValueError(f"hours: {params['hours']} is not from 1 to {forms.DAYS * 24}")
+    elif old and old.expires and not old.overdue(now):
+        expires = old.expires
+    else:
+        expires = (now + timedelta(hours=params["hours"])).replace(microsecond=0)
+    devices = tuple(forms.device(one) for one in dict.fromkeys(params["devices"]))
+    return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
+
+
+def made(module: AnsibleModule, rules: Rules) -> dict[str, t.Any]:
+    """Make or change the hold; what the module returns. Raises ValueError, ApiException and HTTPError."""
+    now = datetime.now(timezone.utc)
+    params = module.params
+    old = next((one for one in forms.holds(rules.list()) if one.name == params["name"]), None)
+    new = None
+    if params["state"] == "present":
+        new = wanted(params, old, now)
+        forms.check(new, now)
+        changes = rules.make(new, module.check_mode)
+    else:
+        changes = rules.release(params["name"], params["owner"] or "", module.check_mode)
+    before = old.as_dict(now) if old else {}
+    after = new.as_dict(now) if new else {}
+    return {
+        "changed": bool(changes),
+        "hold": after or before,
+        "toleration": toleration(params["name"]),
+        "added": [one for one in after.get("devices", ()) if one not in before.get("devices", ())],
+        "removed": [one for one in before.get("devices", ()) if one not in after.get("devices", ())],
+        "diff": {"before": _shown(before), "after": _shown(after)},
+    }
+
+
+def _shown(one: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {**one, "devices": sorted(one["devices"])} if one else {}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=SPEC,
+        required_if=[("state", "present", ("owner", "reason", "devices"))],
+        supports_check_mode=True,
+    )
+    if LIBRARY_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
+    params = module.params
+    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    try:
+        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        doing = "the version of the API server cannot be read"
+        version = minor(kubernetes.client.VersionApi(api).get_code())
+        doing = f"hold {params['name']} cannot be {'made' if params['state'] == 'present' else 'released'}"
+        gates = params["feature_gates"]
+        served = serving.require(version, gates) if params["state"] == "present" else serving.api_version(version)
+        result = made(module, Rules(api, served))
+    except kubernetes.client.ApiException as error:
+        module.fail_json(msg=f"{doing}: {refusal(error)}")
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        module.fail_json(msg=f"{doing}: {error}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: dra_holds_info
+short_description: List who holds which devices, why and until when
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Lists the holds of a cluster, which M(lanewise.dra.dra_hold) makes, and which of them are overdue.
+notes:
+  - Runs on the controller, with the rights of the kubeconfig. It must allow listing
+    C(devicetaintrules.resource.k8s.io).
+requirements:
+  - kubernetes (Python client) >= 24.2.0 on the controller
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  kubeconfig:
+    description: A kubeconfig file on the controller. By default that of C(kubectl).
+    type: path
+  context:
+    description: The context of the kubeconfig, by default the current one.
+    type: str
+seealso:
+  - module: lanewise.dra.dra_hold
+"""
+
+EXAMPLES = r"""
+- name: List the holds
+  lanewise.dra.dra_holds_info:
+    kubeconfig: ~/.kube/config
+  delegate_to: localhost
+  register: found
+
+- name: Show the overdue ones
+  ansible.builtin.debug:
+    msg: "{{ found.overdue }}"
+"""
+
+RETURN = r"""
+holds:
+  description: The holds by name.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - name: demo
+      owner: ml-platform
+      reason: customer demo
+      expires: "2026-12-01T08:00:00Z"
+      purpose: reserve
+      overdue: false
+      devices: [gpu.nvidia.com/gpu-01/gpu-0]
+overdue:
+  description: A line for each hold that has expired, or has no expiry.
+  returned: success
+  type: list
+  elements: str
+  sample: ["hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo), is overdue: 1 device is still held"]
+served:
+  description: Whether the server serves DeviceTaintRules. If not, there are no holds.
+  returned: success
+  type: bool
+"""
+
+import traceback
+import typing as t
+from datetime import datetime, timezone
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, refusal
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
+
+try:
+    import kubernetes
+    import kubernetes.config
+    import urllib3
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+
+
+def listed(rules: list[t.Any], now: datetime) -> dict[str, t.Any]:
+    """What the module returns of the rules of a cluster."""
+    found = holds(rules)
+    late = []
+    for one in found:
+        if one.overdue(now):
+            count = len(one.devices)
+            still = "1 device is" if count == 1 else f"{count} devices are"
+            late.append(f"{one.title()}, is overdue: {still} still held")
+    return {"holds": [one.as_dict(now) for one in found], "overdue": late, "served": True}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"kubeconfig": {"type": "path"}, "context": {"type": "str"}}, supports_check_mode=True
+    )
+    if LIBRARY_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
+    params = module.params
+    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    try:
+        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        doing = "the version of the API server cannot be read"
+        version = minor(kubernetes.client.VersionApi(api).get_code())
+        doing = "the holds cannot be listed"
+        result = listed(list(Rules(api, serving.api_version(version)).list()), datetime.now(timezone.utc))
+    except serving.Unsupported:
+        result = {"holds": [], "overdue": [], "served": False}
+    except kubernetes.client.ApiException as error:
+        module.fail_json(msg=f"{doing}: {refusal(error)}")
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, JsonError) as error:
+        module.fail_json(msg=f"{doing}: {error}")
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Nodes with a few GPUs each, pods that claim them, and the playbooks about holds, for tests on a real scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import KEY
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
+
+Object = dict[str, t.Any]
+RESOURCE = "/apis/resource.k8s.io/v1"
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+DRIVER = "gpu.example.com"
+
+
+def claim_spec(count: int, hold: str = "") -> Object:
+    """The spec of a claim for GPUs; with a hold, one that tolerates it."""
+    body: Object = {"deviceClassName": DRIVER, "count": count}
+    if hold:
+        body["tolerations"] = [{"key": KEY, "operator": "Equal", "value": hold, "effect": "NoSchedule"}]
+    return {"devices": {"requests": [{"name": "gpu", "exactly": body}]}}
+
+
+class Fleet:
+    """A namespace of a control plane with nodes that have GPUs; each test file has its own."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, nodes: t.Mapping[str, int]) -> None:
+        self.plane, self.namespace = plane, namespace
+        plane.add_namespace(namespace)
+        self.pods_at = f"/api/v1/namespaces/{namespace}/pods"
+        self.claims_at = f"{RESOURCE}/namespaces/{namespace}/resourceclaims"
+        self.templates_at = f"{RESOURCE}/namespaces/{namespace}/resourceclaimtemplates"
+        selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+        plane.request(
+            "POST",
+            f"{RESOURCE}/deviceclasses",
+            {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}},
+        )
+        for name, count in nodes.items():
+            plane.add_node(name)
+            plane.expect("POST", f"{RESOURCE}/resourceslices", _slice(name, count))
+
+    def template(self, name: str, count: int, hold: str = "") -> None:
+        spec = {"metadata": {"name": name}, "spec": {"spec": claim_spec(count, hold)}}
+        self.plane.expect("POST", self.templates_at, spec)
+
+    def pod_spec(self, template: str, node: str = "") -> Object:
+        asked = {"requests": {"cpu": "100m"}, "claims": [{"name": "d"}]}
+        return {
+            "terminationGracePeriodSeconds": 0,
+            "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
+            "containers": [{"name": "c", "image": "none.example.com/none", "resources": asked}],
+            "resourceClaims": [{"name": "d", "resourceClaimTemplateName": template}],
+        }
+
+    def pod(self, name: str, template: str, node: str = "") -> None:
+        self.plane.expect("POST", self.pods_at, {"metadata": {"name": name}, "spec": self.pod_spec(template, node)})
+
+    def replica_set(self, name: str, template: str, replicas: int = 1) -> None:
+        """Pods that come again after they are evicted."""
+        labels = {"app": name}
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": self.pod_spec(template)},
+            },
+        }
+        self.plane.expect("POST", f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
+
+    def where(self) -> dict[str, str]:
+        """The node of each pod that is bound."""
+        items = self.plane.expect("GET", self.pods_at)["items"]
+        return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if one["spec"].get("nodeName")}
+
+    def count(self) -> int:
+        return len(self.plane.expect("GET", self.pods_at)["items"])
+
+    def bound(self, count: int) -> dict[str, str]:
+        """Wait until so many pods are bound, with their claims' devices written."""
+
+        def found() -> t.Any:
+            there = self.where()
+            return there if len(there) == count else None
+
+        return t.cast("dict[str, str]", self.plane.wait_for(found, f"{count} bound pods of {self.namespace}"))
+
+    def refused(self, pod: str) -> str:
+        """Wait for the scheduler's reason why a pod waits."""
+
+        def reason() -> t.Any:
+            found = self.plane.expect("GET", f"{self.pods_at}/{pod}")
+            assert not found["spec"].get("nodeName"), found["spec"]["nodeName"]
+            conditions = found.get("status", {}).get("conditions", ())
+            return next(
+                (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+            )
+
+        return str(self.plane.wait_for(reason, f"the scheduler's verdict on {pod}"))
+
+    def devices(self, pod: str) -> set[str]:
+        """The devices that the pod's claims have, as driver/pool/device."""
+        found = self.plane.expect("GET", f"{self.pods_at}/{pod}")
+        made = [one["resourceClaimName"] for one in found["status"]["resourceClaimStatuses"]]
+        claims = [self.plane.expect("GET", f"{self.claims_at}/{name}") for name in made]
+        results = [one for claim in claims for one in claim["status"]["allocation"]["devices"]["results"]]
+        return {"/".join((one["driver"], one["pool"], one["device"])) for one in results}
+
+    def rules(self) -> list[Object]:
+        """The DeviceTaintRules of holds."""
+        items = self.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]
+        return [one for one in items if one["spec"]["taint"]["key"] == KEY]
+
+
+def _slice(node: str, count: int) -> Object:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"gpu-{number}"} for number in range(count)]
+    spec = {"driver": DRIVER, "pool": pool, "nodeName": node, "devices": devices}
+    return {"metadata": {"name": f"{node}-gpus"}, "spec": spec}
+
+
+class Playbooks:
+    """Runs the collection's playbooks against a control plane, with variables of their own."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.folder = folder
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        kept["ANSIBLE_HOME"], kept["PWD"] = str(folder / "home"), str(folder)
+        kept["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
+        self.environment = kept
+
+    def command(self, name: str, *options: str, **variables: t.Any) -> list[str]:
+        given = json.dumps(variables)
+        return [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *options, "-e", given]
+
+    def run(self, name: str, *options: str, rc: int = 0, **variables: t.Any) -> str:
+        """What a playbook printed, which ends with this status."""
+        command = self.command(name, *options, **variables)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=self.folder, env=self.environment
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def start(self, name: str, **variables: t.Any) -> subprocess.Popen[str]:
+        """The same in the background, in a process group of its own."""
+        return subprocess.Popen(
+            self.command(name, **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            start_new_session=True,
+        )

@@ -1,0 +1,139 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Holds as DeviceTaintRules, and what it takes to make and release them."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features, validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import changes, serving, tolerations
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold, holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+
+Object = dict[str, t.Any]
+NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
+ONE, TWO = ("gpu.example.com", "a/b", "gpu-0"), ("gpu.example.com", "a/b", "gpu-1")
+HOLD = Hold("demo", "team a", "a demo", NOW + timedelta(hours=2), (ONE, TWO))
+V1 = "resource.k8s.io/v1"
+BEYOND = "x" * (forms.TEXT_BYTES + 1)
+
+
+def _rules(hold: Hold = HOLD) -> list[Object]:
+    made = [forms.rule(hold, one, V1) for one in hold.devices]
+    return [{**one, "metadata": {**one["metadata"], "uid": "u", "resourceVersion": "7"}} for one in made]
+
+
+@pytest.mark.parametrize("kubernetes", ["1.34", "1.35", "1.36", "1.37"])
+def test_a_rule_is_valid_on_each_release(kubernetes: str) -> None:
+    gates = {"DRADeviceTaints": True, "DRADeviceTaintRules": True}
+    served = serving.require(kubernetes, gates)
+    assert served == f"resource.k8s.io/{ {'1.36': 'v1beta2', '1.37': 'v1'}.get(kubernetes, 'v1alpha3') }"
+    one = forms.rule(HOLD, ONE, served)
+    assert features.unsupported(one, kubernetes, gates) == []
+    assert validate.validate(one, kubernetes) == []
+
+
+def test_a_release_that_ignores_rules_is_refused() -> None:
+    assert serving.require("1.37") == V1
+    for kubernetes, gate in (("1.34", "DRADeviceTaints"), ("1.35", "DRADeviceTaintRules"), ("1.36", "TaintRules")):
+        with pytest.raises(serving.Unsupported, match=gate):
+            serving.require(kubernetes)
+    with pytest.raises(serving.Unsupported, match="gate DRADeviceTaints is off"):
+        serving.require("1.35", {"DRADeviceTaintRules": True})
+
+
+def test_a_hold_is_read_as_it_was_made() -> None:
+    (found,) = holds(_rules())
+    assert replace(found, rules=(), devices=()) == replace(HOLD, devices=())
+    assert set(found.devices) == {ONE, TWO} and len(found.rules) == 2
+    assert not found.overdue(NOW) and found.overdue(NOW + timedelta(hours=2))
+    assert forms.device("/".join(ONE)) == ONE
+
+
+def test_what_others_write_is_bounded() -> None:
+    plain = {"metadata": {"name": "x"}, "spec": {"taint": {"key": "other", "effect": "NoSchedule"}}}
+    foreign = {
+        "metadata": {"name": "y", "annotations": {forms.OWNER: "a\nb\x1b[31m" + "c" * 9999, forms.EXPIRES: "soon"}},
+        "spec": {"taint": {"key": forms.KEY, "value": "demo", "effect": "NoExecute"}},
+    }
+    (found,) = holds([plain, foreign])
+    assert found.owner.startswith("a?b?[31mccc") and len(found.owner) == forms.TEXT_BYTES
+    assert found.expires is None and found.overdue(NOW) and found.devices == (("*", "*", "*"),)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"name": ""}, "name: must not be empty"),
+        ({"name": "a b"}, "name: must be letters"),
+        ({"owner": " "}, "owner: must not be empty"),
+        ({"reason": "a\nb"}, "reason: must be one line"),
+        ({"reason": BEYOND}, "at most 256 bytes"),
+        ({"expires": None}, "expires: must be given"),
+        ({"expires": NOW}, "expires: must be later than now"),
+        ({"expires": NOW + timedelta(days=367)}, "by at most 366 days"),
+        ({"devices": (("g_u", "p", "d"),)}, "devices: g_u/p/d"),
+        ({"devices": (ONE,) * 4097}, "devices: must be at most 4096"),
+    ],
+)
+def test_a_bad_hold_is_refused(bad: Object, said: str) -> None:
+    forms.check(HOLD, NOW)
+    with pytest.raises(Problems) as caught:
+        forms.check(replace(HOLD, **bad), NOW)
+    assert said in str(caught.value)
+
+
+def test_what_is_there_is_not_made_again() -> None:
+    assert len(changes.to_make(HOLD, [], V1).create) == 2
+    assert not changes.to_make(HOLD, _rules(), V1)
+    partial = changes.to_make(HOLD, _rules()[:1], V1)
+    assert [one["spec"]["deviceSelector"]["device"] for one in partial.create] == ["gpu-1"] and not partial.delete
+    fewer = changes.to_make(replace(HOLD, devices=(TWO,)), _rules(), V1)
+    assert [one["spec"]["deviceSelector"]["device"] for one in fewer.delete] == ["gpu-0"] and not fewer.create
+    later = changes.to_make(replace(HOLD, expires=NOW + timedelta(hours=9)), _rules(), V1)
+    assert [one["metadata"]["resourceVersion"] for one in later.replace] == ["7", "7"]
+
+
+def test_a_device_has_one_hold() -> None:
+    other = replace(HOLD, name="other", devices=(TWO,))
+    with pytest.raises(changes.Refused, match="gpu-1 belongs to hold demo of team a, until 2026-11-24T10:00:00Z"):
+        changes.to_make(other, _rules(), V1)
+    assert forms.rule_name(ONE) != forms.rule_name(TWO)
+
+
+def test_the_hold_of_another_owner_stays() -> None:
+    with pytest.raises(changes.Refused, match=r"hold demo of team a.*not of team b"):
+        changes.to_make(replace(HOLD, owner="team b"), _rules(), V1)
+    with pytest.raises(changes.Refused, match="not of team b"):
+        changes.to_release("demo", "team b", _rules())
+    with pytest.raises(changes.Refused, match="was made to reserve"):
+        changes.to_make(replace(HOLD, purpose=forms.DEFRAGMENT), _rules(), V1)
+    assert len(changes.to_release("demo", "", _rules()).delete) == 2
+    assert not changes.to_release("none", "", _rules())
+
+
+def test_tolerations() -> None:
+    plain = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "x"}}]}}
+    either = {"devices": {"requests": [{"name": "b", "firstAvailable": [{"name": "c"}, {"name": "d"}]}]}}
+    for claim, names in ((plain, ["a"]), (either, ["b/c", "b/d"])):
+        assert tolerations.lacking(claim, "demo") == names
+        made = tolerations.tolerating(claim, "demo")
+        assert tolerations.lacking(made, "demo") == [] and tolerations.others(made, "demo") == []
+        assert tolerations.lacking(claim, "demo") == names  # it was not changed
+        assert tolerations.tolerating(made, "demo") == made
+        assert tolerations.lacking(made, "tomorrow") == names and tolerations.others(made, "tomorrow") == names
+
+
+@pytest.mark.parametrize(
+    "broad", [{"operator": "Exists"}, {"key": forms.KEY, "operator": "Exists"}, {"key": forms.KEY, "value": "b"}]
+)
+def test_a_claim_that_tolerates_more_is_found(broad: Object) -> None:
+    claim = {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [broad]}}]}}
+    assert tolerations.others(claim, "demo") == ["a"]
