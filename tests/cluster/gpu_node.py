@@ -19,47 +19,64 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster.driver import Driver
+from ansible_collections.lanewise.dra.tests.cluster.machine_tree import MachineTree, Seen
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.machines.description import parts
+from ansible_collections.lanewise.dra.tests.machines.description import load, parts
 from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
 from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
 
 PROGRAM = Path(__file__).with_name("tree_driver.py")
-#: The machines, each with the part that is its fabric NIC and what else differs from its description.
-MACHINES: dict[str, tuple[str, dict[str, t.Any]]] = {
-    "hgx-h100": ("cx7-ib", {}),
-    "dgx-a100": ("cx6-ib", {}),
-    # functions of the NVSwitches, which have the same part
-    "hgx-b200": ("cx7-ib", {"roots": {"0000:00": {"0d.0 spr-root-port": {"00.0-3 cx7-ib": {"rdma": False}}}}}),
-}
 
 Object = dict[str, t.Any]
 
 
-def description(machine: str) -> Object:
-    """An example machine whose fabric is Ethernet without RDMA: this kernel has neither InfiniBand nor RDMA devices."""
-    part, more = MACHINES[machine]
-    net = {"type": "ether", "speed": 400000, "mtu": 9000, "port_name": "p0"}
-    ethernet = {**parts()[part], "class": "020000", "rdma": False, "sriov": False, "net": net}
-    return {"like": machine, "name": f"{machine}-ethernet", "parts": {part: ethernet}, **more}
+def description(machine: str | Path) -> Object:
+    """An example machine, by its name or the file of its description, whose fabric is Ethernet without RDMA.
+
+    This kernel has neither InfiniBand nor RDMA devices, and a veth pair has no VFs.
+    """
+    loaded: Object = _without_rdma(load(machine))
+    adapters = {}
+    for name, part in {**parts(), **loaded.get("parts", {})}.items():
+        net = part.get("net")
+        if part["class"].startswith("02") and net:
+            if net["type"] == "ib":
+                net = {"type": "ether", "speed": net["speed"], "mtu": 9000, "port_name": "p0"}
+            adapters[name] = {**part, "class": "020000", "rdma": False, "sriov": False, "net": net}
+    return {**loaded, "name": f"{loaded['name']}-ethernet", "parts": {**loaded.get("parts", {}), **adapters}}
 
 
-class Seen(t.NamedTuple):
-    """What a pod has, by PCI address."""
+def _without_rdma(value: t.Any) -> t.Any:
+    """A description in which no single function asks for an RDMA device."""
+    if not isinstance(value, dict):
+        return value
+    return {key: False if key == "rdma" else _without_rdma(inner) for key, inner in value.items()}
 
-    gpus: list[str]
-    nics: list[str]
+
+Install = t.Callable[["GpuNode"], None]
 
 
 class GpuNode:
-    """`node` as `machine`, with both drivers running. `gates` are those of NVIDIA's driver. Ends with `close`."""
+    """`node` as `machine`, with both drivers running. Ends with `close`.
+
+    `gates` are those of NVIDIA's driver. `install` makes the driver of this collection run and waits until it is ready;
+    by default it is a process that nothing has installed.
+    """
 
     def __init__(
-        self, node: Node, machine: str, folder: Path, version: str, gates: t.Mapping[str, bool] | None = None
+        self,
+        node: Node,
+        machine: str | Path,
+        folder: Path,
+        version: str,
+        gates: t.Mapping[str, bool] | None = None,
+        install: Install | None = None,
     ) -> None:
         self.node, self.plane = node, node.plane
+        self.lanewise: Driver | None = None
         self.tree = build(description(machine), folder / "machine")
+        self.judge = MachineTree(self.tree)
         self.facts = as_dict(probe(str(self.tree)))
         self.root = nvidia.Root(self.tree, folder / "nvidia", devices=True)
         self._closing = contextlib.ExitStack()
@@ -69,10 +86,8 @@ class GpuNode:
             self._interfaces()
             self.nvidia = NvidiaDriver(self.plane, node.name, self.root, version, gates=gates)
             self._closing.callback(self.nvidia.stop)
-            self.lanewise = Driver(node, {}, ("--root", str(self.tree)), (str(PROGRAM),))
-            self._closing.callback(self.lanewise.stop)
+            (install or GpuNode._run)(self)
             self.nvidia.wait()
-            self.lanewise.wait_ready(60)
         except BaseException:
             self.close()
             raise
@@ -82,6 +97,12 @@ class GpuNode:
         self._closing.close()
         for one in self.plane.expect("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]:
             self.plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{one['metadata']['name']}")
+
+    def _run(self) -> None:
+        """Run the driver of this collection as a process, on the machine's tree."""
+        self.lanewise = Driver(self.node, {}, ("--root", str(self.tree)), (str(PROGRAM),))
+        self._closing.callback(self.lanewise.stop)
+        self.lanewise.wait_ready(60)
 
     def _mount(self, *arguments: str) -> None:
         subprocess.run(["mount", *arguments], check=True)
@@ -137,7 +158,8 @@ class GpuNode:
             try:
                 self.plane.wait_for(lambda name=name: self.node._ready(f"{path}/{name}"), f"pod {name}", 60)
             except Exception as error:
-                error.add_note("\n".join([*self.node.events(name), self.nvidia.log()[-3000:], self.lanewise.log()]))
+                logs = [self.nvidia.log()[-3000:], *([self.lanewise.log()] if self.lanewise else [])]
+                error.add_note("\n".join([*self.node.events(name), *logs]))
                 raise
 
     def seen(self, pod: str) -> Seen:
@@ -146,29 +168,9 @@ class GpuNode:
         nodes = self.node.execute(pod, "stat", "-c", "%t %T", *found).splitlines() if found else []
         numbers = [[int(part, 16) for part in line.split()] for line in nodes]
         assert all(major == nvidia.MAJOR for major, _minor in numbers), nodes
-        by_minor = {}
-        for folder in (self.tree / "proc/driver/nvidia/gpus").iterdir():
-            text = (folder / "information").read_text()
-            by_minor[int(text.partition("Device Minor:")[2].split()[0])] = folder.name
-        by_mac = {}
-        for link in (self.tree / "sys/class/net").iterdir():
-            if (link / "device").exists():
-                by_mac[(link / "address").read_text().strip()] = (link / "device").resolve().name
+        by_mac = self.judge.nic_by_mac
         links = json.loads(self.node.execute(pod, "ip", "-json", "link"))
         return Seen(
-            sorted(by_minor[minor] for _major, minor in numbers),
+            sorted(self.judge.gpu_by_minor[minor] for _major, minor in numbers),
             sorted(by_mac[link["address"]] for link in links if link["address"] in by_mac),
         )
-
-    def pcie_root(self, address: str) -> str:
-        """The host bridge of a PCI function, by the tree."""
-        path = (self.tree / "sys/bus/pci/devices" / address).resolve()
-        return path.relative_to(self.tree.resolve() / "sys/devices").parts[0]
-
-    def numa_node(self, address: str) -> str:
-        return (self.tree / "sys/bus/pci/devices" / address / "numa_node").read_text().strip()
-
-    def aligned(self, seen: Seen) -> bool:
-        """Whether the GPUs and the NICs of a pod lie below the same PCIe roots, one NIC for each GPU."""
-        roots = [sorted(self.pcie_root(address) for address in addresses) for addresses in seen]
-        return bool(seen.gpus) and roots[0] == roots[1]

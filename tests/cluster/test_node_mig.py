@@ -9,14 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
-from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 
@@ -33,20 +32,14 @@ def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> N
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        site = compile_site(
-            {"dra_claims_site": "mig", "dra_claims_drivers": drivers, "dra_claims_templates": [template]},
-            {node.name: machine.facts},
+        site = gpu_claims.apply(
+            node, gpu_claims.variables("0.5.0", [template], site="mig", drivers=drivers), machine.facts
         )
         assert [one.nodes or one.unknown for one in site.reach]
-        places = {"DeviceClass": "deviceclasses", "ResourceClaimTemplate": "namespaces/default/resourceclaimtemplates"}
-        for one in site.objects:
-            if one["kind"] in places:
-                path = f"{API}/{places[one['kind']]}/{one['metadata']['name']}?fieldManager=test&force=true"
-                node.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
         before = len(machine.root.calls())
         machine.start({"one": "part"})
         seen = machine.seen("one")
-        assert len(seen.gpus) == 1 and machine.aligned(seen), seen
+        assert len(seen.gpus) == 1 and machine.judge.aligned(seen), seen
         # the instance's and the compute instance's, by which the kernel module would admit the container
         assert len(node.execute("one", "ls", "/dev/nvidia-caps").split()) == 2
         calls = machine.root.calls()[before:]

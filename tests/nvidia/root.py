@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 _ARCHITECTURES = {"Ampere": 7, "Ada Lovelace": 8, "Hopper": 9, "Blackwell": 10}
 #: The CUDA version of a driver branch, as NVML has it.
 _CUDA = {"535": 12020, "550": 12040, "570": 12080, "580": 13000}
+#: What NVML says of a model that the table lacks: as much as a description needs to be tried.
+_OTHER = Model("Hopper", "9.0", 81559)
 _ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
 #: Major numbers: that of /dev/nvidiaN is registered (Documentation/admin-guide/devices.txt), the other one is dynamic.
 MAJOR, CAPABILITIES_MAJOR = 195, 511
@@ -48,7 +50,7 @@ class Gpu:
 
     @property
     def model(self) -> Model:
-        return MODELS[self.device_id]
+        return MODELS.get(self.device_id, _OTHER)
 
 
 def gpus(tree: Path) -> list[Gpu]:

@@ -23,7 +23,7 @@ from interpreters import primary
 from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
 
 _NODE_TESTS = tuple(
-    f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment", "_gpu", "_mig")
+    f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment", "_gpu", "_mig", "_rounds")
 )
 _INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py")
 _NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true")

@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The variables of a site whose node is an example machine, and its objects on the cluster."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.tests.cluster.driver import API
+from ansible_collections.lanewise.dra.tests.cluster.machine_tree import ROOT, MachineTree
+from ansible_collections.lanewise.dra.tests.cluster.node import Node
+
+TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
+GPU = {"name": "gpu", "kind": "gpu"}
+
+Object = dict[str, t.Any]
+
+
+def drivers(version: str) -> Object:
+    """`dra_claims_drivers` of a node with NVIDIA's driver of a version."""
+    return {"gpu.nvidia.com": {"version": version}, "lanewise.dev": {"version": "1.0.0"}}
+
+
+def pair(tree: MachineTree) -> Object:
+    """A group of a GPU and a fabric NIC, as the machine allows it: below one PCIe root, or by the board's map."""
+    speed = max(tree.speed.values()) // 1000
+    devices = [GPU, {"name": "nic", "kind": "nic", "where": {"min_speed": f"{speed}G"}}]
+    if all(tree.nearest(gpu) == ROOT for gpu in tree.gpus):
+        return {"align": "pcie_root", "devices": devices}
+    return {"align": "nearest", "at_least": "NODE", "devices": devices}
+
+
+def templates(tree: MachineTree) -> list[Object]:
+    """Claim templates: one pair, two pairs in one claim, a GPU alone, a NIC of the fabric alone."""
+    group = pair(tree)
+    return [
+        {"name": "pair", "namespace": "default", **group},
+        {"name": "two-pairs", "namespace": "default", "groups": [{"count": 2, **group}]},
+        {"name": "gpu", "namespace": "default", "devices": [GPU]},
+        {"name": "nic", "namespace": "default", "devices": [group["devices"][1]]},
+    ]
+
+
+def variables(version: str, wanted: t.Sequence[Object], **more: t.Any) -> Object:
+    """The `dra_claims_*` of the site. `more` without that prefix."""
+    given = {"site": "pairs", "drivers": drivers(version), "templates": wanted, **more}
+    return {f"dra_claims_{name}": value for name, value in given.items()}
+
+
+def apply(node: Node, given: Object, facts: Object) -> Site:
+    """Render the site, and put its classes and templates on the cluster."""
+    site = compile_site(given, {node.name: facts})
+    places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES}
+    for one in site.objects:
+        if one["kind"] in places:
+            path = f"{places[one['kind']]}/{one['metadata']['name']}?fieldManager=test&force=true"
+            node.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
+    return site
+
+
+def remove_templates(node: Node) -> None:
+    for one in node.plane.expect("GET", TEMPLATES)["items"]:
+        node.plane.expect("DELETE", f"{TEMPLATES}/{one['metadata']['name']}")

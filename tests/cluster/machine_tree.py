@@ -1,0 +1,93 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Judges a pod's devices by the files of an example machine alone: what its kernel says in /sys and /proc.
+
+No code of the collection is used here, so a fault in our probe, tables or records cannot hide itself.
+"""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+from pathlib import Path
+
+#: How near a GPU and a NIC are: the same host bridge, the same NUMA node, neither.
+ROOT, NODE, FAR = 2, 1, 0
+
+
+class Seen(t.NamedTuple):
+    """What a pod has, by PCI address."""
+
+    gpus: list[str]
+    nics: list[str]
+
+
+class MachineTree:
+    """The tree of a machine, below `path`, whose GPUs NVIDIA's kernel module has."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._devices = path / "sys/bus/pci/devices"
+        self.gpu_by_minor: dict[int, str] = {}  #: PCI address by the minor number of /dev/nvidiaN
+        for folder in (path / "proc/driver/nvidia/gpus").iterdir():
+            text = (folder / "information").read_text()
+            self.gpu_by_minor[int(text.partition("Device Minor:")[2].split()[0])] = folder.name
+        self.nic_by_mac: dict[str, str] = {}  #: PCI address by the MAC address of an interface
+        self.speed: dict[str, int] = {}  #: of a NIC by its PCI address, in Mbit/s
+        for link in (path / "sys/class/net").iterdir():
+            if (link / "device").exists():
+                address = (link / "device").resolve().name
+                self.nic_by_mac[(link / "address").read_text().strip()] = address
+                self.speed[address] = int((link / "speed").read_text())
+
+    @property
+    def gpus(self) -> list[str]:
+        return sorted(self.gpu_by_minor.values())
+
+    @property
+    def fabric(self) -> list[str]:
+        """The fastest NICs of the machine."""
+        return sorted(nic for nic, speed in self.speed.items() if speed == max(self.speed.values()))
+
+    def pcie_root(self, address: str) -> str:
+        """The host bridge of a PCI function, such as pci0000:15."""
+        path = (self._devices / address).resolve()
+        return path.relative_to(self.path.resolve() / "sys/devices").parts[0]
+
+    def numa_node(self, address: str) -> int:
+        """-1 where the machine does not say."""
+        return int((self._devices / address / "numa_node").read_text())
+
+    def nearness(self, one: str, other: str) -> int:
+        """ROOT, NODE or FAR for two PCI functions."""
+        if self.pcie_root(one) == self.pcie_root(other):
+            return ROOT
+        return NODE if self.numa_node(one) == self.numa_node(other) >= 0 else FAR
+
+    def nearest(self, gpu: str) -> int:
+        """How near the nearest NIC of the machine is to a GPU."""
+        return max(self.nearness(gpu, nic) for nic in self.nic_by_mac.values())
+
+    def place(self, gpu: str, address: str) -> t.Hashable:
+        """Where a function is, in the terms in which a NIC can be nearest to this GPU."""
+        return self.pcie_root(address) if self.nearest(gpu) == ROOT else self.numa_node(address)
+
+    def aligned(self, seen: Seen) -> bool:
+        """Whether a pod has GPUs, and a nearest NIC for each of them."""
+        if not seen.gpus or len(seen.gpus) != len(seen.nics):
+            return False
+        if any(self.nearest(gpu) == FAR for gpu in seen.gpus):
+            return False
+        first = seen.gpus[0]  # all GPUs of a board have their NICs at one level
+        places = [collections.Counter(self.place(first, one) for one in addresses) for addresses in seen]
+        return len({self.nearest(gpu) for gpu in seen.gpus}) == 1 and places[0] == places[1]
+
+    def room(self, gpus: t.Iterable[str], nics: t.Iterable[str]) -> int:
+        """How many aligned pairs can be made of these."""
+        gpus, nics = list(gpus), list(nics)
+        if not gpus:
+            return 0
+        places = [collections.Counter(self.place(gpus[0], one) for one in addresses) for addresses in (gpus, nics)]
+        return (places[0] & places[1]).total()

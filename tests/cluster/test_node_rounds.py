@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods come and go in random order on nodes with NVIDIA's own driver; none may get a pair that is not aligned.
+
+What a pod has is read inside it, as device numbers and MAC addresses, and judged by the machine's tree alone.
+LANEWISE_ROUNDS is the number of rounds on all machines together, 8 by default. LANEWISE_MACHINES names other machines,
+separated by commas: those of tests/machines/descriptions, or files like them.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
+from ansible_collections.lanewise.dra.tests.cluster.machine_tree import MachineTree, Seen
+from ansible_collections.lanewise.dra.tests.cluster.node import Node
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
+pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
+
+from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
+
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+MACHINES = (os.environ.get("LANEWISE_MACHINES") or "hgx-h100,dgx-a100,hgx-b200,gb200").split(",")
+ROUNDS = -(-int(os.environ.get("LANEWISE_ROUNDS") or 8) // len(MACHINES))  # on each machine
+SEED = 20261124
+#: GPUs and NICs that a claim of each template gets.
+WANTED = {"pair": (1, 1), "two-pairs": (2, 2), "gpu": (1, 0), "nic": (0, 1)}
+#: A GPU with a NIC that is nearest to it and one that is not, as the sources of the descriptions have them.
+KNOWN = {
+    "hgx-h100": ("0000:d9:00.0", "0000:da:00.0", "0000:49:00.0"),
+    "dgx-a100": ("0000:07:00.0", "0000:0c:00.0", "0000:4b:00.0"),
+    "hgx-b200": ("0000:1b:00.0", "0000:18:00.0", "0000:40:00.0"),
+    "gb200": ("0008:01:00.0", "0002:03:00.0", "0010:03:00.0"),
+}
+
+
+def check_judge(tree: MachineTree, gpu: str, near: str, far: str) -> None:
+    """That wrong pairs would be seen."""
+    assert tree.aligned(Seen([gpu], [near])) and not tree.aligned(Seen([gpu], [far]))
+    other = next(one for one in tree.gpus if tree.aligned(Seen([one], [far])))
+    assert tree.aligned(Seen([gpu, other], [far, near]))
+    assert not tree.aligned(Seen([gpu, other], [near, near])) and not tree.aligned(Seen([gpu], []))
+    assert tree.room([gpu, other], [near, far]) == 2 and tree.room([gpu], [far]) == 0
+
+
+class Rounds:
+    """Pods with random claims on a node."""
+
+    def __init__(self, machine: GpuNode, seed: str) -> None:
+        self.machine, self.tree, self.node = machine, machine.judge, machine.node
+        self.chance = random.Random(seed)
+        self.live: dict[str, tuple[str, Seen]] = {}  # by the pod's name: its template, and what it has
+        self.made = 0
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.faults: list[str] = []
+
+    def play(self) -> None:
+        """Some pods end, others start; those for which there is no room wait, and are taken back."""
+        chance = self.chance
+        self.end([name for name in self.live if chance.random() < 0.5])
+        started = {}
+        for _number in range(chance.randint(1, len(self.tree.gpus))):
+            self.made += 1
+            started[f"pod-{self.made}"] = chance.choices(list(WANTED), (4, 2, 1, 1))[0]
+        for name, template in started.items():
+            self.node.plane.expect("POST", PODS, self.machine.pod(name, template))
+        waiting = set(started)
+        self.node.plane.wait_for(lambda: self._settled(started, waiting), "all pods to start or to have no room", 120)
+        self.counts.update(rounds=1, pods=len(started), waited=len(waiting))
+        self.end(sorted(waiting))
+
+    def end(self, names: t.Sequence[str]) -> None:
+        """Delete pods, and wait until their claims are gone."""
+        for name in names:
+            self.node.delete_pod(name, wait=False)
+            self.live.pop(name, None)
+        for path in (PODS, CLAIMS):
+            self.node.plane.wait_for(lambda path=path: not self._left(path, names), f"the end of {names}", 120)
+
+    def _left(self, path: str, names: t.Sequence[str]) -> bool:
+        found = [one["metadata"] for one in self.node.plane.expect("GET", path)["items"]]
+        owners = {one["name"] for meta in found for one in [meta, *meta.get("ownerReferences", ())]}
+        return not owners.isdisjoint(names)
+
+    def _settled(self, started: t.Mapping[str, str], waiting: set[str]) -> bool:
+        """Judge the pods that have started. Whether all others are refused, and there is no room for them."""
+        refused = set()
+        for pod in self.node.plane.expect("GET", PODS)["items"]:
+            name, status = pod["metadata"]["name"], pod["status"]
+            conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+            if name in waiting and conditions.get("Ready") == "True":
+                waiting.remove(name)
+                self.judge(name, started[name], self.machine.seen(name))
+            elif name in waiting and conditions.get("PodScheduled") == "False":
+                refused.add(name)
+        return refused == waiting and not any(self.room(started[name]) for name in waiting)
+
+    def judge(self, name: str, template: str, seen: Seen) -> None:
+        """Count a pod that has started."""
+        wanted = WANTED[template]
+        held = [set(sum(devices, [])) for devices in zip(*(one for _template, one in self.live.values()))]
+        self.live[name] = (template, seen)
+        self.counts["pairs"] += min(wanted)
+        found = f"{name}, {template}: {seen}"
+        if (len(seen.gpus), len(seen.nics)) != wanted:
+            self.faults.append(f"{found} has other devices than it asked for")
+        elif min(wanted) and not self.tree.aligned(seen):
+            self.faults.append(f"{found} is not aligned")
+        if held and any(set(own) & others for own, others in zip(seen, held)):
+            self.faults.append(f"{found} has a device of another pod")
+
+    def room(self, template: str) -> bool:
+        """Whether a pod of this template could get its devices now, by the tree."""
+        free = [
+            [one for one in every if not any(one in devices[kind] for _template, devices in self.live.values())]
+            for kind, every in enumerate((self.tree.gpus, self.tree.fabric))
+        ]
+        gpus, nics = WANTED[template]
+        return self.tree.room(*free) >= gpus if gpus == nics else len(free[0]) >= gpus and len(free[1]) >= nics
+
+
+def play(node: Node, machine: str | Path, folder: Path) -> None:
+    """Play the rounds of a machine, by its name or the file of its description."""
+    try:
+        gpus = GpuNode(node, machine, folder, "0.5.0")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    rounds = Rounds(gpus, f"{SEED} {Path(machine).stem}")
+    try:
+        gpu_claims.apply(node, gpu_claims.variables("0.5.0", gpu_claims.templates(gpus.judge)), gpus.facts)
+        if machine in KNOWN:
+            check_judge(gpus.judge, *KNOWN[str(machine)])
+        for _number in range(ROUNDS):
+            rounds.play()
+        print(f"{Path(machine).stem}: {dict(rounds.counts)}, {len(rounds.faults)} unaligned")
+        assert not rounds.faults, rounds.faults
+        assert rounds.counts["rounds"] == ROUNDS and rounds.counts["pairs"] >= ROUNDS
+    finally:
+        rounds.end([one["metadata"]["name"] for one in node.plane.expect("GET", PODS)["items"]])
+        gpus.close()
+        gpu_claims.remove_templates(node)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_pair_that_is_not_aligned(node: Node, tmp_path: Path, machine: str) -> None:
+    play(node, machine, tmp_path)
+
+
+ANOTHER = """
+name: workstation
+summary: 3 H100 PCIe on two sockets, each with a NIC below the same host bridge
+system:
+  {vendor: Example, product: Workstation, board: Workstation, bios: "1.0", kernel: 6.8.0, cmdline: "",
+   modules: {nvidia: 570.133.20}}
+cpu: {model: Intel(R) Xeon(R) Gold 6430, sockets: 2, cores: 8, threads: 2, memory_gib: 126}
+roots:
+  "0000:00": {numa: 0, 1c.0 pch-root-port: {00.0 i210: {}}}
+  "0000:15": {numa: 0, 01.0 spr-root-port: {00.0 h100-pcie: {}}, 03.0 spr-root-port: {00.0 cx7-eth: {}}}
+  "0000:25": {numa: 0, 01.0 spr-root-port: {00.0 h100-pcie: {}}, 03.0 spr-root-port: {00.0 cx7-eth: {}}}
+  "0000:95": {numa: 1, 01.0 spr-root-port: {00.0 h100-pcie: {}}, 03.0 spr-root-port: {00.0 cx7-eth: {}}}
+default_route: enp1s0
+"""
+
+
+def test_another_machine_is_one_file(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "workstation.yml"
+    path.write_text(ANOTHER)
+    play(node, path, tmp_path)
