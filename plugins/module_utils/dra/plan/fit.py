@@ -78,10 +78,13 @@ class Fit:
         return found
 
 
-def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> list[Fit]:
+def fit(
+    fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None
+) -> list[Fit]:
     """How many more of each workload fit, each as if it came alone.
 
-    A node's count is that of pods that come one after the other, so it does not depend on the order in which the
+    `states` are those of the same workloads in a fleet of which this one came by changes: nodes that are as they were
+    are not searched again. A node's count is that of pods that come one after the other, so it does not depend on the order in which the
     scheduler takes nodes. Raises ValueError for a workload without claims, of requests that cannot be read, or with the
     name of another one.
     """
@@ -89,7 +92,8 @@ def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> list[F
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"several workloads have the name {', '.join(twice)}: give each its own")
-    states = States(fleet, workloads, engine)
+    if states is None or not states.serves(fleet):
+        states = States(fleet, workloads, engine)
     return [_fit(fleet, workload, states) for workload in workloads]
 
 

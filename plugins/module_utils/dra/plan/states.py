@@ -25,6 +25,9 @@ from .fleet import Fleet, Node, Workload
 
 #: Placements on one node after which the count ends: a node takes fewer pods than that.
 MOST = 4096
+#: Looks at devices before a search gives up: a refusal takes a tenth of a second at most. The count is then at least so
+#: much.
+BUDGET = 30_000
 
 
 class State:
@@ -64,7 +67,10 @@ class State:
 
 
 class States:
-    """The states of a fleet's nodes, by workload. Offers have to live as long as this does."""
+    """The states of a fleet's nodes, by workload. Offers have to live as long as this does.
+
+    It also serves fleets that come of this one by changes, as long as classes and server are the same (`serves`).
+    """
 
     def __init__(self, fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> None:
         self.fleet = fleet
@@ -72,19 +78,33 @@ class States:
         devices = [claim["devices"] for workload in workloads for claim in workload.claims]
         used = {name: fleet.classes[name] for name in _class_names(devices) if name in fleet.classes}
         self._sight: Sight = sight_of(devices, used)
-        self._keys: dict[str, str] = {}
+        self._nodes: dict[int, Node] = {}  # kept, so that an id always means the same node
+        self._keys: dict[int, str] = {}
+        self._shapes: dict[int, str] = {}
         self._states: dict[tuple[str, str], State] = {}
+
+    def serves(self, fleet: Fleet) -> bool:
+        """Whether nodes of another fleet can be asked for here."""
+        return fleet.classes is self.fleet.classes and fleet.server is self.fleet.server
 
     def key(self, node: Node) -> str:
         """The same for nodes on which no workload can tell the difference, whatever room they have for pods."""
-        if node.name not in self._keys:
+        if id(node) not in self._keys:
+            self._nodes[id(node)] = node
             place = {identify(offer): number for number, offer in enumerate(node.offers)}
             held = sorted(
                 (place.get(one.result.id, -1), one.result.admin, sorted(one.result.consumed.items()))
                 for one in node.held
             )
-            self._keys[node.name] = json.dumps([self._sight.of(node.offers), held, sorted(node.unclear)])
-        return self._keys[node.name]
+            self._keys[id(node)] = json.dumps([self.shape(node), held])
+        return self._keys[id(node)]
+
+    def shape(self, node: Node) -> str:
+        """The same for nodes with the same devices as far as any workload can see, whatever is in use."""
+        if id(node) not in self._shapes:
+            self._nodes[id(node)] = node
+            self._shapes[id(node)] = json.dumps([self._sight.of(node.offers), sorted(node.unclear)])
+        return self._shapes[id(node)]
 
     def of(self, node: Node, workload: Workload) -> State:
         key = (workload.name, self.key(node))
@@ -100,6 +120,7 @@ def placed(
     held: t.Sequence[Result],
     engine: t.Any,
     unclear: t.Iterable[str] = (),
+    explain: bool = True,
 ) -> Allocation | Refusal:
     """What the scheduler gives the claims of one more pod on a node; see `allocator.allocate`."""
     return allocate(
@@ -110,6 +131,8 @@ def placed(
         held=held,
         blind=unclear,
         constraints=fleet.server.constraints,
+        budget=BUDGET,
+        explain=explain,
     )
 
 

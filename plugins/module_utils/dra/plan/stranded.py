@@ -12,22 +12,18 @@ first devices that fit, but it comes to the others once these are taken.
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..cel.engine import Engine
-from ..cel.errors import EvaluationError, Uncheckable
 from ..claims.selector_memory import SelectorMemory
-from ..kube.objects import Object, ObjectView
+from ..kube.objects import ObjectView
 from ..scheduler.answers import Allocation, Refusal
 from ..scheduler.search_devices import identify
-from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.offer import Offer
 from . import pods
 from .fleet import Fleet, Node, Workload
-from .states import States, placed
-
-#: Stands for the one device that a request is to get. No expression of a claim can be equal: CEL has no such letter.
-_THIS = "\0this device"
+from .states import MOST, States, placed
+from .wanted import THIS, Ask, Wanted, pinned, ways
 
 
 @dataclass(frozen=True)
@@ -47,13 +43,18 @@ class Stranded:
     certain: bool = True
 
 
-def stranded(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> list[Stranded]:
+def stranded(
+    fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None
+) -> list[Stranded]:
     """The stranded devices of a fleet by node, in the order of its drivers and pools.
 
     Devices that a claim has are not free. Devices that a selector of no workload can ever select are left out: they
-    are none of these workloads' business.
+    are none of these workloads' business. `states` are those of `fit` for the same fleet and workloads: what was
+    searched for there is not searched for again.
     """
-    states = States(fleet, workloads, engine)
+    if states is None or not states.serves(fleet):
+        states = States(fleet, workloads, engine)
+    question = _Question(fleet, workloads, states)
     known: dict[tuple[t.Hashable, ...], list[tuple[int, Stranded]]] = {}
     found = []
     for node in fleet.nodes.values():
@@ -61,7 +62,7 @@ def stranded(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> l
         owners = list(dict.fromkeys(one.owner for one in node.held))
         key = (states.key(node), refusals, tuple(owners.index(one.owner) for one in node.held))
         if key not in known:
-            known[key] = _of_node(_Question(fleet, workloads, states.memory), node, refusals)
+            known[key] = _of_node(question, node, refusals)
         found += [_for(node, owners, number, one) for number, one in known[key]]
     return found
 
@@ -77,37 +78,72 @@ def _for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Str
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Question:
+    """What is asked of every node. `_hopeless` are devices that are stranded even if nothing is in use, by shape."""
+
     fleet: Fleet
     workloads: t.Sequence[Workload]
-    memory: SelectorMemory
+    states: States
+    wanted: list[Wanted] = field(default_factory=list)
+    _hopeless: dict[tuple[t.Hashable, ...], bool] = field(default_factory=dict)
 
-    def usable(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> tuple[bool, Refusal | None]:
-        """Whether a workload can use a device, and else why the first one that asks for such devices cannot."""
-        first: Refusal | None = None
+    def __post_init__(self) -> None:
+        self.wanted = [Wanted(self.fleet, workload, self.states.memory) for workload in self.workloads]
+
+    def placed(self, node: Node, refusals: t.Sequence[str]) -> set[int]:
+        """The positions of devices that are sure to be usable: pods that are placed one after the other get them."""
+        found: set[int] = set()
         for workload, refused in zip(self.workloads, refusals):
-            for claim, number, way in _asking(self, workload, offer):
+            if not refused:
+                state = self.states.of(node, workload)
+                state.upto(MOST + 1)
+                found.update(position for one in state.found for position in one)
+        return found
+
+    def hopeless(self, node: Node, number: int, refusals: t.Sequence[str]) -> bool:
+        """Whether a device is stranded although no claim has any device of the node."""
+        key = (self.states.shape(node), number, tuple(refusals))
+        if key not in self._hopeless:
+            self._hopeless[key] = not self.usable(replace(node, held=()), node.offers[number], refusals)
+        return self._hopeless[key]
+
+    def usable(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> bool:
+        """Whether a workload can use a device."""
+        return any(
+            self._refusal(node, offer, wanted, ask, explain=False) is None
+            for wanted, refused in zip(self.wanted, refusals)
+            if not refused
+            for ask in wanted.asking(offer)
+        )
+
+    def refusal(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> Refusal | None:
+        """Why the first workload that asks for such devices cannot use one; None if one can, or none asks."""
+        first: Refusal | None = None
+        for wanted, refused in zip(self.wanted, refusals):
+            for ask in wanted.asking(offer):
                 if refused:
                     first = first or Refusal(refused, "", "refused")
                     continue
-                answer = self._with(node, offer, workload, claim, number, way)
+                answer = self._refusal(node, offer, wanted, ask, explain=True)
                 if answer is None:
-                    return True, None
+                    return None
                 if first is None or (answer.unknown and not first.unknown):
                     first = answer
-        return False, first
+        return first
 
-    def _with(self, node: Node, offer: Offer, workload: Workload, claim: int, number: int, way: int) -> Refusal | None:
+    def _refusal(self, node: Node, offer: Offer, wanted: Wanted, ask: Ask, explain: bool) -> Refusal | None:
         """Why no allocation of the workload has this device for this request; None where one has."""
-        claims = list(workload.claims)
-        body = _ways(claims[claim]["devices"]["requests"][number])[way]
+        claim, number, way = ask
+        claims = list(wanted.workload.claims)
+        body = ways(claims[claim]["devices"]["requests"][number])[way]
         takes_all = body.get("allocationMode") == "All"
         if not takes_all:
-            claims[claim] = {**claims[claim], "devices": _pinned(claims[claim]["devices"], number, way)}
-        asked = replace(workload, claims=tuple(claims))
-        engine = _ThisDevice(self.memory, offer)
-        answer = placed(self.fleet, asked, node.offers, [one.result for one in node.held], engine, node.unclear)
+            claims[claim] = {**claims[claim], "devices": pinned(claims[claim]["devices"], number, way)}
+        asked = replace(wanted.workload, claims=tuple(claims))
+        engine = _ThisDevice(self.states.memory, offer)
+        held = [one.result for one in node.held]
+        answer = placed(self.fleet, asked, node.offers, held, engine, node.unclear, explain)
         if isinstance(answer, Refusal):
             return answer
         if takes_all and not _has(answer, offer):
@@ -123,7 +159,7 @@ class _ThisDevice:
         self._device = offer.device
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
-        if expression == _THIS:
+        if expression == THIS:
             return device is self._device
         return self._engine.matches(expression, device, driver)
 
@@ -132,78 +168,45 @@ def _of_node(question: _Question, node: Node, refusals: t.Sequence[str]) -> list
     """The stranded devices by their position among the node's; holders are positions among its different owners."""
     owners = list(dict.fromkeys(one.owner for one in node.held))
     taken = node.owners()
+    usable = question.placed(node, refusals)
     found = []
     for number, offer in enumerate(node.offers):
-        if identify(offer) in taken or offer.possible:
+        if number in usable or identify(offer) in taken or offer.possible:
             continue
-        usable, refusal = question.usable(node, offer, refusals)
-        if usable or refusal is None:
+        refusal = question.refusal(node, offer, refusals)
+        if refusal is None:
             continue
         if refusal.unknown:
             found.append((number, Stranded(node.name, "", refusal.reason, certain=False)))
             continue
-        alone, together = _holders(question, node, offer, refusals)
+        alone, together = _holders(question, node, number, refusals)
         holders, others = (tuple(str(owners.index(one)) for one in some) for some in (alone, together))
         found.append((number, Stranded(node.name, "", refusal.reason, holders, others)))
     return found
 
 
-def _holders(question: _Question, node: Node, offer: Offer, refusals: t.Sequence[str]) -> tuple[list[str], list[str]]:
+def _holders(question: _Question, node: Node, number: int, refusals: t.Sequence[str]) -> tuple[list[str], list[str]]:
     """The claims each of which frees the device by going; where there are none, those that do so together."""
-    owners = list(dict.fromkeys(one.owner for one in node.held))
-    alone = [owner for owner in owners if question.usable(node.without([owner]), offer, refusals)[0]]
-    if alone or not question.usable(node.without(owners), offer, refusals)[0]:
+    if not node.held or question.hopeless(node, number, refusals):
+        return [], []
+    offer = node.offers[number]
+    owners = _involved(question, node, offer, refusals)
+    alone = [owner for owner in owners if question.usable(node.without([owner]), offer, refusals)]
+    if alone:
         return alone, []
     needed = list(owners)
     for owner in owners:  # what can stay, stays
         fewer = [one for one in needed if one != owner]
-        if question.usable(node.without(fewer), offer, refusals)[0]:
+        if question.usable(node.without(fewer), offer, refusals):
             needed = fewer
     return [], needed
 
 
-def _asking(question: _Question, workload: Workload, offer: Offer) -> t.Iterator[tuple[int, int, int]]:
-    """The requests of a workload whose selectors select a device: claim, request and alternative."""
-    for claim, spec in enumerate(workload.claims):
-        for number, request in enumerate(spec["devices"].get("requests") or ()):
-            for way, body in enumerate(_ways(request)):
-                selectors = [*class_selectors(question.fleet.classes, body), *(body.get("selectors") or ())]
-                if body.get("deviceClassName") not in question.fleet.classes:
-                    continue
-                try:
-                    if all(question.memory.matches(one, offer.device, offer.driver) for one in expressions(selectors)):
-                        yield claim, number, way
-                except (EvaluationError, Uncheckable):
-                    continue
-
-
-def _ways(request: ObjectView) -> list[ObjectView]:
-    return list(request.get("firstAvailable") or [request.get("exactly") or {}])
-
-
-def _pinned(devices: ObjectView, number: int, way: int) -> Object:
-    """A claim's devices in which one of those of a request, by one of its alternatives, is the device that _THIS is."""
-    requests = [dict(request) for request in devices["requests"]]
-    request = requests[number]
-    name = str(request["name"])
-    pinned = f"{name}-this"
-    body = dict(_ways(request)[way])
-    count = int(body.get("count") or 1)
-    one = {**body, "count": 1, "selectors": [*(body.get("selectors") or ()), {"cel": {"expression": _THIS}}]}
-    sub = "firstAvailable" in request and request["firstAvailable"]
-    new = {"name": pinned, "firstAvailable": [one]} if sub else {"name": pinned, "exactly": one}
-    rest = {**body, "count": count - 1}
-    old = {"name": name, "firstAvailable": [rest]} if sub else {"name": name, "exactly": rest}
-    requests[number : number + 1] = [new, old] if count > 1 else [new]
-    constraints = []
-    for constraint in devices.get("constraints") or ():
-        names = constraint.get("requests")
-        if names:
-            more = [pinned + each[len(name) :] for each in names if each == name or each.startswith(f"{name}/")]
-            kept = [each for each in names if count > 1 or not (each == name or each.startswith(f"{name}/"))]
-            constraint = {**constraint, "requests": [*kept, *more]}
-        constraints.append(constraint)
-    return {**devices, "requests": requests, "constraints": constraints}
+def _involved(question: _Question, node: Node, offer: Offer, refusals: t.Sequence[str]) -> list[str]:
+    """The claims that have a device which an allocation with this one may have, or depend on."""
+    asking = [wanted for wanted, refused in zip(question.wanted, refusals) if not refused]
+    found = [one.owner for one in node.held if any(wanted.together(offer, one.result.offer) for wanted in asking)]
+    return list(dict.fromkeys(found))
 
 
 def _has(answer: Allocation, offer: Offer) -> bool:

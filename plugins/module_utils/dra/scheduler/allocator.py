@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 from ..vendors.offer import Offer
 from .answers import Allocation, Refusal, Result
@@ -36,6 +37,7 @@ def allocate(
     blind: t.Iterable[str] = (),
     constraints: t.Sequence[str] = CONSTRAINTS,
     budget: int = BUDGET,
+    explain: bool = True,
 ) -> Allocation | Refusal:
     """Find devices of one node for all the claims of a pod, as the scheduler would.
 
@@ -49,13 +51,17 @@ def allocate(
 
     A device whose selector asks for something that the probe does not know is not a candidate at first. Where nothing
     is found without such devices, but something is with them, the answer is a Refusal of kind unknown.
+
+    Without `explain` the Refusal of a search that found nothing is the search's own: that saves the time of a diagnosis,
+    and of the search with uncertain devices.
     """
     held = list(held)
     question = Question(claims, classes, list(offers), Selection(engine), held, budget, constraints)
-    answer = Search(question).run()
+    search = Search(question)
+    answer = search.run()
     if isinstance(answer, Allocation):
         return answer if answer.steps <= PATIENCE else _long(answer)
-    if answer.kind in ("class", "limit", "budget"):
+    if answer.kind in ("class", "limit", "budget") or not explain:
         return answer
     for index, claim in enumerate(claims):
         for path, request, _base in asked(claim, index):
@@ -64,7 +70,7 @@ def allocate(
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
                     reason = f"what {driver} publishes on a node where it does not run yet is unknown"
                     return Refusal(reason, path, "unknown", answer.steps)
-    hopeful = Search(question, optimist=True)
+    hopeful = Search(replace(question, budget=max(budget - search.looks, budget // 4)), optimist=True)
     doubtful = hopeful.doubtful()
     if doubtful:
         other = hopeful.run()
