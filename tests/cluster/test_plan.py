@@ -4,13 +4,12 @@
 
 """Counts of what fits on a fleet, against the real scheduler: so many pods are bound, and one more is not.
 
-Random fleets of example machines, on which pods already have some devices. LANEWISE_FLEETS says how many.
+Random fleets, on which pods already have some devices. LANEWISE_FLEETS says how many.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import time
@@ -22,28 +21,31 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster import fleets
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.fleets import MERGE, NAMESPACE, RESOURCE, Site
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import CLASSES, DRIVERS, SPECS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-FLEETS = int(os.environ.get("LANEWISE_FLEETS", "6"))
+FLEETS = int(os.environ.get("LANEWISE_FLEETS", "40"))
 SEED = 20261123
 #: Seconds in which the pod that is one too many would be bound, if it could be.
 PATIENCE = 1.0
+#: Nodes of a fleet at most: 25 of eight pairs are 200. Fewer where there are few fleets, to save time.
+NODES = 25 if FLEETS > 100 else 8
 
 Object = dict[str, t.Any]
-RESOURCE = "/apis/resource.k8s.io/v1"
-NAMESPACE = "plan"
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-MACHINES = ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200")
+WORDS = {
+    fits.DEVICES: "cannot allocate all claims",
+    fits.ROOM: "Insufficient cpu",
+    fits.SPREAD: "topology spread constraints",
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,156 +55,122 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def plane(newest: ControlPlane) -> ControlPlane:
-    newest.add_namespace(NAMESPACE)
-    for one in CLASSES.values():
-        newest.request("POST", f"{RESOURCE}/deviceclasses", one)
-    return newest
+    return _prepared(newest)
 
 
-class Site:
-    """A fleet in the cluster: random machines with some of their devices in use."""
-
-    def __init__(self, plane: ControlPlane, number: int) -> None:
-        self.plane, self.name = plane, f"fleet-{number}"
-        self.chance = random.Random(SEED + number)
-        self.started = 0
-        self.nodes = [f"{self.name}-{place}" for place in range(self.chance.randint(1, 5))]
-        for node in self.nodes:
-            self._add(node)
-        for _turn in range(self.chance.randint(0, 3 * len(self.nodes))):
-            self.start(self.chance.choice(["one-gpu", "one-nic", "one-pair"]))
-        self.settled()
-
-    def _add(self, node: str) -> None:
-        machine = self.chance.choice(MACHINES)
-        self.plane.add_node(node)
-        labels = {"fleet": self.name, "zone": self.chance.choice("ab")}
-        spec = {"unschedulable": True} if self.chance.random() < 0.15 else {}
-        change = {"metadata": {"labels": labels}, "spec": spec}
-        self.plane.expect("PATCH", f"/api/v1/nodes/{node}", change, "application/merge-patch+json")
-        if self.chance.random() < 0.3:
-            little = {"status": {"allocatable": {"cpu": str(self.chance.randint(1, 12))}}}
-            little["status"]["capacity"] = dict(little["status"]["allocatable"])
-            self.plane.expect("PATCH", f"/api/v1/nodes/{node}/status", little, "application/merge-patch+json")
-        for one in slices(offers(node, facts(machine), DRIVERS)):
-            self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
-
-    def pod(self, template: str) -> Object:
-        """The spec of a pod for this fleet's nodes."""
-        asked = {"requests": {"cpu": "500m"}, "claims": [{"name": "d"}]}
-        return {
-            "nodeSelector": {"fleet": self.name},
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "c", "image": "none.example.com/none", "resources": asked}],
-            "topologySpreadConstraints": self.spread(template),
-        }
-
-    def spread(self, template: str) -> list[Object]:
-        if not self.name.endswith(("2", "5")):
-            return []
-        selector = {"matchLabels": {"of": f"{self.name}-{template}"}}
-        rule = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
-        return [rule]
-
-    def workload(self, template: str) -> Workload:
-        labels = {"of": f"{self.name}-{template}"}
-        return Workload(template, (SPECS[template],), self.pod(template), NAMESPACE, labels)
-
-    def start(self, template: str) -> str:
-        self.started += 1
-        name = f"{self.name}-{self.started}"
-        self.plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": SPECS[template]})
-        spec = {**self.pod(template), "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
-        labels = {"fleet": self.name, "of": f"{self.name}-{template}"}
-        self.plane.expect("POST", PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
-        return name
-
-    def pods(self) -> list[Object]:
-        items = self.plane.expect("GET", f"{PODS}?labelSelector=fleet%3D{self.name}")["items"]
-        return t.cast("list[Object]", items)
-
-    def settled(self) -> tuple[set[str], dict[str, str]]:
-        """When the scheduler has decided about every pod: those that are bound, and the others with its reason."""
-
-        def decided() -> t.Any:
-            bound, waiting = set(), {}
-            for pod in self.pods():
-                name = pod["metadata"]["name"]
-                conditions = pod.get("status", {}).get("conditions", ())
-                refused = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
-                if pod["spec"].get("nodeName"):
-                    bound.add(name)
-                elif refused:
-                    waiting[name] = refused[0]
-                else:
-                    return None
-            return bound, waiting
-
-        return t.cast("tuple[set[str], dict[str, str]]", self.plane.wait_for(decided, f"pods of {self.name}", 120))
-
-    def objects(self) -> list[Object]:
-        """What a plan reads, of this fleet."""
-        kinds = (
-            ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
-            ("Pod", "v1", PODS),
-            ("ResourceSlice", "resource.k8s.io/v1", f"{RESOURCE}/resourceslices"),
-            ("ResourceClaim", "resource.k8s.io/v1", CLAIMS),
-            ("DeviceClass", "resource.k8s.io/v1", f"{RESOURCE}/deviceclasses"),
-        )
-        found = []
-        for kind, version, path in kinds:
-            found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
-        return found
-
-    def clear(self, names: t.Iterable[str]) -> None:
-        """Pods that wait go, with their claims."""
-        for name in names:
-            self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-            self.plane.expect("DELETE", f"{CLAIMS}/{name}")
+@pytest.fixture(scope="module")
+def old_plane(oldest: ControlPlane) -> ControlPlane:
+    return _prepared(oldest)
 
 
-@pytest.mark.parametrize("number", range(FLEETS))
-def test_so_many_are_bound_and_no_more(plane: ControlPlane, engine: Engine, number: int) -> None:
-    site = Site(plane, number)
-    site.clear(site.settled()[1])
-    template = site.chance.choice(["one-pair", "two-pairs", "three-pairs", "one-gpu", "one-nic"])
-    fleet = reader.read(site.objects())
+def _prepared(plane: ControlPlane) -> ControlPlane:
+    plane.add_namespace(NAMESPACE)
+    for one in {**CLASSES, **fleets.CLASSES}.values():
+        plane.request("POST", f"{RESOURCE}/deviceclasses", one)
+    return plane
+
+
+def _predicted(site: Site, template: str, engine: Engine, steps: t.Sequence[Object] = ()) -> fits.Fit:
+    fleet = reader.read(site.objects(), site.plane.minor)
     assert set(fleet.nodes) == set(site.nodes)
-    (predicted,) = fits.fit(fleet, [site.workload(template)], engine)
-    assert not predicted.at_least and not predicted.at_most
+    (found,) = fits.fit(after(fleet, steps), [site.workload(template)], engine)
+    assert not found.at_least and not found.at_most, found.notes
+    return found
+
+
+def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
+    """Start one pod more than fit: all but one are bound, and the last waits for the predicted reason."""
     before, _waiting = site.settled()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
     bound, waiting = site.settled()
     time.sleep(PATIENCE)
     assert site.settled()[0] == bound
-    assert len(bound - before) == predicted.total, (template, predicted.total, predicted.reasons(), waiting)
+    about = (site.sort, template, predicted.total, predicted.reasons(), waiting)
+    assert len(bound - before) == predicted.total, about
     (words,) = waiting.values()
     kinds = {kind for kind, _reason, _nodes in predicted.reasons()}
-    expected = {
-        fits.DEVICES: "cannot allocate all claims",
-        fits.ROOM: "Insufficient cpu",
-        fits.SPREAD: "topology spread constraints",
-    }
     # where the spread constraint ends it, the scheduler does not look at the devices of nodes that it excludes
     kinds = {fits.SPREAD} if predicted.held_back else kinds
-    assert all(said in words for kind, said in expected.items() if kind in kinds), (predicted.reasons(), words)
+    assert all(said in words for kind, said in WORDS.items() if kind in kinds), about
 
 
-def test_a_change_does_what_was_said(plane: ControlPlane, engine: Engine) -> None:
-    """Cordon a node, and drain another one: the counts of the changed cluster are those that were said before."""
-    site = Site(plane, 1000)
-    site.clear(site.settled()[1])
-    work = site.workload("one-pair")
-    fleet = reader.read(site.objects())
-    first = site.nodes[0]
-    predicted = fits.fit(after(fleet, [{"cordon": {"nodes": [first]}}]), [work], engine)[0]
-    change = {"spec": {"unschedulable": True}}
-    plane.expect("PATCH", f"/api/v1/nodes/{first}", change, "application/merge-patch+json")
-    now = fits.fit(reader.read(site.objects()), [work], engine)[0]
-    assert now.total == predicted.total and {n: o.count for n, o in now.nodes.items()} == {
-        n: o.count for n, o in predicted.nodes.items()
-    }
+@pytest.mark.parametrize("number", range(FLEETS))
+def test_so_many_are_bound_and_no_more(plane: ControlPlane, engine: Engine, number: int) -> None:
+    _count(plane, engine, SEED + number)
+
+
+@pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
+def test_the_same_with_the_oldest_kubernetes(old_plane: ControlPlane, engine: Engine, number: int) -> None:
+    """Which has no shares, counters and taints of devices by default."""
+    _count(old_plane, engine, SEED + number)
+
+
+def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
+    site = Site(plane, seed, NODES)
+    try:
+        site.clear(site.settled()[1])
+        template = site.chance.choice(fleets.COUNTED[site.sort])
+        _bound_as(site, template, _predicted(site, template, engine))
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
+def test_changes_do_what_was_said(plane: ControlPlane, engine: Engine, number: int) -> None:
+    """Changes are predicted, then made in the cluster: as many pods are bound as was said before."""
+    site = Site(plane, SEED + 100_000 + number, 6)
+    try:
+        site.clear(site.settled()[1])
+        template = site.chance.choice(fleets.COUNTED[site.sort])
+        steps = list(_steps(site))
+        predicted = _predicted(site, template, engine, steps)
+        for step in steps:
+            _carry_out(site, step)
+        now = _predicted(site, template, engine)
+        assert {n: o.count for n, o in now.nodes.items()} == {n: o.count for n, o in predicted.nodes.items()}, steps
+        _bound_as(site, template, predicted)
+    finally:
+        site.close()
+
+
+def _steps(site: Site) -> t.Iterator[Object]:
+    """Changes of different nodes, so that each can be made apart from the others."""
+    nodes = site.chance.sample(site.nodes, len(site.nodes))
+    for node in nodes[: site.chance.randint(1, 4)]:
+        kind = site.chance.choice(["cordon", "uncordon", "drain", "lose", "release"])
+        claims = [one for one, where in _holders(site).items() if where == node]
+        if kind == "lose":
+            names = [one.device["name"] for one in offers(node, facts(site.machines[node]), {"lanewise.dev": {}})]
+            yield {"lose": {"node": node, "devices": site.chance.sample(names, 1)}}
+        elif kind == "release" and claims:
+            yield {"release": {"claims": [f"{NAMESPACE}/{claims[0]}"]}}
+        else:
+            yield {kind if kind != "release" else "cordon": {"nodes": [node]}}
+
+
+def _holders(site: Site) -> dict[str, str]:
+    """The node of each claim that has devices; a claim and its pod have the same name."""
+    return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in site.pods() if pod["spec"].get("nodeName")}
+
+
+def _carry_out(site: Site, step: Object) -> None:
+    ((kind, value),) = step.items()
+    plane = site.plane
+    if kind in ("cordon", "uncordon", "drain"):
+        (node,) = value["nodes"]
+        change = {"spec": {"unschedulable": None if kind == "uncordon" else True}}
+        plane.expect("PATCH", f"/api/v1/nodes/{node}", change, MERGE)
+        site.clear([name for name, where in _holders(site).items() if where == node] if kind == "drain" else ())
+    elif kind == "release":
+        site.clear([one.partition("/")[2] for one in value["claims"]])
+    else:
+        found = plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
+        for one in found["items"]:
+            kept = [each for each in one["spec"].get("devices", ()) if each["name"] not in value["devices"]]
+            if len(kept) < len(one["spec"].get("devices", ())):
+                one["spec"]["devices"] = kept
+                plane.expect("PUT", f"{RESOURCE}/resourceslices/{one['metadata']['name']}", one)
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")

@@ -1,0 +1,255 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Random fleets in a real control plane: example machines with pods, taints, cordons and little room on some of them.
+
+A fleet is of one sort. `plain` has whole GPUs and NICs, `mig` GPUs that are cut on demand, which share counters, and
+`shares` GPUs of whose memory several claims can have a part. Only `plain` is there before Kubernetes 1.36.
+"""
+
+from __future__ import annotations
+
+import random
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+RESOURCE = "/apis/resource.k8s.io/v1"
+NAMESPACE = "plan"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+RULES = f"{RESOURCE}/devicetaintrules"
+MERGE = "application/merge-patch+json"
+TAINT = {"key": "maintenance", "effect": "NoSchedule"}
+
+OPTIONS: dict[str, Object] = {
+    "plain": {"version": "0.5.0"},
+    "mig": {"version": "0.5.0", "dynamic_mig": True},
+    "shares": {"version": "0.5.0", "consumable_shares": "memory"},
+}
+#: Those with an attribute that is missing, links that are slow, or maps that are mixed are among them.
+MACHINES: dict[str, tuple[str, ...]] = {
+    "plain": ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200", "degraded", "epyc-nps4", "gb200", "vmd"),
+    "mig": ("hgx-h100", "hgx-b200"),
+    "shares": ("hgx-h100", "dgx-a100"),
+}
+
+
+def _pairs(count: int, *levels: str, **where: t.Any) -> Object:
+    nic = {"name": "nic", "kind": "rdma", "where": where}
+    return {"count": count, "align": list(levels), "devices": [{"name": "gpu", "kind": "gpu"}, nic]}
+
+
+GROUPS: dict[str, list[Object]] = {
+    "one-pair": [_pairs(1, "pcie_root")],
+    "two-pairs": [_pairs(2, "pcie_root")],
+    "three-pairs": [_pairs(3, "pcie_root")],
+    "near-pair": [_pairs(1, "pcie_root", "numa_node", "any")],
+    "two-near-pairs": [_pairs(2, "pcie_root", "numa_node")],
+    "fast-pair": [_pairs(1, "pcie_root", "any", min_speed="400G")],
+    "one-gpu": [{"devices": [{"name": "gpu", "kind": "gpu"}]}],
+    "one-nic": [{"devices": [{"name": "nic", "kind": "rdma"}]}],
+    "three-gpus": [{"devices": [{"name": "gpu", "kind": "gpu", "count": 3}]}],
+    "all-gpus": [{"devices": [{"name": "gpu", "kind": "gpu", "all": True}]}],
+}
+_MADE = compile_site(
+    {
+        "dra_claims_drivers": {"gpu.nvidia.com": OPTIONS["plain"], "lanewise.dev": {}},
+        "dra_claims_templates": [
+            {"name": name, "namespace": NAMESPACE, "groups": groups} for name, groups in GROUPS.items()
+        ],
+    }
+).objects
+CLASSES = {one["metadata"]["name"]: one for one in _MADE if one["kind"] == "DeviceClass"}
+SPECS: dict[str, Object] = {
+    one["metadata"]["name"]: one["spec"]["spec"] for one in _MADE if one["kind"] == "ResourceClaimTemplate"
+}
+
+
+def _any_gpu(name: str, expression: str, **more: t.Any) -> Object:
+    selectors = [{"cel": {"expression": f'device.driver == "gpu.nvidia.com" && {expression}'}}]
+    return {"name": name, "exactly": {"deviceClassName": "plan-any", "selectors": selectors, **more}}
+
+
+def _mig(profile: str) -> str:
+    kind = 'device.attributes["gpu.nvidia.com"]'
+    return f'{kind}.type == "mig" && {kind}.profile.startsWith("{profile}")'
+
+
+CLASSES["plan-any"] = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "plan-any"},
+    "spec": {},
+}
+SPECS["small-part"] = {"devices": {"requests": [_any_gpu("part", _mig("1g"))]}}
+SPECS["large-part"] = {"devices": {"requests": [_any_gpu("part", _mig("3g"))]}}
+SPECS["part-and-nic"] = {
+    "devices": {
+        "requests": [_any_gpu("part", _mig("2g")), *SPECS["one-nic"]["devices"]["requests"]],
+        "constraints": [{"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["part", "nic"]}],
+    }
+}
+_WHOLE = 'device.attributes["gpu.nvidia.com"].type == "gpu"'
+for _amount in ("30Gi", "50Gi"):
+    SPECS[f"memory-{_amount.lower()}"] = {
+        "devices": {"requests": [_any_gpu("memory", _WHOLE, capacity={"requests": {"memory": _amount}})]}
+    }
+#: What is counted on fleets of a sort, and what is in use there already.
+COUNTED: dict[str, list[str]] = {
+    "plain": [*GROUPS],
+    "mig": ["small-part", "large-part", "part-and-nic", "one-gpu", "one-pair"],
+    "shares": ["memory-30gi", "memory-50gi", "one-nic"],
+}
+
+
+class Site:
+    """A fleet in the cluster. `most` is how many nodes it has at most."""
+
+    def __init__(self, plane: ControlPlane, seed: int, most: int = 25) -> None:
+        self.plane, self.name = plane, f"fleet-{seed}"
+        self.chance = chance = random.Random(seed)
+        self.old = plane.minor == "1.34"
+        self.sort = "plain" if self.old else chance.choice(["plain", "plain", "plain", "mig", "shares"])
+        self.started = 0
+        self.spreads, self.tolerates = chance.random() < 0.25, chance.random() < 0.3
+        self.zone = chance.choice(["", "", "", "a"])
+        most = min(most, 3) if self.sort == "mig" else most
+        self.nodes = [f"{self.name}-{place}" for place in range(min(chance.randint(1, most), chance.randint(1, most)))]
+        self.machines = {node: chance.choice(MACHINES[self.sort]) for node in self.nodes}
+        for node in self.nodes:
+            self._add(node)
+        used = [one for one in COUNTED[self.sort] if one not in ("all-gpus", "three-pairs")]
+        for _turn in range(chance.randint(0, 3 * len(self.nodes))):
+            self.start(chance.choice(used))
+        self.settled()
+        if not self.old:
+            self._taint()
+
+    def _add(self, node: str) -> None:
+        chance = self.chance
+        self.plane.add_node(node)
+        labels = {"fleet": self.name, "zone": chance.choice("ab")}
+        spec: Object = {"unschedulable": True} if chance.random() < 0.15 else {}
+        if chance.random() < 0.1:
+            spec["taints"] = [TAINT]
+        self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}, "spec": spec}, MERGE)
+        if chance.random() < 0.3:
+            little = {"cpu": str(chance.randint(1, 12))}
+            status = {"status": {"allocatable": little, "capacity": little}}
+            self.plane.expect("PATCH", f"/api/v1/nodes/{node}/status", status, MERGE)
+        self.publish(node)
+
+    def publish(self, node: str) -> None:
+        drivers = {"gpu.nvidia.com": OPTIONS[self.sort], "lanewise.dev": {}}
+        for one in slices(offers(node, facts(self.machines[node]), drivers)):
+            self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+    def _taint(self) -> None:
+        """Rules that taint a device or two of some nodes, in use or not."""
+        for node in self.nodes:
+            if self.chance.random() > 0.15:
+                continue
+            one = self.chance.choice(offers(node, facts(self.machines[node]), {"lanewise.dev": {}}))
+            where = {"driver": one.driver, "pool": one.pool, "device": one.device["name"]}
+            spec = {"deviceSelector": where, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}}
+            self.plane.expect("POST", RULES, {"metadata": {"name": f"{self.name}-{node}"}, "spec": spec})
+
+    def pod(self, template: str) -> Object:
+        """The spec of a pod for this fleet's nodes."""
+        asked = {"requests": {"cpu": "500m"}, "claims": [{"name": "d"}]}
+        return {
+            "nodeSelector": {"fleet": self.name, **({"zone": self.zone} if self.zone else {})},
+            "tolerations": [{"key": TAINT["key"], "operator": "Exists"}] if self.tolerates else [],
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "none.example.com/none", "resources": asked}],
+            "topologySpreadConstraints": self.spread(template),
+        }
+
+    def spread(self, template: str) -> list[Object]:
+        if not self.spreads:
+            return []
+        selector = {"matchLabels": {"of": f"{self.name}-{template}"}}
+        rule = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
+        return [rule]
+
+    def workload(self, template: str) -> Workload:
+        labels = {"of": f"{self.name}-{template}"}
+        return Workload(template, (SPECS[template],), self.pod(template), NAMESPACE, labels)
+
+    def start(self, template: str) -> str:
+        self.started += 1
+        name = f"{self.name}-{self.started}"
+        self.plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": SPECS[template]})
+        spec = {**self.pod(template), "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
+        labels = {"fleet": self.name, "of": f"{self.name}-{template}"}
+        self.plane.expect("POST", PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        return name
+
+    def pods(self) -> list[Object]:
+        items = self.plane.expect("GET", f"{PODS}?labelSelector=fleet%3D{self.name}")["items"]
+        return t.cast("list[Object]", items)
+
+    def settled(self) -> tuple[set[str], dict[str, str]]:
+        """When the scheduler has decided about every pod: those that are bound, and the others with its reason."""
+
+        def decided() -> t.Any:
+            bound, waiting = set(), {}
+            for pod in self.pods():
+                name = pod["metadata"]["name"]
+                conditions = pod.get("status", {}).get("conditions", ())
+                refused = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
+                if pod["spec"].get("nodeName"):
+                    bound.add(name)
+                elif refused:
+                    waiting[name] = refused[0]
+                else:
+                    return None
+            return bound, waiting
+
+        return t.cast("tuple[set[str], dict[str, str]]", self.plane.wait_for(decided, f"pods of {self.name}", 180))
+
+    def objects(self) -> list[Object]:
+        """What a plan reads, of this fleet."""
+        kinds = [
+            ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
+            ("Pod", "v1", PODS),
+            ("ResourceSlice", "resource.k8s.io/v1", f"{RESOURCE}/resourceslices"),
+            ("ResourceClaim", "resource.k8s.io/v1", CLAIMS),
+            ("DeviceClass", "resource.k8s.io/v1", f"{RESOURCE}/deviceclasses"),
+        ]
+        if not self.old:
+            kinds.append(("DeviceTaintRule", "resource.k8s.io/v1", RULES))
+        found = []
+        for kind, version, path in kinds:
+            found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
+        return found
+
+    def clear(self, names: t.Iterable[str]) -> None:
+        """Pods go, with their claims."""
+
+        def end(name: str) -> None:
+            self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+            self.plane.expect("DELETE", f"{CLAIMS}/{name}")
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(end, names))
+
+    def close(self) -> None:
+        """Everything of this fleet goes: other fleets of the same control plane are not slowed down by it."""
+        self.clear([pod["metadata"]["name"] for pod in self.pods()])
+        for node in self.nodes:
+            self.unpublish(node)
+            self.plane.request("DELETE", f"/api/v1/nodes/{node}")
+            self.plane.request("DELETE", f"{RULES}/{self.name}-{node}")
+
+    def unpublish(self, node: str) -> None:
+        self.plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
