@@ -78,9 +78,7 @@ class Fit:
         return found
 
 
-def fit(
-    fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None
-) -> list[Fit]:
+def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None) -> list[Fit]:
     """How many more of each workload fit, each as if it came alone.
 
     `states` are those of the same workloads in a fleet of which this one came by changes: nodes that are as they were
