@@ -52,8 +52,8 @@ def allocate(
     A device whose selector asks for something that the probe does not know is not a candidate at first. Where nothing
     is found without such devices, but something is with them, the answer is a Refusal of kind unknown.
 
-    Without `explain` the Refusal of a search that found nothing is the search's own: that saves the time of a diagnosis,
-    and of the search with uncertain devices.
+    Without `explain` the Refusal of a search that found nothing is the search's own: that saves the time of a
+    diagnosis, and of the search with uncertain devices.
     """
     held = list(held)
     question = Question(claims, classes, list(offers), Selection(engine), held, budget, constraints)

@@ -77,6 +77,9 @@ class Diagnosis:
                 refusal = self._repetitions(index, alike)
                 if refusal:
                     return refusal
+        return self._together()
+
+    def _together(self) -> Refusal:
         reason = "each constraint can be met, but not all of them with the same devices"
         if self.open:
             reason = "the requests and constraints cannot all be met at the same time; which of them was not decided"
