@@ -83,8 +83,8 @@ def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: S
 
     `states` are those of the same workloads in a fleet of which this one came by changes: nodes that are as they were
     are not searched again. A node's count is that of pods that come one after the other, so it does not depend on the
-    order in which the scheduler takes nodes. Raises ValueError for a workload without claims, of requests that cannot be read, or with the
-    name of another one.
+    order in which the scheduler takes nodes. Raises ValueError for a workload without claims, of requests that cannot
+    be read, or with the name of another one.
     """
     names = [workload.name for workload in workloads]
     twice = sorted({name for name in names if names.count(name) > 1})
