@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The page about boards: its table is what compiler and allocator say of example machines, and its YAML compiles."""
+"""The page about boards: its tables are what compiler and allocator say of machines and real nodes."""
 
 from __future__ import annotations
 
 import re
 import typing as t
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,7 +17,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Result
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.tests.claims import recorded
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -40,11 +43,15 @@ def drivers(machine: Values) -> Values:
     return {**gpu, "lanewise.dev": {"version": "1.0.0"}}
 
 
-def pairs(machine: Values, group: Values) -> str:
-    """How many single pairs the machine gives away at a time, and by which form."""
+def pairs(machine: Values, group: Values, of: Values | None = None, offered: list[Offer] | None = None) -> str:
+    """How many single pairs the machine gives away at a time, and by which form.
+
+    `of` are its drivers; `offered` is what it publishes, where that has been recorded.
+    """
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+    of = drivers(machine) if of is None else of
     values: Values = {
-        "dra_claims_drivers": drivers(machine),
+        "dra_claims_drivers": of,
         "dra_claims_templates": [{"name": "pair", "namespace": "ml", "groups": [{**group, "devices": devices}]}],
         "dra_claims_allow_unreachable": True,
     }
@@ -52,16 +59,16 @@ def pairs(machine: Values, group: Values) -> str:
         made = compile_site(values, {"node": machine})
     except Problems:
         return "-"
-    number = _drained(made, machine, values["dra_claims_drivers"])
+    number = _drained(made, offers("node", machine, of) if offered is None else offered)
     form = f", {made.boards[0].form}" if made.boards else ""
     return f"{number}{form}" if number else "-"
 
 
-def _drained(made: Site, machine: Values, of: Values) -> int:
+def _drained(made: Site, offered: list[Offer]) -> int:
     classes = {item["metadata"]["name"]: item for item in made.objects if item["kind"] == "DeviceClass"}
     [spec] = [item["spec"]["spec"] for item in made.objects if item["kind"] == "ResourceClaimTemplate"]
     held: list[Result] = []
-    offered, engine, number = offers("node", machine, of), Engine(), 0
+    engine, number = Engine(), 0
     while isinstance(answer := allocate([spec], classes, offered, engine, held=held), Allocation):
         held += answer.results
         number += 1
@@ -79,11 +86,58 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def test_the_table_of_example_machines() -> None:
+def real_rows(folder: Path) -> list[str]:
+    """The rows of real nodes: with DRANET as recorded, and with lanewise.dev in its place."""
+    rows = []
+    gpu: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
+    for name in recorded.NODES:
+        for stated in ((), recorded.STATED) if name == "aks-gb300" else ((),):
+            machine = recorded.facts_of(name, folder, stated)
+            for driver, version in (("dra.net", "1.4.0"), ("lanewise.dev", "1.0.0")):
+                of = {**gpu, driver: {"version": version}}
+                published = recorded.offers_of(name)
+                if driver == "lanewise.dev":
+                    published = [one for one in published if one.driver in gpu]
+                    published += [one for one in offers(name, machine, of) if one.driver == driver]
+                cells = [pairs(machine, group, of, published) for _title, group in ASKED]
+                told = " and overrides" if stated else ""
+                rows.append(f"| `{name}`, `{driver}`{told} | {len(machine['gpus'])} | {' | '.join(cells)} |")
+    return rows
+
+
+def written() -> list[str]:
     text = PAGE.read_text(encoding="utf-8")
-    written = [line for line in text.partition("## What each board gets")[2].splitlines() if line.startswith("| `")]
-    assert written, "the table is not there"
-    assert written == [line for line in table().splitlines() if line.startswith("| `")]
+    found = [line for line in text.partition("## What each board gets")[2].splitlines() if line.startswith("| `")]
+    assert found, "the tables are not there"
+    return found
+
+
+def test_the_table_of_example_machines() -> None:
+    rows = [line for line in table().splitlines() if line.startswith("| `")]
+    assert written()[: len(rows)] == rows
+
+
+def test_the_table_of_real_nodes(tmp_path: Path) -> None:
+    rows = real_rows(tmp_path)
+    assert written()[-len(rows) :] == rows
+    assert len(written()) == len(rows) + len([name for name in names() if facts(name)["gpus"]])
+
+
+@pytest.mark.parametrize("name", recorded.NODES)
+def test_machines_are_built_after_the_slices(name: str, tmp_path: Path) -> None:
+    """Our offline knowledge of both drivers publishes the recorded devices, with the attributes that pairs need."""
+    of = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
+    compared = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot", "dra.net/pciAddress")
+    compared += ("dra.net/numaNode", "dra.net/rdma")
+
+    def seen(given: list[Offer]) -> dict[tuple[str, str], Values]:
+        return {
+            (one.driver, one.address): {key: one.device["attributes"].get(key) for key in compared}
+            for one in given
+            if not one.possible
+        }
+
+    assert seen(offers(name, recorded.facts_of(name, tmp_path), of)) == seen(recorded.offers_of(name))
 
 
 def test_the_inventories_of_the_page_compile() -> None:

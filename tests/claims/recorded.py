@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The real nodes of tests/claims/slices: what their drivers published, and the facts of machines built after them."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+
+Object = dict[str, t.Any]
+SLICES = Path(__file__).resolve().parent / "slices"
+NODES = tuple(sorted(path.stem for path in SLICES.glob("*.json")))
+#: What the example's templates say of AKS GB300, whose machine does not say which NIC is whose, as a site states it.
+STATED = [
+    {"address": address, "switch": f"gpu {number}"}
+    for number, pair in enumerate(
+        (
+            ("0008:06:00.0", "0101:00:00.0"),
+            ("0009:06:00.0", "0102:00:00.0"),
+            ("0018:06:00.0", "0103:00:00.0"),
+            ("0019:06:00.0", "0104:00:00.0"),
+        )
+    )
+    for address in pair
+]
+
+
+def offers_of(name: str) -> list[Offer]:
+    """The devices of a real node, in the order in which they were published."""
+    found = []
+    for one in json.loads((SLICES / f"{name}.json").read_text()):
+        for device in one["spec"]["devices"]:
+            values = device["attributes"]
+            address = (values.get("resource.kubernetes.io/pciBusID") or values["dra.net/pciAddress"])["string"]
+            found.append(Offer(one["spec"]["driver"], name, name, device, address=address))
+    return found
+
+
+def facts_of(name: str, folder: Path, stated: t.Sequence[t.Mapping[str, object]] = ()) -> Object:
+    """What a probe of the machine says; `stated` are overrides of locality."""
+    return as_dict(probe(str(build(SLICES / f"{name}.yml", folder / name)), stated))
