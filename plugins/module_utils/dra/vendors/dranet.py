@@ -7,8 +7,14 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import typing as t
+from dataclasses import replace
+
 from ...topology import publish
 from ...topology.publish import Facts
+from ..kube import limits
 from .knowledge import (
     NUMA_NODE,
     NUMA_NODE_DRANET,
@@ -76,46 +82,119 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
+#: pkg/inventory/db.go, ignoredInterfaceNames
+_IGNORED = frozenset(("cilium_net", "cilium_host", "docker0"))
+#: Kinds of interfaces that are certainly no veth, which DRANET's default filter drops.
+_VIRTUAL = frozenset(("bond", "bridge", "vlan", "macvlan", "ipvlan", "vxlan"))
+_ENCAPSULATION = {"ethernet": "ether", "infiniband": "infiniband"}
+#: The kernel's names of an interface's state that the library for netlink spells in another way (link.go, String).
+_STATES = {"notpresent": "not-present", "lowerlayerdown": "lower-layer-down"}
+_OF_INTERFACE = ("type", "ebpf", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")
+_LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+
+
 def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
-    result = []
-    for nic in facts["nics"]:
-        if nic["default_route"] or nic["driver"] is None or nic["driver"] in publish.USER_SPACE:
-            continue
-        function = facts["functions"][nic["address"]]
-        maker = DeviceMaker(known)
-        maker.put("dra.net/pciAddress", nic["address"])
-        maker.put("dra.net/pciDevice", nic["model"], sure=False)
-        maker.put("dra.net/numaNode", function["kubernetes"].get("numaNode"))
-        maker.standard(function["kubernetes"], PCIE_ROOT)
-        if known.publishes(NUMA_NODE):
-            maker.standard(function["kubernetes"], NUMA_NODE)
-        interface = interfaces.get(nic["interfaces"][-1]) if nic["interfaces"] else None
-        if interface:
-            maker.put("dra.net/ifName", interface["name"])
-            maker.put("dra.net/mac", interface["mac"])
-            maker.put("dra.net/mtu", interface["mtu"])
-            maker.put(
-                "dra.net/encapsulation",
-                {"ethernet": "ether", "infiniband": "infiniband"}.get(interface["link_layer"] or ""),
-            )
-            maker.put("dra.net/state", interface["operstate"])
-            sriov = function["sriov"] or {}
-            maker.put("dra.net/sriov", bool(sriov.get("total_vfs")))
-            if sriov.get("total_vfs"):
-                maker.put("dra.net/sriovVfs", sriov.get("num_vfs"))
-            if nic["physfn"]:
-                maker.put("dra.net/isSriovVf", True)
-            maker.put("dra.net/virtual", False)
-        maker.put("dra.net/rdma", bool(nic["rdma_devices"]))
-        if len(nic["rdma_devices"]) == 1:
-            maker.put("dra.net/rdmaDevice", nic["rdma_devices"][0])
-        unknown = maker.unknown(
-            *("pciVendor", "pciSubsystem", "alias", "type", "ipv4", "ipv6", "ebpf", "tcFilterNames", "tcxProgramNames"),
-            *unpublished(function, facts),
-        )
-        result.append(maker.offer(node, publish.device_name(nic["address"]), unknown, nic["address"]))
-    return sorted(result, key=lambda offer: str(offer.device["name"]))
+    """One device a network function, and one each interface without one (pkg/inventory/db.go, scan).
+
+    Functions that manage NVLink switches are among them: DRANET looks at the PCI class alone.
+    """
+    excluded = _uplinks(facts["interfaces"])
+    ports: dict[str, list[Facts]] = {}
+    for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
+        if one["address"] and one["kind"] != "usb":
+            ports.setdefault(one["address"], []).append(one)
+    nics = {nic["address"]: nic for nic in facts["nics"]}
+    found = []
+    for address, function in facts["functions"].items():
+        network = address in nics or str(function["class_code"] or "").startswith("02")
+        if network and function["driver"] is not None and function["driver"] not in publish.USER_SPACE:
+            # each interface of a function overwrites what the one before it said
+            last = (ports.get(address) or [None])[-1]
+            if last is None or last["name"] not in excluded:
+                found.append(_of_function(node, facts, known, function, nics.get(address), last))
+    for one in facts["interfaces"]:
+        if one["address"] is None and one["kind"] != "loopback" and one["name"] not in excluded | _IGNORED:
+            found.append(_of_interface(node, facts, known, one))
+    if sum(not one.possible for one in found) > limits.DEVICES:
+        return []  # it writes one slice, which the API server then refuses
+    return sorted(found, key=lambda offer: str(offer.device["name"]))
+
+
+def _uplinks(interfaces: t.Sequence[Facts]) -> set[str]:
+    """What DRANET leaves out: interfaces with a default route and the ports of these. The parent of a VLAN is not one
+    (pkg/inventory/net.go, getExcludedUplinkInterfaces)."""
+    found = {one["name"] for one in interfaces if one["default_route"]}
+    more = found
+    while more:
+        more = {one["name"] for one in interfaces if one["master"] in more} - found
+        found |= more
+    return found
+
+
+def _of_function(
+    node: str, facts: Facts, known: DriverKnowledge, function: Facts, nic: Facts | None, interface: Facts | None
+) -> Offer:
+    address = function["address"]
+    rdma = nic["rdma_devices"] if nic else [one["name"] for one in facts["rdma_devices"] if one["address"] == address]
+    model = nic["model"] if nic else function["name"]
+    maker = DeviceMaker(known)
+    maker.put("dra.net/pciAddress", address)
+    maker.put("dra.net/pciDevice", model, sure=False)
+    maker.put("dra.net/numaNode", function["kubernetes"].get("numaNode"))
+    maker.standard(function["kubernetes"], PCIE_ROOT)
+    if known.publishes(NUMA_NODE):
+        maker.standard(function["kubernetes"], NUMA_NODE)
+    unknown = ["pciVendor", "pciSubsystem", *unpublished(function, facts)]
+    if model is None:
+        unknown.append("pciDevice")
+    if interface:
+        unknown += _link(maker, facts, interface)
+        sriov = function["sriov"] or {}
+        maker.put("dra.net/sriov", bool(sriov.get("total_vfs")))
+        if sriov.get("total_vfs"):
+            maker.put("dra.net/sriovVfs", sriov.get("num_vfs"))
+        if function["physfn"]:
+            maker.put("dra.net/isSriovVf", True)
+        maker.put("dra.net/virtual", False)
+    elif rdma:  # with an interface, DRANET does not name the RDMA device
+        if len(rdma) == 1:
+            maker.put("dra.net/rdmaDevice", rdma[0])
+        else:
+            unknown.append("rdmaDevice")
+    maker.put("dra.net/rdma", bool(rdma))
+    return maker.offer(node, publish.device_name(address), maker.unknown(*unknown), address)
+
+
+def _of_interface(node: str, facts: Facts, known: DriverKnowledge, interface: Facts) -> Offer:
+    """An interface without PCI function. Where it may be a veth, it may be left out."""
+    maker = DeviceMaker(known)
+    unknown = maker.unknown(*_link(maker, facts, interface))
+    for name, value in (("sriov", False), ("virtual", True), ("rdma", False)):
+        maker.put(f"dra.net/{name}", value)
+    name = interface["name"]
+    if not _LABEL.match(name):  # pkg/names, NormalizeInterfaceName
+        name = "net-" + base64.b32encode(name.encode()).decode().rstrip("=").lower()
+    return replace(maker.offer(node, name, unknown), possible=interface["kind"] not in _VIRTUAL)
+
+
+def _link(maker: DeviceMaker, facts: Facts, interface: Facts) -> list[str]:
+    """Add what DRANET says of an interface (addLinkAttributes); the names of attributes that a probe cannot see."""
+    state = interface["operstate"] or ""
+    values = {
+        "ifName": interface["name"],
+        "mac": interface["mac"],
+        "mtu": interface["mtu"],
+        "encapsulation": _ENCAPSULATION.get(interface["link_layer"] or ""),
+        "state": _STATES.get(state, state),
+    }
+    for name, value in values.items():
+        maker.put(f"dra.net/{name}", value)
+    unknown = [*_OF_INTERFACE, *(name for name, value in values.items() if value in (None, ""))]
+    if facts["source"]["kind"] == "sysfs":  # published where it is empty, too
+        maker.attributes["dra.net/alias"] = {"string": interface["alias"] or ""}
+    else:
+        unknown.append("alias")
+    return unknown
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -122,6 +122,7 @@ class World:
         fact = self.machine.nics[address]
         fact["elsewhere"] = ["interface"] + ["rdma_device"] * bool(fact["rdma_devices"])
         fact.update(interfaces=[], rdma_devices=[], link_layer=None, speed_mbps=None, up=None)
+        self.facts["interfaces"] = [one for one in self.facts["interfaces"] if one["address"] != address]
 
     def check(self, machines: bool = True, **more: t.Any) -> Object:
         known = {self.node: self.facts} if machines else {}

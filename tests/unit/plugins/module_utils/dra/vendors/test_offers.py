@@ -39,6 +39,19 @@ def of(name: str, driver: str, **options: t.Any) -> list[Offer]:
     return [one for one in offers("node-1", facts(name), {driver: {**ALL[driver], **options}}) if not one.possible]
 
 
+def of_node(node: dict[str, t.Any]) -> list[Offer]:
+    """What DRANET would publish for a node."""
+    return offers("node-1", node, {"dra.net": ALL["dra.net"]})
+
+
+def without(node: dict[str, t.Any], addresses: list[str]) -> None:
+    """Take PCI functions out of a node's facts, with their interfaces."""
+    for one in addresses:
+        del node["functions"][one]
+    for kind in ("nics", "interfaces", "rdma_devices"):
+        node[kind] = [one for one in node[kind] if one["address"] not in addresses]
+
+
 def values(offer: Offer) -> dict[str, t.Any]:
     return {name: next(iter(value.values())) for name, value in offer.device["attributes"].items()}
 
@@ -209,17 +222,53 @@ def test_cpus() -> None:
 
 
 def test_nics_of_other_drivers() -> None:
-    dranet = {offer.address: values(offer) for offer in of("sriov", "dra.net")}
+    assert not of("sriov", "dra.net"), "more devices than a slice has, and DRANET writes one"
     node = facts("sriov")
+    without(node, [one for one in node["functions"] if one.startswith("0000:c9:") and one != "0000:c9:00.0"])
+    dranet = {offer.address: values(offer) for offer in of_node(node)}
     for nic in node["nics"]:
-        published = nic["address"] in dranet
-        assert published == (not nic["default_route"] and nic["driver"] not in (None, "vfio-pci"))
+        assert (nic["address"] in dranet) == (nic["driver"] not in (None, "vfio-pci"))
+    # DRANET leaves a VLAN with the default route out, but neither the bond below it nor the NICs of this
+    assert values(next(o for o in of_node(node) if o.device["name"] == "bond0"))["dra.net/virtual"] is True
+    assert [nic["address"] in dranet for nic in node["nics"] if nic["default_route"]] == [True, True]
     assert dranet["0000:16:00.2"]["dra.net/isSriovVf"] is True
     assert "dra.net/isSriovVf" not in dranet["0000:16:00.0"]
+    node = facts("sriov")
     vfs = {offer.address: values(offer) for offer in of("sriov", "sriovnetwork.k8snetworkplumbingwg.io")}
     assert set(vfs) == {nic["address"] for nic in node["nics"] if nic["physfn"]}
     own = "sriovnetwork.k8snetworkplumbingwg.io/"
     assert vfs["0000:16:00.2"][own + "PFName"] == "enp22s0f0np0" and vfs["0000:16:00.2"][own + "vfID"] == 0
+
+
+def test_dranet_goes_by_the_default_route_and_the_pci_class_alone() -> None:
+    """A bond with the default route takes its NICs with it. Functions that manage NVLink switches are published."""
+    for name, kept in (("hgx-h100", []), ("epyc-nps4", [])):
+        node = facts(name)
+        routed = {nic["address"] for nic in node["nics"] if nic["default_route"]}
+        assert routed and [one.address for one in of_node(node) if one.address in routed] == kept
+    node = facts("hgx-b200")
+    managers = {address for address, one in node["functions"].items() if one["kind"] == "nvlink_management"}
+    published = {one.address: values(one) for one in of_node(node) if one.address in managers}
+    assert len(published) == 4 and all(one["dra.net/rdma"] and "dra.net/rdmaDevice" in one for one in published.values())
+    assert not any("dra.net/rdmaDevice" in values(one) for one in of_node(facts("hgx-h100")))
+
+
+def test_dranet_publishes_interfaces_without_a_function() -> None:
+    node = facts("hgx-h100")
+    bond = next(one for one in node["interfaces"] if one["kind"] == "bond")
+    more = [("storage_1", "bridge"), ("docker0", "bridge"), ("cali1", "virtual"), ("vlan7", "vlan")]
+    node["interfaces"] += [
+        {**bond, "name": name, "kind": kind, "lower": [], "default_route": False, "operstate": "lowerlayerdown"}
+        for name, kind in more
+    ]
+    found = {one.device["name"]: one for one in of_node(node) if not one.address}
+    # names that are no labels are written in base 32; what may be a veth may be left out
+    assert {name: one.possible for name, one in found.items()} == {
+        "net-on2g64tbm5sv6mi": False,
+        "vlan7": False,
+        "cali1": True,
+    }
+    assert values(found["vlan7"])["dra.net/state"] == "lower-layer-down"
 
 
 def test_an_import_leaves_the_standard_attributes_unknown() -> None:

@@ -1,0 +1,140 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""DRANET's own program on a node of the tests, and a node whose interfaces are those of an example machine.
+
+DRANET reads /sys, so it has a mount namespace in which that is the machine's. An interface is the end of a veth pair
+with the name, MAC address, MTU and state that the machine's NIC has; InfiniBand becomes Ethernet, which this kernel has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import typing as t
+import urllib.request
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tools.cluster import programs
+
+NAME = "dra.net"
+VERSION = "1.4.0"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+HEALTH = "http://127.0.0.1:9177/healthz"
+#: DRANET's own filter, which drops veth interfaces, but for those that stand for a machine's NICs.
+FILTER = (
+    '!("dra.net/type" in attributes) || attributes["dra.net/type"].StringValue != "veth" '
+    '|| "dra.net/pciAddress" in attributes'
+)
+
+Object = dict[str, t.Any]
+
+
+class Dranet:
+    """DRANET on a node, with an administrator's rights; `sys` is what it sees as /sys. Raises Missing without it."""
+
+    def __init__(self, node: Node, sys: Path | None = None, filter_: str = FILTER, kubeconfig: Path | None = None):
+        self.node, self.plane = node, node.plane
+        program = programs(self.plane.minor, "dranet", build=False)["dranet"]
+        arguments = [
+            f"--kubeconfig={kubeconfig or self.plane.kubeconfig}",
+            f"--hostname-override={node.name}",
+            "--v=4",
+            f"--filter={filter_}",
+            "--cloud-provider-hint=NONE",
+        ]
+        self._command = [str(program), *arguments]
+        if sys:
+            # mounts of the node, such as those of network namespaces, reach it
+            shell = f'mount --bind "{sys}" /sys && exec "$@"'
+            unshare = ["unshare", "--mount", "--propagation", "slave"]
+            self._command = [*unshare, "sh", "-c", shell, "sh", *self._command]
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it is well."""
+        self.plane.run("dranet", self._command)
+        self.plane.wait_for(self.ready, "DRANET to be ready", 60)
+
+    def stop(self) -> None:
+        """kill -9."""
+        self.plane.stop("dranet")
+
+    def ready(self) -> bool:
+        self.plane.check()
+        try:
+            with urllib.request.urlopen(HEALTH, timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def log(self) -> str:
+        return self.plane.log("dranet").read_text(errors="replace")
+
+    def slices(self) -> list[Object]:
+        return [one for one in self.plane.expect("GET", SLICES)["items"] if one["spec"]["driver"] == NAME]
+
+    def devices(self) -> dict[str, Object]:
+        """The published devices by name."""
+        return {one["name"]: one for item in self.slices() for one in item["spec"].get("devices") or ()}
+
+
+class MachineNode:
+    """The interfaces of an example machine on a node, for as long as this is open; `tree` and `facts` are the machine's.
+
+    The node's own uplink keeps its default route. The machine's is one more, of IPv6, which DRANET respects as well.
+    """
+
+    def __init__(self, node: Node, machine: str | Object, folder: Path) -> None:
+        self.node = node
+        self.tree = _of_ethernet(build(machine, folder / "machine"))
+        self.facts: Object = as_dict(probe(str(self.tree)))
+        self._closing = contextlib.ExitStack()
+        try:
+            self._interfaces()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _interfaces(self) -> None:
+        ip("netns add machine")
+        self._closing.callback(ip, "netns delete machine")
+        found = sorted(self.facts["interfaces"], key=lambda one: one["ifindex"])
+        for one in found:
+            if one["kind"] != "loopback":
+                self._add(one)
+        for one in found:
+            if one["master"]:
+                ip(f"link set {one['name']} master {one['master']}")
+            if one["kind"] != "loopback" and one["operstate"] == "up":
+                ip(f"link set {one['name']} up")
+        for one in found:
+            if one["default_route"]:
+                ip(f"-6 route append default via fe80::1 dev {one['name']} metric 1024")
+
+    def _add(self, one: Object) -> None:
+        """Make an interface, down. What has no PCI function is a bridge here, which this kernel has."""
+        name = one["name"]
+        if one["address"]:
+            wire = f"w{one['ifindex']}"
+            ip(f"link add {name} type veth peer name {wire} netns machine")
+            ip(f"-n machine link set {wire} up")
+        else:
+            ip(f"link add {name} type bridge")
+        self._closing.callback(ip, f"link delete {name}")
+        ip(f"link set {name} address {one['mac']} mtu {one['mtu']}")
+
+
+def _of_ethernet(tree: Path) -> Path:
+    """The tree with Ethernet in place of InfiniBand: the interface's type, and the end of its address as its MAC."""
+    for folder in (tree / "sys/class/net").iterdir():
+        if (folder / "type").is_file() and (folder / "type").read_text().strip() == "32":
+            (folder / "type").write_text("1\n")
+            (folder / "address").write_text("02:" + (folder / "address").read_text().strip()[-14:] + "\n")
+    return tree
