@@ -5,7 +5,8 @@
 """DRANET's own program on a node of the tests, and a node whose interfaces are those of an example machine.
 
 DRANET reads /sys, so it has a mount namespace in which that is the machine's. An interface is the end of a veth pair
-with the name, MAC address, MTU and state that the machine's NIC has; InfiniBand becomes Ethernet, which this kernel has.
+with the name, MAC address, MTU and state that the machine's NIC has. InfiniBand becomes Ethernet, which this
+kernel has.
 """
 
 from __future__ import annotations
@@ -35,17 +36,23 @@ Object = dict[str, t.Any]
 
 
 class Dranet:
-    """DRANET on a node, with an administrator's rights; `sys` is what it sees as /sys. Raises Missing without it."""
+    """DRANET on a node, with an administrator's rights; `sys` is what it sees as /sys, `gates` are its feature gates.
 
-    def __init__(self, node: Node, sys: Path | None = None, filter_: str = FILTER, kubeconfig: Path | None = None):
+    Raises Missing without the program.
+    """
+
+    def __init__(
+        self, node: Node, sys: Path | None = None, filter_: str = FILTER, gates: t.Mapping[str, bool] | None = None
+    ) -> None:
         self.node, self.plane = node, node.plane
         program = programs(self.plane.minor, "dranet", build=False)["dranet"]
         arguments = [
-            f"--kubeconfig={kubeconfig or self.plane.kubeconfig}",
+            f"--kubeconfig={self.plane.kubeconfig}",
             f"--hostname-override={node.name}",
             "--v=4",
             f"--filter={filter_}",
             "--cloud-provider-hint=NONE",
+            "--feature-gates=" + ",".join(f"{name}={str(on).lower()}" for name, on in (gates or {}).items()),
         ]
         self._command = [str(program), *arguments]
         if sys:
@@ -83,7 +90,7 @@ class Dranet:
 
 
 class MachineNode:
-    """The interfaces of an example machine on a node, for as long as this is open; `tree` and `facts` are the machine's.
+    """The interfaces of an example machine on a node, while this is open. `tree` and `facts` are the machine's.
 
     The node's own uplink keeps its default route. The machine's is one more, of IPv6, which DRANET respects as well.
     """

@@ -6,15 +6,22 @@
 
 from __future__ import annotations
 
+import shutil
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster import dranet_node
 from ansible_collections.lanewise.dra.tests.cluster.dranet_node import Dranet, MachineNode
+from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
+from ansible_collections.lanewise.dra.tests.cluster.test_node_alignment import verify
+from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -67,7 +74,9 @@ def differences(predicted: t.Iterable[Offer], published: t.Mapping[str, Object])
             f"{name}: {key} not predicted" for key in sorted(given.keys() - ours.device["attributes"] - ours.unknown)
         ]
         found += [f"{name}: {key} not published" for key in sorted(ours.unknown - given.keys() - SOMETIMES)]
-        found += [f"{name}: has {sorted(published[name])}" for _once in "1" if set(published[name]) - {"name", "attributes"}]
+        found += [
+            f"{name}: has {sorted(published[name])}" for _once in "1" if set(published[name]) - {"name", "attributes"}
+        ]
     return found
 
 
@@ -115,3 +124,105 @@ def test_a_wrong_prediction_is_found(publish: t.Callable[..., t.Any]) -> None:
         assert differences(offers(there.node.name, there.facts, wrong), published)
     del published[first]["attributes"]["dra.net/ifName"]
     assert differences(offers(there.node.name, there.facts, DRIVERS), published)
+
+
+# pods
+
+PODS = "/api/v1/namespaces/default/pods"
+API = "/apis/resource.k8s.io/v1"
+VERSION = "0.5.0"  # of NVIDIA's driver
+BOTH = {"gpu.nvidia.com": {"version": VERSION}, **DRIVERS}
+
+
+class DranetGpuNode(GpuNode):
+    """A machine whose GPUs NVIDIA's driver publishes, and its NICs DRANET, with its feature gates."""
+
+    def __init__(self, node: Node, folder: Path, gates: t.Mapping[str, bool]) -> None:
+        self.gates = gates
+        super().__init__(node, "hgx-h100", folder, VERSION, install=DranetGpuNode._dranet)
+
+    def _dranet(self) -> None:
+        self.dranet = Dranet(self.node, self.tree / "sys", gates=self.gates)
+        self.dranet.start()
+        self._closing.callback(self.dranet.stop)
+        self.plane.wait_for(self.dranet.devices, "the devices of DRANET")
+
+
+def inventory() -> Object:
+    """A site that keeps DRANET: a GPU with a NIC below its root, configured in DRANET's own words."""
+    interface = {"name": "net1", "addresses": ["203.0.113.2/28"]}
+    config = {"driver": "dra.net", "parameters": {"interface": interface}}
+    pair = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic", "config": [config]}]
+    template = {"name": "pair", "namespace": "default", "align": "pcie_root", "devices": pair}
+    return {"dra_claims_site": "keeps", "dra_claims_drivers": BOTH, "dra_claims_templates": [template]}
+
+
+@pytest.fixture(name="machine", params=[False, True], ids=["default", "persistent"])
+def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.Iterator[DranetGpuNode]:
+    """The node as a machine, with the site's objects applied; the second has DRANET's gate for lasting attributes."""
+    gates = {"PersistentResourceSliceAttributes": request.param}
+    try:
+        machine = DranetGpuNode(node, tmp_path, gates)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    site = compile_site(inventory(), {node.name: machine.facts})
+    assert [one.nodes for one in site.reach] == [[node.name]]
+    made = []
+    for one in site.objects:
+        place = "deviceclasses" if one["kind"] == "DeviceClass" else "namespaces/default/resourceclaimtemplates"
+        made.append(f"{API}/{place}/{one['metadata']['name']}")
+        node.plane.expect("POST", f"{API}/{place}", one)
+    yield machine
+    for one in node.plane.expect("GET", PODS)["items"]:
+        node.delete_pod(one["metadata"]["name"], wait=False)
+    claims = f"{API}/namespaces/default/resourceclaims"
+    node.plane.wait_for(lambda: not node.plane.expect("GET", claims)["items"], "the end of pods and claims", 120)
+    for path in made:
+        node.plane.expect("DELETE", path)
+    machine.close()
+
+
+def test_pods_get_pairs_by_our_claims_and_are_judged(node: Node, machine: DranetGpuNode, tmp_path: Path) -> None:
+    """Eight pods at once have a GPU and the NIC beside it, and the check proves it, by the kernel's own tree.
+
+    What DRANET no longer says of a NIC in use is unknown, unless it keeps its attributes.
+    """
+    pytest.importorskip("kubernetes")
+    names = [f"pair-{number}" for number in range(8)]
+    machine.start(dict.fromkeys(names, "pair"))
+    seen = [machine.seen(name) for name in names]
+    assert all(machine.judge.aligned(one) for one in seen), seen
+    assert len({one.nics[0] for one in seen}) == 8
+    assert "203.0.113.2/28" in node.execute("pair-0", "ip", "-4", "-brief", "address", "show", "net1")
+
+    tree = tmp_path / "now"  # what a probe of the node reads while pods have the NICs
+    shutil.copytree(machine.tree, tree, symlinks=True)
+    for one in seen:
+        hand_over(tree, one.nics[0])
+    facts = as_dict(probe(str(tree)))
+    # what DRANET publishes now is written some seconds after the last pod has its NIC
+    taken = {f"pci-{one.nics[0].replace(':', '-').replace('.', '-')}" for one in seen}
+    lasting = machine.gates["PersistentResourceSliceAttributes"]
+
+    def settled() -> bool:
+        devices = machine.dranet.devices()
+        return all(("dra.net/virtual" in devices[name]["attributes"]) == lasting for name in taken)
+
+    node.plane.wait_for(settled, "the slices while pods have the NICs")
+    claims = verify(node, tmp_path, alignment_topologies={node.name: facts})["claims"]
+    assert len(claims) == 8
+    for one in claims:
+        roots = [promise for promise in one["promises"] if promise["rule"] == "match"]
+        assert [(promise["verdict"], promise["proven"]) for promise in roots] == [("kept", True)], one
+        unknown = [promise["reason"] for promise in one["promises"] if promise["verdict"] != "kept"]
+        silent = ["dra.net does not publish dra.net/virtual while a pod has the device"]
+        assert (one["verdict"], unknown) == (("kept", []) if lasting else ("unknown", silent))
+
+    # a machine on which a NIC is elsewhere than DRANET says
+    [wrong] = machine.seen("pair-3").nics
+    facts["functions"][wrong]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    swapped = verify(node, tmp_path, alignment_topologies={node.name: facts}, alignment_strict=False)["claims"]
+    bad = [
+        one for one in swapped for promise in one["promises"] if promise["rule"] == "match" and not promise["proven"]
+    ]
+    assert [[pod["name"] for pod in one["pods"]] for one in bad] == [["pair-3"]]

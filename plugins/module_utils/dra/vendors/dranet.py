@@ -99,17 +99,16 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
     Functions that manage NVLink switches are among them: DRANET looks at the PCI class alone.
     """
     excluded = _uplinks(facts["interfaces"])
-    ports: dict[str, list[Facts]] = {}
+    ports: dict[str, Facts] = {}
     for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
         if one["address"] and one["kind"] != "usb":
-            ports.setdefault(one["address"], []).append(one)
+            ports[one["address"]] = one  # each interface of a function overwrites what the one before it said
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = []
     for address, function in facts["functions"].items():
         network = address in nics or str(function["class_code"] or "").startswith("02")
         if network and function["driver"] is not None and function["driver"] not in publish.USER_SPACE:
-            # each interface of a function overwrites what the one before it said
-            last = (ports.get(address) or [None])[-1]
+            last = ports.get(address)
             if last is None or last["name"] not in excluded:
                 found.append(_of_function(node, facts, known, function, nics.get(address), last))
     for one in facts["interfaces"]:

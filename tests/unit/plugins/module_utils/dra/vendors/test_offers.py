@@ -249,7 +249,9 @@ def test_dranet_goes_by_the_default_route_and_the_pci_class_alone() -> None:
     node = facts("hgx-b200")
     managers = {address for address, one in node["functions"].items() if one["kind"] == "nvlink_management"}
     published = {one.address: values(one) for one in of_node(node) if one.address in managers}
-    assert len(published) == 4 and all(one["dra.net/rdma"] and "dra.net/rdmaDevice" in one for one in published.values())
+    assert len(published) == 4 and all(
+        one["dra.net/rdma"] and "dra.net/rdmaDevice" in one for one in published.values()
+    )
     assert not any("dra.net/rdmaDevice" in values(one) for one in of_node(facts("hgx-h100")))
 
 
