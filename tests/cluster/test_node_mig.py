@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
     """It is made when the pod starts, destroyed when it ends, and the GPU leaves MIG mode."""
     drivers = {
-        "gpu.nvidia.com": {"version": "0.5.0", "dynamic_mig": True},
+        "gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}},
         "lanewise.dev": {"version": "1.0.0"},
     }
     devices = [{"name": "gpu", "kind": "gpu", "where": {"partition": "3g.40gb"}}, {"name": "nic", "kind": "nic"}]

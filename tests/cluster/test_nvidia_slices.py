@@ -143,7 +143,9 @@ def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> 
             found += [f"{name}: {part} {both[0]}, not {both[1]}"] if both[0] != both[1] else []
     sets = {entry["name"]: entry for one in published for entry in one["spec"].get("sharedCounters", ())}
     wanted = {entry["name"]: entry for one in sure.values() for entry in one.counter_sets}
-    return found + ([] if _counters([*sets.values()]) == _counters([*wanted.values()]) else ["the counter sets differ"])
+    if _counters([*sets.values()]) != _counters([*wanted.values()]):
+        found.append(f"the counter sets {sorted(sets)} are not {sorted(wanted)}")
+    return found
 
 
 def _counters(value: t.Any) -> t.Any:

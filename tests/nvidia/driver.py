@@ -58,6 +58,8 @@ class NvidiaDriver:
         on = ",".join(f"{gate}={str(value).lower()}" for gate, value in (gates or {}).items())
         self._arguments += [f"--feature-gates={on}"] if on else []
         self._arguments += [f"--consumable-shares={shares}"] if shares else []
+        if (gates or {}).get("FabricManagerPartitioning") and not (gates or {}).get("PassthroughSupport"):
+            self._arguments.append("--host-root=/none")  # there it looks for a fabric manager, which cannot run here
         for folder in (kubelet / "plugins_registry", kubelet / "plugins", cdi):
             folder.mkdir(parents=True, exist_ok=True)
         self.start()

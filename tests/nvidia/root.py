@@ -123,13 +123,13 @@ def _header(minor: str) -> Path:
 
 
 def library(target: Path, minor: str = "0.5") -> None:
-    """Compile nvml.c with the header of a driver release, such as 0.5. Raises Missing without a compiler or header."""
+    """Compile nvml.c and nvml_events.c with the header of a driver release, such as 0.5. Raises Missing without a compiler or header."""
     compiler = shutil.which("gcc") or shutil.which("clang")
     if not compiler or not shutil.which("go"):
         raise Missing("needs Go, and gcc or clang")
     warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations")
     command = [compiler, "-shared", "-fPIC", "-O1", *warnings, f"-I{_header(minor)}", "-o", str(target)]
-    subprocess.run([*command, str(HERE / "nvml.c")], check=True)
+    subprocess.run([*command, *map(str, sorted(HERE.glob("*.c")))], check=True)
 
 
 class Root:
@@ -177,8 +177,32 @@ class Root:
         return path.read_text().splitlines() if path.exists() else []
 
     def on_machine(self) -> list[str]:
-        """The command that runs another one with the machine's tree as /sys. Not every release of the driver has a
-        variable for that, and none has it for all that it reads there."""
+        """The command that runs another one with the machine's tree as /sys, and with kernel modules to load, as every
+        machine has them. Not every release of the driver has a variable for /sys, and none has it for all that it reads
+        there."""
         user = [] if os.geteuid() == 0 else ["--map-root-user"]
-        script = f'mount --bind "{self.tree / "sys"}" /sys && exec "$@"'
-        return ["unshare", "--mount", "--propagation", "private", *user, "sh", "-c", script, "sh"]
+        own = self.folder / "usr"
+        (own / "lib" / "modules" / os.uname().release).mkdir(parents=True, exist_ok=True)
+        (own / "lib" / "modules" / os.uname().release / "modules.alias").write_text("alias vfio_pci:v*d* vfio_pci\n")
+        (own / "sbin").mkdir(exist_ok=True)
+        (own / "sbin" / "modprobe").write_text("#!/bin/sh\nexit 0\n")
+        (own / "sbin" / "modprobe").chmod(0o755)
+        (self.folder / "new").mkdir(exist_ok=True)
+        given = [str(self.folder / "new"), str(own), str(self.tree / "sys")]
+        return ["unshare", "--mount", "--propagation", "private", *user, "sh", "-ec", _ON_MACHINE, "sh", *given]
+
+
+#: In a mount namespace: a root folder with all that / has, but for /sys, /usr and /host-root, in which a DaemonSet has
+#: the node. Arguments: the new root, what is added to /usr, the machine's /sys, the command.
+_ON_MACHINE = """
+new=$1 own=$2 sys=$3; shift 3
+mount -t tmpfs -o mode=755 tmpfs "$new"
+for one in /*; do
+  if [ -h "$one" ]; then cp -P "$one" "$new$one"
+  elif [ -d "$one" ]; then mkdir "$new$one"; mount --rbind "$one" "$new$one"; fi
+done
+mount --bind "$sys" "$new/sys"
+mount -t overlay overlay -o "lowerdir=$own:/usr" "$new/usr"
+ln -s / "$new/host-root"
+exec chroot "$new" "$@"
+"""

@@ -7,8 +7,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...topology.publish import Facts
-from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, number, text, version
+from ..kube.objects import Object
+from .knowledge import (
+    PCI_BUS_ID,
+    PCIE_ROOT,
+    DriverKnowledge,
+    Gate,
+    Kind,
+    Published,
+    Term,
+    at_least,
+    number,
+    text,
+    version,
+)
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
@@ -18,9 +33,13 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="1.0.0",
     newest="1.0.0",
+    lines=("1.0",),
+    source="repository ROCm/k8s-gpu-dra-driver, commits 08bc729 and 586f959",
+    # after 1.0.0; AutoPartition needs Kubernetes 1.36
+    gates={"DeviceMetadata": Gate(), "VFIOPassthrough": Gate(">1.0.0"), "AutoPartition": Gate(">1.0.0")},
     kinds={
         "gpu": Kind(
-            capacities={"memory": "memory"},
+            capacities={"memory": "memory", "partitions": "partitions"},
             terms=(Term("type", "amdgpu"),),
             instead={"partition": (Term("type", "amdgpu-partition"),)},
             filters={
@@ -49,6 +68,67 @@ _KNOWLEDGE = DriverKnowledge(
 
 _MOST_PARTITIONS = 8  # compute partitions of an MI300X in CPX mode
 
+#: Modes of an MI300X that the gate AutoPartition publishes: compute, memory and the number of partitions
+#: (pkg/consts/consts.go). Which of them a model has is not read by a probe.
+_MODES = (
+    ("spx", "nps1", 1),
+    ("dpx", "nps1", 2),
+    ("dpx", "nps2", 2),
+    ("qpx", "nps1", 4),
+    ("qpx", "nps4", 4),
+    ("cpx", "nps1", 8),
+    ("cpx", "nps4", 8),
+)
+
+
+def _modes(whole: Offer, index: int, known: DriverKnowledge, counters: bool) -> list[Offer]:
+    """A device for each mode of a GPU, whose partitions claims take one by one (partition.go). A counter that all modes
+    take from keeps the GPU to one of them."""
+    counter_set = f"gpu-{index}-mutex"
+    taken = {"partition-mode": {"value": "1"}}
+    found = []
+    for compute, memory, count in _MODES:
+        attributes = {
+            **whole.device["attributes"],
+            "type": {"string": "amdgpu-partition"},
+            "partitionProfile": {"string": f"{compute}_{memory}"},
+        }
+        one: Object = {"value": str(count)}
+        if count > 1:
+            one["requestPolicy"] = {"default": "1", "validValues": ["1"]}
+        device: Object = {
+            "name": f"gpu-{index}-{compute}-{memory}",
+            "attributes": attributes,
+            "capacity": {"partitions": one},
+            **({"allowMultipleAllocations": True} if count > 1 else {}),
+            **({"consumesCounters": [{"counterSet": counter_set, "counters": taken}]} if counters else {}),
+        }
+        sets: tuple[Object, ...] = ({"name": counter_set, "counters": taken},) if counters else ()
+        unknown = whole.unknown - {known.qualified("partitionProfile")}
+        found.append(replace(whole, device=device, counter_sets=sets, unknown=unknown, possible=True))
+    return found
+
+
+def _passed_through(node: str, facts: Facts, known: DriverKnowledge) -> list[Offer]:
+    """The devices of type vfio: GPUs that are bound to vfio-pci. Which others the driver adds is up to its settings."""
+    bound = [gpu for gpu in facts["gpus"] if gpu["driver"] == "vfio-pci"]
+    bound = [gpu for gpu in bound if facts["functions"][gpu["address"]]["vendor_id"] in known.vendors]
+    result = []
+    for index, gpu in enumerate(bound):
+        function = facts["functions"][gpu["address"]]
+        maker = DeviceMaker(known)
+        maker.put("type", "vfio")
+        maker.put("pciAddr", function["address"])
+        maker.put("isVF", function["physfn"] is not None)
+        maker.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
+        maker.put("vendorID", f"0x{function['vendor_id']}")
+        maker.put("deviceID", f"0x{function['device_id']}")
+        maker.put("iommuGroup", None if function["iommu_group"] is None else str(function["iommu_group"]))
+        maker.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
+        unknown = maker.unknown("productName", *unpublished(function, facts))
+        result.append(maker.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
+    return result
+
 
 def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
@@ -72,9 +152,12 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
         )
         # the driver numbers cards and render nodes; every card has one of each
         whole = maker.offer(node, f"gpu-{index}-{128 + index}", unknown, function["address"])
+        if "AutoPartition" in known.enabled:
+            result += _modes(whole, index, known, options["counters"])
+            continue
         result.append(whole)
         result += partitions(whole, known, "amdgpu-partition", _MOST_PARTITIONS, frozenset())
-    return result
+    return result + (_passed_through(node, facts, known) if "VFIOPassthrough" in known.enabled else [])
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -18,6 +18,8 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="0.1.0",
     newest="0.2.0",
+    lines=("0.1", "0.2"),
+    source="repository kubernetes-sigs/dra-driver-cpu, commit 009e907",
     kinds={
         "cpu": Kind(
             capacities={"cpus": "dra.cpu/cpu"},
@@ -46,13 +48,46 @@ def _cpu_list(text: str | None) -> list[int]:
     return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """CPUs in groups, as --cpu-device-mode=grouped publishes them.
+def _individual(node: str, facts: Facts, known: DriverKnowledge, reserved: list[int]) -> list[Offer]:
+    """Each CPU as a device of its own, as --cpu-device-mode=individual publishes them.
 
-    `options.group_by` is numa_node (the driver's default), socket or machine; `options.reserved_cpus` a kernel list.
+    The driver numbers devices by core, hyperthreads beside each other. A probe does not read which CPUs are of one
+    core, so the names here are by the CPU's number.
+    """
+    numa_of = {cpu: entry["id"] for entry in facts["numa_nodes"] for cpu in _cpu_list(entry["cpus"])}
+    result = []
+    for package in facts["packages"]:
+        for cpu in _cpu_list(package["cpus"]):
+            if cpu in reserved:
+                continue
+            maker = DeviceMaker(known)
+            _near(maker, known, numa_of.get(cpu))
+            maker.put("dra.cpu/cpuID", cpu)
+            maker.put("dra.cpu/socketID", package["id"])
+            unknown = maker.unknown("smtEnabled", "coreID", "coreType", "cacheL3ID")
+            result.append(maker.offer(node, f"cpudev{cpu:03}", unknown))
+    return sorted(result, key=lambda offer: int(offer.device["attributes"]["dra.cpu/cpuID"]["int"]))
+
+
+def _near(maker: DeviceMaker, known: DriverKnowledge, numa: int | None) -> None:
+    """The NUMA node, under the names that the version has for it."""
+    if numa is not None:
+        if known.publishes(NUMA_NODE):
+            maker.put(NUMA_NODE, numa)
+        maker.put("dra.cpu/numaNodeID", numa)
+        maker.put(NUMA_NODE_DRANET, numa)
+
+
+def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+    """CPUs in groups, as --cpu-device-mode=grouped publishes them, or each by itself.
+
+    `options.group_by` is numa_node (the driver's default), socket, machine or individual; `options.reserved_cpus` a
+    kernel list.
     """
     reserved = _cpu_list(options.get("reserved_cpus"))
     group_by = options.get("group_by") or "numa_node"
+    if group_by == "individual":
+        return _individual(node, facts, known, reserved)
     socket_of = {cpu: package["id"] for package in facts["packages"] for cpu in _cpu_list(package["cpus"])}
     groups: list[tuple[str, list[int], int | None]] = []
     if group_by == "socket":
@@ -71,11 +106,7 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
         if not cpus:
             continue
         maker = DeviceMaker(known)
-        if numa is not None:
-            if known.publishes(NUMA_NODE):
-                maker.put(NUMA_NODE, numa)
-            maker.put("dra.cpu/numaNodeID", numa)
-            maker.put(NUMA_NODE_DRANET, numa)
+        _near(maker, known, numa)
         if group_by != "machine":
             maker.put("dra.cpu/socketID", socket_of.get(cpus[0]))
         maker.put("dra.cpu/numCPUs", len(cpus))

@@ -37,6 +37,9 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="1.0.1",
     newest="1.4.0",
+    lines=("1.0", "1.1", "1.2", "1.3", "1.4"),
+    source="Go module sigs.k8s.io/dranet v1.4.0; older ones: its repository",
+    ran="1.4.0",
     kinds={
         kind: Kind(
             terms=terms,

@@ -8,23 +8,27 @@
 from __future__ import annotations
 
 import re
-import typing as t
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ...topology import cpuset
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import nearest
-from . import amd, cpu, dranet, gaudi, intel, lanewise, nvidia, sriov
+from . import amd, cpu, dranet, furiosa, gaudi, hami, intel, lanewise, nvidia, nvidia_domains, qat, sriov, tpu
 from .knowledge import NEWEST, OWN, DriverKnowledge, Kind, Term, version_order
+from .options import enabled_gates, problems_of, unavailable
 from .site_knowledge import SiteKnowledge
 
 #: One line a vendor; its file says what the driver publishes, and what it would publish for a probed node.
 VENDORS = (
     nvidia.VENDOR,
+    nvidia_domains.VENDOR,
+    hami.VENDOR,
     amd.VENDOR,
     intel.VENDOR,
     gaudi.VENDOR,
+    qat.VENDOR,
+    tpu.VENDOR,
+    furiosa.VENDOR,
     cpu.VENDOR,
     dranet.VENDOR,
     sriov.VENDOR,
@@ -36,43 +40,6 @@ DRIVERS: dict[str, DriverKnowledge] = {vendor.knowledge.name: vendor.knowledge f
 
 
 _DRIVER_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
-
-
-@dataclass(frozen=True)
-class _Option:
-    """An option that only the offers read: what it must be, the driver that has it and since which version."""
-
-    says: str
-    holds: t.Callable[[object], bool]
-    driver: str = ""  # empty: any
-    since: str = ""
-
-
-_NVIDIA = nvidia.VENDOR.knowledge.name
-
-
-_GROUPS = ("numa_node", "socket", "machine")
-
-
-_OTHER_OPTIONS = {
-    "group_by": _Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS),
-    "reserved_cpus": _Option(
-        'a list of CPUs as the kernel writes it, such as "0-3,64"',
-        lambda value: isinstance(value, str) and cpuset.from_list(value) is not None,
-    ),
-    "dynamic_mig": _Option("true or false", lambda value: isinstance(value, bool), _NVIDIA, "25.12.0"),
-    "consumable_shares": _Option(
-        "memory, unlimited or a whole number from 1 on",
-        lambda value: (
-            value in ("memory", "unlimited") or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
-        ),
-        _NVIDIA,
-        "0.5.0",
-    ),
-}
-
-
-_OTHERS = ", ".join(_OTHER_OPTIONS)
 
 
 def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
@@ -102,13 +69,7 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
                 path, f"{name!r} is not a driver name: it must be a DNS subdomain of at most 63 characters", "driver"
             )
         )
-    for key in sorted(set(options) - {"version", "knowledge", *_OTHER_OPTIONS}):
-        problems.append(
-            Problem(f"{path}.{key}", "unknown option", "unknown", "known are version, knowledge, " + _OTHERS)
-        )
-    for key, form in _OTHER_OPTIONS.items():
-        if options.get(key) is not None and not form.holds(options[key]):
-            problems.append(Problem(f"{path}.{key}", f"must be {form.says}, not {options[key]!r}", "bad-value"))
+    problems += problems_of(options, path)
     driver = DRIVERS.get(name)
     own = options.get("knowledge")
     if driver is None and not own:
@@ -129,24 +90,11 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
     if own is not None:
         driver = SiteKnowledge(path + ".knowledge", problems).merge(driver, own)
     driver = replace(driver, version=_check_version(driver, built_in, options.get("version"), path, problems))
-    problems += _unavailable(driver, options, path)
+    problems += unavailable(driver, options, path)
+    driver = replace(driver, enabled=enabled_gates(driver, options, path, problems))
     if problems:
         raise Problems(problems)
     return _resolve(driver)
-
-
-def _unavailable(driver: DriverKnowledge, options: ObjectView, path: str) -> list[Problem]:
-    """Options that the driver, or this version of it, does not have."""
-    found = []
-    for key, form in _OTHER_OPTIONS.items():
-        if not options.get(key) or not form.driver:
-            continue
-        if driver.name != form.driver:
-            found.append(Problem(f"{path}.{key}", f"only {form.driver} has this option", "unknown", "leave it out"))
-        elif not driver.has(form.since):
-            reason = f"{driver.title} has it from {form.since} on, and version is {driver.version}"
-            found.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
-    return found
 
 
 def _check_version(driver: DriverKnowledge, built_in: bool, version: object, path: str, problems: list[Problem]) -> str:
@@ -193,12 +141,24 @@ def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
     def terms(given: tuple[Term, ...]) -> tuple[Term, ...]:
         return tuple(replace(term, name=driver.qualified(term.name)) for term in given)
 
+    align = {
+        level: tuple(
+            replace(way, name=driver.qualified(way.name), list=way.list or way.list_gate in driver.enabled)
+            for way in ways
+            if driver.has(way.since, way.until)
+        )
+        for level, ways in driver.align.items()
+    }
+    # a filter compares one value
+    lists = {way.name for ways in align.values() for way in ways if way.list}
     kinds = {}
     for kind, served in driver.kinds.items():
         filters = {}
         for name, ways in served.filters.items():
             kept = tuple(
-                replace(way, name=driver.qualified(way.name)) for way in ways if driver.has(way.since, way.until)
+                replace(way, name=driver.qualified(way.name))
+                for way in ways
+                if driver.has(way.since, way.until) and driver.qualified(way.name) not in lists
             )
             if kept:
                 filters[name] = kept
@@ -208,8 +168,4 @@ def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
             instead={name: terms(given) for name, given in served.instead.items()},
             capacities=served.capacities,
         )
-    align = {
-        level: tuple(replace(way, name=driver.qualified(way.name)) for way in ways if driver.has(way.since, way.until))
-        for level, ways in driver.align.items()
-    }
     return replace(driver, kinds=kinds, align=align)

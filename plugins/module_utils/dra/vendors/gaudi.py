@@ -19,6 +19,8 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="0.5.0",
     newest="0.7.0",
+    lines=("0.5", "0.6", "0.7"),
+    source="repository intel/intel-resource-drivers-for-kubernetes",
     kinds={
         "gpu": Kind(
             filters={

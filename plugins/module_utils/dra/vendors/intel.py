@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from ...topology.publish import Facts
+from ..kube.objects import Object
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, text
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
 
@@ -18,6 +19,8 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="0.9.0",
     newest="0.11.0",
+    lines=("0.9", "0.10", "0.11"),
+    source="repository intel/intel-resource-drivers-for-kubernetes",
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory"},
@@ -42,11 +45,20 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
+_UNBOUND = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
+
+
+def _functions(facts: Facts, known: DriverKnowledge) -> list[tuple[Facts, Facts]]:
+    """GPUs with their PCI functions; from 0.11.0 on, those of virtual machines and VFs, too."""
+    if not known.has("0.11.0"):
+        return [(gpu, function) for _index, gpu, function in gpus_of(facts, known) if gpu["kind"] == "gpu"]
+    found = [(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"] if gpu["kind"] == "gpu"]
+    return [(gpu, function) for gpu, function in found if function["vendor_id"] in known.vendors]
+
+
 def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
-    for _index, gpu, function in gpus_of(facts, known):
-        if gpu["kind"] != "gpu":
-            continue
+    for gpu, function in _functions(facts, known):
         maker = DeviceMaker(known)
         maker.put("model", gpu["model"], sure=False)
         maker.put("driver", gpu["driver"])
@@ -63,7 +75,10 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
         unknown = maker.unknown("family", "health", "memory", "millicores", *unpublished(function, facts))
         name = f"{function['address']}-{maker.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")
-        result.append(maker.offer(node, name, unknown, function["address"]))
+        # what no driver has bound: health is not seen by a probe
+        unbound = known.has("0.11.0") and gpu["driver"] is None
+        taints: Object = {"taints": [dict(_UNBOUND)]} if unbound else {}
+        result.append(maker.offer(node, name, unknown, function["address"], **taints))
     return result
 
 

@@ -85,12 +85,26 @@ class Term:
 
 @dataclass(frozen=True)
 class Published:
-    """An attribute that devices can be aligned on. `list` values need the gate DRAListTypeAttributes."""
+    """An attribute that devices can be aligned on. `list` values need the cluster's gate DRAListTypeAttributes.
+
+    `list_gate` is the driver's own gate that makes a list of a single value.
+    """
 
     name: str
     since: str = ""
     until: str = ""
     list: bool = False
+    list_gate: str = ""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A feature gate of a driver, by the rules that the driver checks when it starts."""
+
+    since: str = ""  # the first version that has it
+    default: bool = False
+    excludes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,9 @@ class DriverKnowledge:
     `by_interface` are attributes, qualified, that it publishes only while the node has the device's interface,
     `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` says how to keep
     them. `pf_address` is the attribute, qualified, with the PCI address of a VF's PF.
+    `lines` are the release lines (major.minor) that were published; `gates` the driver's own feature gates, of which
+    the site has `enabled` on. `source` is where the tables come from; `ran` what of the driver ran here, if anything.
+    `extended_resources` are those that a class of the driver's own chart claims, with the first version that does.
     """
 
     name: str
@@ -135,6 +152,12 @@ class DriverKnowledge:
     by_interface: tuple[str, ...] = ()
     by_rdma: tuple[str, ...] = ()
     pf_address: str = ""
+    lines: tuple[str, ...] = ()
+    gates: t.Mapping[str, Gate] = field(default_factory=dict)
+    enabled: frozenset[str] = frozenset()
+    source: str = ""
+    ran: str = ""
+    extended_resources: t.Mapping[str, str] = field(default_factory=dict)
 
     def qualified(self, name: str) -> str:
         """`domain/id` of an attribute or capacity; a bare name is in the driver's own domain."""
@@ -156,11 +179,21 @@ class DriverKnowledge:
             return ""
         major, minor, _patch, _rest = parse_version(self.newest)
         if version_order(self.version, self.epochs) < version_order(f"{major}.{minor + 1}.0-0", self.epochs):
-            return ""
+            return self._unpublished()
         return (
             f"dra_claims_drivers.{self.name}.version: {self.title} is known here up to {self.newest}, oldest "
             f"{self.oldest}; {self.version} is taken to publish the same as the newest. Correct it if there is no such "
             "version"
+        )
+
+    def _unpublished(self) -> str:
+        """What to say of a version between those that were published."""
+        major, minor, _patch, _rest = parse_version(self.version)
+        if not self.lines or f"{major}.{minor}" in self.lines:
+            return ""
+        return (
+            f"dra_claims_drivers.{self.name}.version: nobody published {self.title} {self.version}; its release lines "
+            f"are {', '.join(f'{line}.x' for line in self.lines)}. Correct it if it is a typing error"
         )
 
     def filter(self, kind: str, name: str) -> Filter | None:

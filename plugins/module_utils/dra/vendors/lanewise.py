@@ -31,6 +31,8 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="1.0.0",
     newest="1.0.0",  # the collection's own version
+    source="topology.publish, which the driver itself uses",
+    ran="1.0.0",
     kinds={
         kind: Kind(
             terms=terms,

@@ -3,7 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""NVIDIA's GPUs, as kubernetes-sigs/dra-driver-nvidia-gpu (cmd/gpu-kubelet-plugin/deviceinfo.go) publishes them."""
+"""NVIDIA's GPUs, as kubernetes-sigs/dra-driver-nvidia-gpu (cmd/gpu-kubelet-plugin/deviceinfo.go) publishes them.
+
+GPUs are numbered in the order of their PCI addresses. The driver takes the kernel module's minor numbers, which are
+the same unless GPUs were bound again later.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from .knowledge import (
     PCI_BUS_ID,
     PCIE_ROOT,
     DriverKnowledge,
+    Gate,
     Kind,
     Published,
     Term,
@@ -26,7 +31,10 @@ from .knowledge import (
     version,
 )
 from .nvidia_gpus import MODELS, MigProfile, Model
+from .nvidia_vfio import FABRIC, fabric, passed_through, starts
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
+
+LISTS = "DRAListTypeAttributes"
 
 _KNOWLEDGE = DriverKnowledge(
     name="gpu.nvidia.com",
@@ -37,6 +45,27 @@ _KNOWLEDGE = DriverKnowledge(
     epochs=("0.1.0", "25.3.0", "0.4.0"),
     oldest="25.3.0",
     newest="0.5.0",
+    lines=("25.3", "25.8", "25.12", "0.4", "0.5"),
+    source="Go module sigs.k8s.io/dra-driver-nvidia-gpu, v0.5.0 and v0.4.1; older ones: its repository",
+    ran="0.5.0 and 0.4.1",
+    # 25.12.0's chart made a class with it
+    extended_resources={"nvidia.com/gpu": "25.12.0"},
+    # pkg/featuregates/featuregates.go; ValidateFeatureGates has the rules
+    gates={
+        "TimeSlicingSettings": Gate("25.8.0"),
+        "MPSSupport": Gate("25.8.0"),
+        "IMEXDaemonsWithDNSNames": Gate("25.8.0", default=True),
+        "PassthroughSupport": Gate("25.12.0", excludes=("NVMLDeviceHealthCheck",)),
+        "DynamicMIG": Gate("25.12.0", excludes=("PassthroughSupport", "NVMLDeviceHealthCheck", "MPSSupport")),
+        "NVMLDeviceHealthCheck": Gate("25.12.0"),
+        "ComputeDomainCliques": Gate("25.12.0", default=True, needs=("IMEXDaemonsWithDNSNames",)),
+        "CrashOnNVLinkFabricErrors": Gate("25.12.0", default=True),
+        "DeviceMetadata": Gate("0.4.0", needs=("PassthroughSupport",)),
+        "FabricManagerPartitioning": Gate("0.5.0"),
+        "HostManagedIMEXDaemon": Gate("0.5.0"),
+        LISTS: Gate("0.5.0"),
+        "ConsumableShares": Gate("0.5.0"),
+    },
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory"},
@@ -57,7 +86,7 @@ _KNOWLEDGE = DriverKnowledge(
     },
     align={
         "pcie_root": (Published(PCIE_ROOT, since="25.3.0"),),
-        "numa_node": (Published(NUMA_NODE, since="0.5.0"),),
+        "numa_node": (Published(NUMA_NODE, since="0.5.0", list_gate=LISTS),),
     },
     hints={
         "numa_node": "gpu.nvidia.com publishes resource.kubernetes.io/numaNode from 0.5.0 on; before it, align on "
@@ -135,7 +164,7 @@ def _shared(device: Object, asked: str) -> Object:
     return {**device, "allowMultipleAllocations": True, **({"capacity": capacity} if capacity else {})}
 
 
-def _on_demand(whole: Offer, model: Model, counters: bool) -> list[Offer]:
+def _on_demand(whole: Offer, model: Model, counters: bool, shares: str) -> list[Offer]:
     """The GPU and the partitions that the driver makes of it (gate DynamicMIG; partitions.go, mig.go).
 
     Each place of each profile is a device. They share a set of counters: what one takes, the others lack.
@@ -143,7 +172,9 @@ def _on_demand(whole: Offer, model: Model, counters: bool) -> list[Offer]:
     name = whole.device["name"]
     counter_set = f"{name}-counter-set"
     everything = _consumed(model.mig, range(max(one.size for one in model.mig)))
-    sets: tuple[Object, ...] = ({"name": counter_set, "counters": everything},) if counters else ()
+    # the number of shares ends up among the counters, and nothing takes of it
+    total = {**everything, **({"shares": {"value": shares}} if shares.isdigit() else {})}
+    sets: tuple[Object, ...] = ({"name": counter_set, "counters": total},) if counters else ()
 
     def made(device: Object, taken: Object, unknown: frozenset[str]) -> Offer:
         uses = {"consumesCounters": [{"counterSet": counter_set, "counters": taken}]} if counters else {}
@@ -152,7 +183,8 @@ def _on_demand(whole: Offer, model: Model, counters: bool) -> list[Offer]:
 
     memory = frozenset({f"{whole.driver}/memory"})
     found = [made({**whole.device, "capacity": _capacity(model.mig)}, everything, whole.unknown - memory)]
-    unknown = whole.unknown - memory - {f"{whole.driver}/uuid"} | {f"{whole.driver}/parentUUID"}
+    absent = {f"{whole.driver}/{name}" for name in ("uuid", *FABRIC)}
+    unknown = whole.unknown - memory - absent | {f"{whole.driver}/parentUUID"}
     for one in model.mig:
         profile = model.name(one)
         attributes = {**whole.device["attributes"], "type": {"string": "mig"}, "profile": {"string": profile}}
@@ -165,49 +197,59 @@ def _on_demand(whole: Offer, model: Model, counters: bool) -> list[Offer]:
 
 def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options: Options) -> list[Offer]:
     """What becomes of a GPU by the driver's options."""
-    if options["dynamic_mig"] and model and model.architecture in _ON_DEMAND:
-        found = _on_demand(whole, model, options["counters"])
+    dynamic = "DynamicMIG" in known.enabled
+    if dynamic and model and model.architecture in _ON_DEMAND:
+        found = _on_demand(whole, model, options["counters"], options["consumable_shares"])
     else:
         if options["consumable_shares"] and model:
             memory = known.qualified("memory")
             device = {**whole.device, "capacity": {"memory": {"value": f"{model.memory_mib}Mi"}}}
             whole = replace(whole, device=device, unknown=whole.unknown - {memory}, assumed=whole.assumed | {memory})
         found = [whole]
-        if not options["dynamic_mig"]:
+        if not dynamic:
             unknown = frozenset(known.qualified(name) for name in ("profile", "parentUUID", "multiprocessors"))
             found += partitions(whole, known, "mig", _MOST_MIG, unknown)
     return [replace(one, device=_shared(one.device, options["consumable_shares"])) for one in found]
 
 
+def _gpu(gpu: Facts, function: Facts, facts: Facts, known: DriverKnowledge) -> tuple[DeviceMaker, frozenset[str]]:
+    """A GPU's attributes, and those that a probe cannot see."""
+    model = MODELS.get(function["device_id"] or "")
+    maker = DeviceMaker(known)
+    maker.put("type", "gpu")
+    # /proc/driver/nvidia has the name that NVML reports; a name by device id is a guess
+    maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
+    words = (gpu["model"] or "").replace("-", " ").split()
+    named = next((a for chip, a in _ARCHITECTURES if chip in words), None)
+    maker.put("architecture", model.architecture if model else named, sure=False)
+    own = function["kubernetes"]
+    if known.has("25.12.0"):
+        maker.standard(own, PCI_BUS_ID)
+    else:
+        maker.put("pcieBusID", function["address"])
+    maker.standard(own, PCIE_ROOT)
+    if known.publishes(NUMA_NODE):
+        maker.numa(facts, function, LISTS in known.enabled)
+    return maker, maker.unknown(
+        *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
+        # published where GPU and CPU share memory
+        *(["addressingMode"] if model is None or model.coherent else []),
+        *([] if "productName" in maker.attributes else ["productName"]),
+        *([] if "architecture" in maker.attributes else ["architecture"]),
+        *fabric(facts, known),
+        *unpublished(function, facts),
+    )
+
+
 def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+    if not starts(facts, known):
+        return []
     result = []
     for index, gpu, function in gpus_of(facts, known):
-        model = MODELS.get(function["device_id"] or "")
-        maker = DeviceMaker(known)
-        maker.put("type", "gpu")
-        # /proc/driver/nvidia has the name that NVML reports; a name by device id is a guess
-        maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
-        words = (gpu["model"] or "").replace("-", " ").split()
-        named = next((a for chip, a in _ARCHITECTURES if chip in words), None)
-        maker.put("architecture", model.architecture if model else named, sure=False)
-        own = function["kubernetes"]
-        if known.has("25.12.0"):
-            maker.standard(own, PCI_BUS_ID)
-        else:
-            maker.put("pcieBusID", function["address"])
-        maker.standard(own, PCIE_ROOT)
-        if known.publishes(NUMA_NODE):
-            maker.standard(own, NUMA_NODE)
-        unknown = maker.unknown(
-            *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
-            # published where GPU and CPU share memory
-            *(["addressingMode"] if model is None or model.coherent else []),
-            *([] if "productName" in maker.attributes else ["productName"]),
-            *([] if "architecture" in maker.attributes else ["architecture"]),
-            *unpublished(function, facts),
-        )
-        result += _devices(maker.offer(node, f"gpu-{index}", unknown, function["address"]), model, known, options)
-    return result
+        maker, unknown = _gpu(gpu, function, facts, known)
+        whole = maker.offer(node, f"gpu-{index}", unknown, function["address"])
+        result += _devices(whole, MODELS.get(function["device_id"] or ""), known, options)
+    return result + passed_through(node, facts, known)
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

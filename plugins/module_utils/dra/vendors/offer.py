@@ -42,13 +42,12 @@ class Options(t.TypedDict):
     """What decides, besides facts and version, which devices a driver publishes.
 
     `group_by` and `reserved_cpus` are options of the CPU driver; `counters` says whether the server keeps counters.
-    `dynamic_mig` and `consumable_shares` (memory, unlimited or a number as text; empty: off) are those of NVIDIA's.
+    `consumable_shares` (memory, unlimited or a number as text; empty: off) is one of NVIDIA's.
     """
 
     group_by: str | None
     reserved_cpus: str | None
     counters: bool
-    dynamic_mig: bool
     consumable_shares: str
 
 
@@ -56,11 +55,12 @@ class Options(t.TypedDict):
 class Vendor:
     """A driver that is built in: what it publishes, and what it would publish for a node.
 
-    `offers` takes the node's name, its topology facts, the knowledge of the site's version and the options.
+    `offers` takes the node's name, its topology facts, the knowledge of the site's version and the options. It is None
+    where a probe cannot tell what the driver publishes.
     """
 
     knowledge: DriverKnowledge
-    offers: t.Callable[[str, Facts, DriverKnowledge, Options], list[Offer]]
+    offers: t.Callable[[str, Facts, DriverKnowledge, Options], list[Offer]] | None = None
 
 
 @dataclass
@@ -68,7 +68,7 @@ class DeviceMaker:
     """Collects the attributes of one device."""
 
     known: DriverKnowledge
-    attributes: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+    attributes: dict[str, dict[str, Scalar | list[int]]] = field(default_factory=dict)
     assumed: set[str] = field(default_factory=set)
 
     def put(self, name: str, value: Scalar | None, sure: bool = True) -> None:
@@ -88,6 +88,12 @@ class DeviceMaker:
         for name in names:
             self.put(name, facts.get(keys[name]))
 
+    def numa(self, facts: Facts, function: Facts, as_list: bool) -> None:
+        """Add the standard NUMA node. As a list it needs the cluster's gate DRAListTypeAttributes."""
+        own = function["kubernetes"].get("numaNode")
+        if own is not None:
+            self.attributes[NUMA_NODE] = {"ints": numa_list(facts, own)} if as_list else {"int": own}
+
     def unknown(self, *names: str) -> frozenset[str]:
         return frozenset(self.known.qualified(name) for name in names)
 
@@ -97,6 +103,20 @@ class DeviceMaker:
         return Offer(
             self.known.name, node, node, device, address=address, unknown=unknown, assumed=frozenset(self.assumed)
         )
+
+
+def numa_list(facts: Facts, own: int) -> list[int]:
+    """A NUMA node and those nearest to it in its socket, as k8s.io/dynamic-resource-allocation (deviceattribute,
+    numa_linux.go) lists them. A node whose socket is not known is not left out."""
+    nodes = {entry["id"]: entry for entry in facts["numa_nodes"]}
+    distances = {
+        int(node): far for node, far in (nodes.get(own) or {}).get("distances", {}).items() if int(node) != own
+    }
+    least = min(distances.values(), default=None)
+    mine = nodes[own]["package"] if own in nodes else None
+    near = [node for node in sorted(distances) if distances[node] == least]
+    sockets = {node: (nodes.get(node) or {}).get("package") for node in near}
+    return [own, *(node for node in near if None in (mine, sockets[node]) or sockets[node] == mine)]
 
 
 def gpus_of(facts: Facts, known: DriverKnowledge) -> list[tuple[int, Facts, Facts]]:

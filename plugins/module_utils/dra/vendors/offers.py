@@ -16,7 +16,7 @@ from .knowledge import DriverKnowledge
 from .offer import Offer, Options
 from .server import Server
 
-_OFFERS = {vendor.knowledge.name: vendor.offers for vendor in VENDORS}
+_OFFERS = {vendor.knowledge.name: vendor.offers for vendor in VENDORS if vendor.offers}
 
 
 def offers(
@@ -29,7 +29,8 @@ def offers(
     """What each driver of the site would publish for the node, by driver and in each driver's own order.
 
     `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver
-    that only the site describes has no offers: nothing says which functions it publishes, and how. `known` has the
+    that only the site describes has no offers: nothing says which functions it publishes, and how. Nor has one whose
+    devices come from what a probe does not read. `known` has the
     result of :func:`drivers.knowledge` for each driver; without it, that is called here, and may raise `Problems`.
     `server` is the API server that the devices are published to, by default Kubernetes 1.37 with its default gates.
     """
@@ -48,7 +49,6 @@ def _options(given: ObjectView, server: Server) -> Options:
         "group_by": given.get("group_by"),
         "reserved_cpus": given.get("reserved_cpus"),
         "counters": server.counts,
-        "dynamic_mig": bool(given.get("dynamic_mig")),
         "consumable_shares": str(given.get("consumable_shares") or ""),
     }
 

@@ -17,6 +17,7 @@ _KNOWLEDGE = DriverKnowledge(
     title="SR-IOV DRA driver",
     kubernetes="1.34",
     oldest="0.1.0",
+    source="repository k8snetworkplumbingwg/dra-driver-sriov",
     kinds={
         "vf": Kind(
             filters={

@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import knowledge
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer, numa_list
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
@@ -110,7 +112,7 @@ def test_nvidia_by_version(version: str, present: list[str], absent: list[str]) 
 
 def test_nvidia_partitions_on_demand() -> None:
     """Every place of every profile is a device; the largest takes all counters, so that nothing fits beside it."""
-    found = of("hgx-h100", "gpu.nvidia.com", dynamic_mig=True)
+    found = of("hgx-h100", "gpu.nvidia.com", feature_gates={"DynamicMIG": True})
     first = [one for one in found if one.address == found[0].address]
     assert len(found) == 8 * len(first) and len(first) == 1 + 7 + 7 + 4 + 3 + 2 + 1 + 1
     names = {one.device["name"]: one for one in first}
@@ -127,10 +129,16 @@ def test_nvidia_partitions_on_demand() -> None:
     for one in slices(found):
         assert not [str(problem) for problem in validate(one)]
     # the mode of an A100 changes by a reset only, so the driver makes none
-    assert [one.device["name"] for one in of("dgx-a100", "gpu.nvidia.com", dynamic_mig=True)] == [
+    assert [one.device["name"] for one in of("dgx-a100", "gpu.nvidia.com", feature_gates={"DynamicMIG": True})] == [
         f"gpu-{number}" for number in range(8)
     ]
-    bare = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0", "dynamic_mig": True}}, None, OLD)
+    bare = offers(
+        "n",
+        facts("hgx-h100"),
+        {"gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}}},
+        None,
+        OLD,
+    )
     assert not any("consumesCounters" in one.device or one.counter_sets for one in bare)
 
 
@@ -156,16 +164,119 @@ def test_nvidia_shares(shares: t.Any, default: str, least: str, capacities: set[
     ("driver", "options", "words"),
     [
         ("gpu.nvidia.com", {"version": "0.4.1", "consumable_shares": "memory"}, "from 0.5.0 on, and version is 0.4.1"),
-        ("gpu.nvidia.com", {"version": "25.8.0", "dynamic_mig": True}, "from 25.12.0 on"),
+        ("gpu.nvidia.com", {"version": "25.8.0", "feature_gates": {"DynamicMIG": True}}, "from 25.12.0 on"),
         ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": 0}, "a whole number from 1 on"),
         ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": True}, "a whole number from 1 on"),
-        ("gpu.nvidia.com", {"version": "0.5.0", "dynamic_mig": "yes"}, "true or false"),
-        ("gpu.amd.com", {"version": "1.0.0", "dynamic_mig": True}, "only gpu.nvidia.com has this option"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "feature_gates": {"DynamicMIG": "yes"}}, "true or false"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "feature_gates": {"DynamicMig": True}}, "did you mean 'DynamicMIG'"),
+        ("gpu.amd.com", {"version": "1.0.0", "feature_gates": {"DynamicMIG": True}}, "no such feature gate"),
+        ("gpu.amd.com", {"version": "1.0.0", "feature_gates": {"AutoPartition": True}}, "in builds after 1.0.0"),
+        ("gpu.amd.com", {"version": "1.0.0", "consumable_shares": 2}, "only gpu.nvidia.com has this option"),
     ],
 )
 def test_options_that_a_driver_does_not_have(driver: str, options: dict[str, t.Any], words: str) -> None:
     with pytest.raises(Problems, match=words):
         offers("n", facts("hgx-h100"), {driver: options})
+
+
+@pytest.mark.parametrize(
+    ("version", "on", "words"),
+    [
+        ("0.5.0", ["DynamicMIG", "PassthroughSupport"], "DynamicMIG and PassthroughSupport together"),
+        ("0.5.0", ["DynamicMIG", "MPSSupport"], "DynamicMIG and MPSSupport together"),
+        ("0.4.1", ["DynamicMIG", "NVMLDeviceHealthCheck"], "DynamicMIG and NVMLDeviceHealthCheck together"),
+        ("0.4.1", ["PassthroughSupport", "NVMLDeviceHealthCheck"], "and NVMLDeviceHealthCheck together"),
+        ("0.5.0", ["DeviceMetadata"], "DeviceMetadata and without PassthroughSupport"),
+        ("0.4.1", ["ConsumableShares"], "from 0.5.0 on"),
+    ],
+)
+def test_gates_that_nvidias_driver_does_not_start_with(version: str, on: list[str], words: str) -> None:
+    given = {"version": version, "feature_gates": dict.fromkeys(on, True)}
+    with pytest.raises(Problems, match=words):
+        offers("n", facts("hgx-h100"), {"gpu.nvidia.com": given})
+    fewer = {"version": version, "feature_gates": dict.fromkeys(on, False)}
+    if version == "0.5.0":
+        assert offers("n", facts("hgx-h100"), {"gpu.nvidia.com": fewer})
+
+
+def test_shares_need_their_gate() -> None:
+    given = {"version": "0.5.0", "consumable_shares": 2, "feature_gates": {"ConsumableShares": False}}
+    with pytest.raises(Problems, match="consumable_shares needs the feature gate ConsumableShares"):
+        offers("n", facts("hgx-h100"), {"gpu.nvidia.com": given})
+
+
+def test_nvidia_gpus_for_virtual_machines() -> None:
+    gates = {"PassthroughSupport": True}
+    found = of("dgx-a100", "gpu.nvidia.com", feature_gates=gates)
+    machines = [one for one in found if one.device["name"].startswith("gpu-vfio-")]
+    assert len(machines) == 8 and len(found) == 16
+    assert {values(one)["type"] for one in machines} == {"vfio"}
+    assert [one.address for one in machines] == sorted(one.address for one in machines)
+    assert "numa" not in values(machines[0])
+    assert "numa" in values(of("dgx-a100", "gpu.nvidia.com", version="0.4.1", feature_gates=gates)[-1])
+    # without an IOMMU the driver does not start
+    assert not of("hgx-h100", "gpu.nvidia.com", feature_gates=gates)
+
+
+def test_numa_nodes_as_lists_are_for_lists_only() -> None:
+    options = {"version": "0.5.0", "feature_gates": {"DRAListTypeAttributes": True}}
+    found = offers("n", facts("epyc-nps4"), {"gpu.nvidia.com": options})
+    for one in found:
+        assert one.device["attributes"][NUMA_NODE].keys() == {"ints"}
+    known = knowledge("gpu.nvidia.com", options)
+    assert known.alignments("numa_node") == [] and known.alignments("numa_node", lists=True) == [NUMA_NODE]
+    assert known.filter("gpu", "numa_node") is None
+
+
+def test_a_list_of_numa_nodes_has_the_own_one_first() -> None:
+    """Then those that are nearest, unless they are known to be of another socket."""
+    nodes = [
+        {"id": 0, "package": 0, "distances": {"0": 10, "1": 12, "2": 12, "3": 32}},
+        {"id": 1, "package": 0, "distances": {"0": 12, "1": 10, "2": 12, "3": 32}},
+        {"id": 2, "package": 1, "distances": {"0": 12, "1": 12, "2": 10, "3": 12}},
+        {"id": 3, "package": None, "distances": {"0": 32, "1": 32, "2": 12, "3": 10}},
+    ]
+    assert [numa_list({"numa_nodes": nodes}, own) for own in range(4)] == [[0, 1], [1, 0], [2, 3], [3, 2]]
+
+
+def test_hami_shares_gpus() -> None:
+    found = offers("n", facts("hgx-h100"), {"hami-core-gpu.project-hami.io": {"version": "main"}})
+    assert [one.device["name"] for one in found] == [f"hami-gpu-{number}" for number in range(8)]
+    assert found[0].device["capacity"]["cores"]["requestPolicy"]["validRange"]["max"] == "100"
+    assert values(found[0])["pcieBusID"] == found[0].address
+    for one in slices(found):
+        assert not [str(problem) for problem in validate(one)]
+
+
+def test_cpus_one_by_one() -> None:
+    found = of("hgx-h100", "dra.cpu", group_by="individual", reserved_cpus="0-3")
+    assert [one.device["name"] for one in found[:2]] == ["cpudev004", "cpudev005"]
+    assert all("capacity" not in one.device and "allowMultipleAllocations" not in one.device for one in found)
+    assert values(found[0])["dra.cpu/cpuID"] == 4 and NUMA_NODE in values(found[0])
+
+
+def test_modes_of_an_amd_gpu_exclude_each_other() -> None:
+    options = {"version": "main", "feature_gates": {"AutoPartition": True}}
+    found = offers("n", facts("mi300x"), {"gpu.amd.com": options})
+    assert all(one.possible for one in found)
+    of_one = [one for one in found if one.address == found[0].address]
+    assert {one.device["consumesCounters"][0]["counterSet"] for one in of_one} == {"gpu-0-mutex"}
+    cpx = next(one for one in of_one if one.device["name"] == "gpu-0-cpx-nps4")
+    assert cpx.device["capacity"]["partitions"]["value"] == "8" and cpx.device["allowMultipleAllocations"]
+    shown = slices([replace(one, possible=False) for one in found])
+    assert not [str(problem) for one in shown for problem in validate(one)]
+
+
+def test_an_unbound_intel_gpu_is_tainted() -> None:
+    given = facts("hgx-h100")
+    address = given["gpus"][0]["address"]
+    gpu = {**given["gpus"][0], "driver": None}
+    function = {**given["functions"][address], "vendor_id": "8086", "driver": None}
+    changed = {**given, "gpus": [gpu], "functions": {**given["functions"], address: function}}
+    [one] = offers("n", changed, {"gpu.intel.com": {"version": "0.11.0"}})
+    assert one.device["taints"] == [{"key": "UnboundUnmanaged", "effect": "NoSchedule"}]
+    [one] = offers("n", changed, {"gpu.intel.com": {"version": "0.10.0"}})
+    assert "taints" not in one.device
 
 
 def test_nvidia_names_what_a_probe_cannot_see() -> None:

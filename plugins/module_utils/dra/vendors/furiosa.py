@@ -1,0 +1,28 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Furiosa's NPUs, as far as their documentation says what furiosa-dra-driver publishes: its source is not public."""
+
+from __future__ import annotations
+
+from .knowledge import DriverKnowledge, Kind, text
+from .offer import Vendor
+
+VENDOR = Vendor(
+    DriverKnowledge(
+        name="npu.furiosa.ai",
+        title="Furiosa NPU DRA driver",
+        vendors=("1ed2",),
+        kubernetes="1.33",
+        oldest="2025.2.0",
+        source="Furiosa's guide to its DRA driver 2025.2.0",
+        kinds={"gpu": Kind(filters={"uuid": (text("uuid"),)})},
+        hints={
+            "pcie_root": "Furiosa documents no attribute for it; write its name as align, such as npu.furiosa.ai/NAME",
+            "numa_node": "Furiosa documents no name of the attribute; see the driver's ResourceSlices and use cel",
+            "model": "Furiosa documents the attribute uuid only; see the driver's ResourceSlices and use cel",
+        },
+    )
+)

@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""NVIDIA's GPUs in parts, as Project-HAMi/k8s-dra-driver (cmd/hami-kubelet-plugin/hami_core.go) publishes them.
+
+HAMi-core, a library that it preloads into each container, keeps processes to their memory and cores.
+"""
+
+from __future__ import annotations
+
+from ...topology.publish import Facts
+from ..kube.objects import Object
+from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, text, version
+from .nvidia_gpus import MODELS
+from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
+
+_KNOWLEDGE = DriverKnowledge(
+    name="hami-core-gpu.project-hami.io",
+    title="HAMi-core GPU DRA driver",
+    vendors=("10de",),
+    kubernetes="1.34",
+    source="repository Project-HAMi/k8s-dra-driver, commit 008d0e1",
+    kinds={
+        "gpu": Kind(
+            capacities={"memory": "memory", "cores": "cores"},
+            terms=(Term("type", "hami-gpu"),),
+            filters={
+                "model": (text("productName", "contains"),),
+                "min_memory": (at_least("memory"),),
+                "architecture": (text("architecture"),),
+                "min_driver_version": (version("driverVersion"),),
+                "uuid": (text("uuid"),),
+                "pci_address": (text("pcieBusID"),),
+                "pcie_root": (text(PCIE_ROOT),),
+            },
+        )
+    },
+    align={"pcie_root": (Published(PCIE_ROOT),)},
+    hints={
+        "numa_node": "HAMi's driver publishes no NUMA node; align on pcie_root",
+        "partition": "HAMi's driver shares whole GPUs; ask for a share",
+    },
+)
+
+
+def _range(value: str, least: str, step: str) -> Object:
+    """A capacity that claims take parts of; all of it, if they don't say."""
+    return {
+        "value": value,
+        "requestPolicy": {"default": value, "validRange": {"min": least, "max": value, "step": step}},
+    }
+
+
+def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+    result = []
+    for index, gpu, function in gpus_of(facts, known):
+        model = MODELS.get(function["device_id"] or "")
+        maker = DeviceMaker(known)
+        maker.put("type", "hami-gpu")
+        maker.put("minor", index)
+        maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
+        maker.put("architecture", model.architecture if model else None, sure=False)
+        maker.put("pcieBusID", function["address"])
+        maker.standard(function["kubernetes"], PCIE_ROOT)
+        capacity = {"cores": _range("100", "0", "1")}
+        if model:
+            capacity["memory"] = _range(f"{model.memory_mib}Mi", "1Mi", "1Mi")
+            maker.assumed.add(known.qualified("memory"))
+        unknown = maker.unknown(
+            *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion"),
+            *([] if model else ["memory", "architecture"]),
+            *([] if "productName" in maker.attributes else ["productName"]),
+            *unpublished(function, facts),
+        )
+        more: Object = {"capacity": capacity, "allowMultipleAllocations": True}
+        result.append(maker.offer(node, f"hami-gpu-{index}", unknown, function["address"], **more))
+    return result
+
+
+VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The options of a driver in dra_claims_drivers beside its version and knowledge: how the site runs it."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ...topology import cpuset
+from ..kube.objects import ObjectView
+from ..kube.problems import Problem
+from ..kube.reader import nearest
+from .knowledge import DriverKnowledge
+
+_NVIDIA = "gpu.nvidia.com"
+_CPU = "dra.cpu"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: what it must be, the driver that has it and since which version. `gate`: it switches that gate on."""
+
+    says: str
+    holds: t.Callable[[object], bool]
+    driver: str = ""  # empty: any
+    since: str = ""
+    gate: str = ""
+
+
+_GROUPS = ("numa_node", "socket", "machine", "individual")
+
+
+def _shares(value: object) -> bool:
+    return value in ("memory", "unlimited") or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+
+
+OPTIONS = {
+    "feature_gates": Option(
+        "a dictionary of true or false by the name of a feature gate",
+        lambda value: isinstance(value, dict) and all(isinstance(one, bool) for one in value.values()),
+    ),
+    "group_by": Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS, _CPU),
+    "reserved_cpus": Option(
+        'a list of CPUs as the kernel writes it, such as "0-3,64"',
+        lambda value: isinstance(value, str) and cpuset.from_list(value) is not None,
+        _CPU,
+    ),
+    "consumable_shares": Option(
+        "memory, unlimited or a whole number from 1 on", _shares, _NVIDIA, "0.5.0", "ConsumableShares"
+    ),
+}
+
+
+def problems_of(options: ObjectView, path: str) -> list[Problem]:
+    """Unknown options and wrong values."""
+    found = [
+        Problem(
+            f"{path}.{key}", "unknown option", "unknown", "known are version, knowledge, " + ", ".join(sorted(OPTIONS))
+        )
+        for key in sorted(set(options) - {"version", "knowledge", *OPTIONS})
+    ]
+    for key, form in OPTIONS.items():
+        if options.get(key) is not None and not form.holds(options[key]):
+            found.append(Problem(f"{path}.{key}", f"must be {form.says}, not {options[key]!r}", "bad-value"))
+    return found
+
+
+def unavailable(driver: DriverKnowledge, options: ObjectView, path: str) -> list[Problem]:
+    """Options that the driver, or this version of it, does not have."""
+    found = []
+    for key, form in OPTIONS.items():
+        if not options.get(key) or not form.driver:
+            continue
+        if driver.name != form.driver:
+            found.append(Problem(f"{path}.{key}", f"only {form.driver} has this option", "unknown", "leave it out"))
+        elif not driver.has(form.since):
+            reason = f"{driver.title} has it from {form.since} on, and version is {driver.version}"
+            found.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
+    return found
+
+
+def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> frozenset[str]:
+    """The driver's feature gates that are on, by its own rules; what breaks them is added to `problems`."""
+    given = options.get("feature_gates")
+    given = given if isinstance(given, dict) else {}
+    place = f"{path}.feature_gates"
+    on = {name for name, gate in driver.gates.items() if gate.default and driver.has(gate.since)}
+    for key, form in OPTIONS.items():
+        if not form.gate or not options.get(key) or driver.name != form.driver:
+            continue
+        on.add(form.gate)
+        if given.get(form.gate) is False:
+            message = f"{key} needs the feature gate {form.gate}"
+            problems.append(Problem(f"{place}.{form.gate}", message, "contradiction", "switch it on, or leave it out"))
+    for name, value in given.items():
+        gate = driver.gates.get(name)
+        if gate is None:
+            known = sorted(driver.gates)
+            fix = nearest(name, known) or (f"it has {', '.join(known)}" if known else "leave it out")
+            problems.append(Problem(f"{place}.{name}", f"{driver.title} has no such feature gate", "unknown", fix))
+        elif not driver.has(gate.since):
+            since = f"in builds after {gate.since[1:]}" if gate.since.startswith(">") else f"from {gate.since} on"
+            reason = f"{driver.title} has it {since}, and version is {driver.version}"
+            problems.append(Problem(f"{place}.{name}", reason, "version", "upgrade the driver, or leave it out"))
+        elif value:
+            on.add(name)
+        else:
+            on.discard(name)
+    problems += _broken_rules(driver, on, place)
+    return frozenset(on)
+
+
+def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], place: str) -> list[Problem]:
+    """Gates that the driver does not start with together."""
+    found = []
+    for name in sorted(on):
+        gate = driver.gates[name]
+        for other in gate.excludes:
+            if other in on:
+                message = f"{driver.title} does not start with {name} and {other} together"
+                found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {name} or {other} off"))
+        for other in gate.needs:
+            if other not in on:
+                message = f"{driver.title} does not start with {name} and without {other}"
+                found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {other} on, too"))
+    return found
