@@ -39,7 +39,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.fields imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge, Filter
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge, Filter, Gate
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -227,8 +227,12 @@ def term_cell(driver: DriverKnowledge, kind: str) -> str:
     return "; ".join(said)
 
 
+GPU_DRIVERS = [
+    *("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com"),
+    *("hami-core-gpu.project-hami.io", "tpu.google.com", "npu.furiosa.ai"),
+]
 DRIVER_COLUMNS = {
-    "Filters of GPUs": (("gpu",), ["gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com"]),
+    "Filters of GPUs": (("gpu",), GPU_DRIVERS),
     "Filters of network devices": (
         ("nic", "rdma", "vf"),
         ["lanewise.dev", "dra.net", "sriovnetwork.k8snetworkplumbingwg.io"],
@@ -255,14 +259,25 @@ def test_the_reference_says_which_drivers_there_are_and_from_which_version():
     expected = {
         driver.name: [
             driver.title,
-            driver.oldest,
+            driver.oldest or "-",
             driver.newest or "-",
             driver.kubernetes,
             ", ".join(f"`{vendor}`" for vendor in driver.vendors) or "-",
+            driver.ran or "-",
+            driver.source,
         ]
         for driver in DRIVERS.values()
     }
     assert rows("Built-in drivers") == expected
+
+
+def test_the_reference_names_the_feature_gates_of_each_driver():
+    def cell(gate: Gate) -> list[str]:
+        since = f"after {gate.since[1:]}" if gate.since.startswith(">") else gate.since or "-"
+        return [since, "on" if gate.default else "off", ", ".join(gate.excludes) or "-", ", ".join(gate.needs) or "-"]
+
+    expected = {f"{one.name} {name}": cell(gate) for one in DRIVERS.values() for name, gate in one.gates.items()}
+    assert rows("Feature gates of drivers") == expected
 
 
 def test_the_reference_says_what_makes_a_device_one_of_its_kind():

@@ -123,7 +123,10 @@ def _header(minor: str) -> Path:
 
 
 def library(target: Path, minor: str = "0.5") -> None:
-    """Compile nvml.c and nvml_events.c with the header of a driver release, such as 0.5. Raises Missing without a compiler or header."""
+    """Compile nvml.c and nvml_events.c with the header of a driver release, such as 0.5.
+
+    Raises Missing without a compiler or header.
+    """
     compiler = shutil.which("gcc") or shutil.which("clang")
     if not compiler or not shutil.which("go"):
         raise Missing("needs Go, and gcc or clang")

@@ -162,6 +162,12 @@ class ClassCompiler:
                     "contradiction",
                     "name the interface where a claim asks for the device",
                 )
+        taken = driver.extended_resources.get(item.extended_resource) if driver else None
+        if driver and taken and driver.has(taken):
+            self.warnings.append(
+                f"{child(item.path, 'extended_resource')}: the chart of {driver.title} makes a class with "
+                f"{item.extended_resource} from {taken} on, and the scheduler takes only one of both; use another name"
+            )
         if len(self.reader.problems) == before:
             self._extended[item.name] = item.extended_resource
             self._make_class(item.name, parts, item.path, item)

@@ -383,6 +383,20 @@ def test_quota_counts_devices_and_extended_resources() -> None:
     }
 
 
+@pytest.mark.parametrize(("version", "warned"), [("0.5.0", True), ("25.12.0", True), ("25.8.0", False)])
+def test_an_extended_resource_that_the_drivers_own_chart_has(version: str, warned: bool) -> None:
+    classes = [{"name": "old", "kind": "gpu", "extended_resource": "nvidia.com/gpu"}]
+    made = compile_site(
+        site({"devices": [{"class": "old"}]}, classes=classes, drivers={"gpu.nvidia.com": {"version": version}})
+    )
+    assert any("makes a class with nvidia.com/gpu from 25.12.0 on" in words for words in made.warnings) is warned
+
+
+def test_a_version_that_nobody_published_is_a_warning() -> None:
+    made = compile_site(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {"version": "25.10.0"}}))
+    assert any("nobody published NVIDIA GPU DRA driver 25.10.0" in words for words in made.warnings)
+
+
 def test_configuration_is_shared_by_repetitions_and_numbered_where_asked() -> None:
     shared = {"groups": [{"count": 3, "devices": [{**NIC, "interface": {"mtu": 9000}}]}]}
     numbered = {"groups": [{"count": 2, "devices": [{**NIC, "interface": {"name": "rdma{index}"}}]}]}
