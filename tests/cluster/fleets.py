@@ -32,7 +32,7 @@ TAINT = {"key": "maintenance", "effect": "NoSchedule"}
 
 OPTIONS: dict[str, Object] = {
     "plain": {"version": "0.5.0"},
-    "mig": {"version": "0.5.0", "dynamic_mig": True},
+    "mig": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}},
     "shares": {"version": "0.5.0", "consumable_shares": "memory"},
 }
 #: Those with an attribute that is missing, links that are slow, or maps that are mixed are among them.

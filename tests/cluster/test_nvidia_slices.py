@@ -96,12 +96,12 @@ def test_the_machines_gpus_are_published(
 #: The driver's options, as the site states them, and as the driver takes them.
 WAYS: dict[str, tuple[Object, Object]] = {
     "plain": ({}, {}),
-    "mig": ({"dynamic_mig": True}, {"gates": {"DynamicMIG": True}}),
+    "mig": ({"feature_gates": {"DynamicMIG": True}}, {"gates": {"DynamicMIG": True}}),
     "memory": ({"consumable_shares": "memory"}, {"gates": {"ConsumableShares": True}, "shares": "memory"}),
     "unlimited": ({"consumable_shares": "unlimited"}, {"gates": {"ConsumableShares": True}, "shares": "unlimited"}),
     "four": ({"consumable_shares": 4}, {"gates": {"ConsumableShares": True}, "shares": "4"}),
     "mig-memory": (
-        {"dynamic_mig": True, "consumable_shares": "memory"},
+        {"feature_gates": {"DynamicMIG": True}, "consumable_shares": "memory"},
         {"gates": {"DynamicMIG": True, "ConsumableShares": True}, "shares": "memory"},
     ),
 }
@@ -170,5 +170,5 @@ def test_our_prediction_is_what_the_driver_publishes(
 def test_a_wrong_prediction_is_found(publish: t.Callable[..., list[Object]], tmp_path: Path) -> None:
     published = publish("hgx-h100", "0.5.0", gates={"DynamicMIG": True})
     facts = as_dict(probe(str(tmp_path / "hgx-h100")))
-    for version, more in (("0.5.0", {}), ("0.4.1", {"dynamic_mig": True})):
+    for version, more in (("0.5.0", {}), ("0.4.1", {"feature_gates": {"DynamicMIG": True}})):
         assert differences(offers("node", facts, {"gpu.nvidia.com": {"version": version, **more}}), published)
