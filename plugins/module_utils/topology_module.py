@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import typing as t
 
+from .topology.diagnosis.diagnose import diagnose
 from .topology.model import OverrideError, Topology, as_dict
 from .topology.probe import keep_relevant, probe
 
@@ -70,6 +71,7 @@ def read(
                 with_vpd=options["vpd"],
                 with_gids=options["gids"],
                 only_relevant=options["pci_functions"] == "relevant",
+                diagnose=diagnose,
             )
     except OverrideError as error:
         raise Unreadable(str(error)) from None

@@ -28,6 +28,7 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
@@ -91,7 +92,7 @@ def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         15,
         burst=3,
         clock=_processor_seconds,
-        probe=lambda: probe(str(root), only_relevant=True),
+        probe=lambda: probe(str(root), only_relevant=True, diagnose=diagnose),
         lstopo=lambda: subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL),
     )
     yield {
@@ -108,7 +109,7 @@ def cost_per_function(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     roots = {size: str(build(synthetic(size), trees / f"synthetic-{size}")) for size in (10, 100, 1000, 5000)}
     floor = {size: _interleaved(3, read=lambda root=root: _read_once(root))["read"] for size, root in roots.items()}
     for size, root in roots.items():
-        seconds = _interleaved(3, probe=lambda root=root: probe(root))["probe"]
+        seconds = _interleaved(3, probe=lambda root=root: probe(root, diagnose=diagnose))["probe"]
         yield {
             "name": f"probe_us_per_function_{size}",
             "value": round(seconds / size * 1e6, 1),
@@ -177,7 +178,7 @@ def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
             5,
             burst=3,
             clock=_processor_seconds,
-            probe=lambda root=root: probe(root, only_relevant=True),
+            probe=lambda root=root: probe(root, only_relevant=True, diagnose=diagnose),
             lstopo=lambda environment=environment: subprocess.run(
                 [lstopo, "--of", "xml", "--whole-io"],
                 env=environment,
@@ -202,7 +203,7 @@ def _hosts(trees: Path, count: int) -> tuple[list[dict[str, t.Any]], dict[str, d
     """The facts of each example machine, and those of a site of such machines with GUIDs of their own."""
     facts = []
     for name in description.names():
-        topology = probe(str(build(name, trees / name)))
+        topology = probe(str(build(name, trees / name)), diagnose=diagnose)
         keep_relevant(topology)
         facts.append(as_dict(topology))
     hosts = {}

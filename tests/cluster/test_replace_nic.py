@@ -20,6 +20,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
@@ -91,7 +92,7 @@ class Machine:
                 self.run("mount", "--bind", str(tree / "proc" / name), f"/proc/{name}")
         self.run("mount", "--bind", str(tree / "sys"), "/sys")
         self.trees += 1
-        return as_dict(probe(str(tree)))
+        return as_dict(probe(str(tree), diagnose=diagnose))
 
     def setting(self, value: str = "") -> str:
         if value:

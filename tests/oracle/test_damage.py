@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.oracle import trees
@@ -72,7 +73,7 @@ def _chosen(dice: random.Random, entries: list[str], telling: list[str]) -> tupl
 def test_damaged_trees_say_nothing_wrong(name: str, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     shutil.copytree(trees.root_of(name), root, symlinks=True)
-    whole = probe(str(root))
+    whole = probe(str(root), diagnose=diagnose)
     before, state = levels(whole), as_dict(whole)
     entries = entries_below(root)
     telling = [one for one in entries if os.path.basename(one) in TELLING or one.startswith("sys/bus/pci/devices/")]
@@ -85,14 +86,14 @@ def test_damaged_trees_say_nothing_wrong(name: str, tmp_path: Path) -> None:
                 junk = dice.choice(ODD) if kind == "odd" else dice.randbytes(dice.randint(0, 80))
                 changes.append((kind, entry, junk, other))
                 damage.apply(*changes[-1])
-            broken = probe(str(root))
+            broken = probe(str(root), diagnose=diagnose)
         json.dumps(as_dict(broken), allow_nan=False)
         assert wrong_levels(before, broken) == [], (number, changes)
-    assert as_dict(probe(str(root))) == state, "the damage is undone"
+    assert as_dict(probe(str(root), diagnose=diagnose)) == state, "the damage is undone"
 
 
 def test_a_wrong_level_is_found() -> None:
-    whole = probe(str(trees.root_of("machine:hgx-h100")))
+    whole = probe(str(trees.root_of("machine:hgx-h100")), diagnose=diagnose)
     before = levels(whole)
     row = whole.affinity.levels[0]
     row[row.index("SYS")] = "PIX"

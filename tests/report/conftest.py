@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils import report_site
@@ -28,7 +29,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t.
     top = tmp_path_factory.mktemp("machines")
     facts = {}
     for name in names():
-        facts[name] = as_dict(probe(root=str(build(name, top / name))))
+        facts[name] = as_dict(probe(root=str(build(name, top / name)), diagnose=diagnose))
         facts[name]["source"]["path"] = "/"
     return facts
 

@@ -13,6 +13,7 @@ import typing as t
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils import answers
@@ -68,7 +69,7 @@ def test_the_form_is_that_of_the_documentation(module):
 def _facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
     folder = tmp_path_factory.mktemp("machines") / request.param
     build(request.param, folder)
-    return t.cast(dict[str, t.Any], json.loads(json.dumps(as_dict(probe(str(folder), [])))))
+    return t.cast(dict[str, t.Any], json.loads(json.dumps(as_dict(probe(str(folder), diagnose=diagnose)))))
 
 
 def test_what_the_probe_returns_has_the_form(facts):

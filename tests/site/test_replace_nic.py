@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
@@ -216,7 +217,7 @@ def test_another_model_is_refused_unless_it_is_allowed(site):
 
 
 def facts(tree: Path) -> dict[str, t.Any]:
-    return model.as_dict(probe(str(tree)))
+    return model.as_dict(probe(str(tree), diagnose=diagnose))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 import typing as t
 
-from . import affinity, cpu, findings, fingerprint, ids, net, pci, rdma
-from .model import Finding, Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology, Vpd
+from . import affinity, cpu, ids, net, pci, rdma
+from .model import Gpu, Interface, Nic, Nvme, PciFunction, RdmaDevice, Source, Topology, Vpd
 from .reader import Reader
 
 if t.TYPE_CHECKING:
     from .overrides import Override
+
+#: Adds what follows from a whole node: see `diagnosis.diagnose`.
+Diagnose = t.Callable[[Topology, affinity.Proximity], None]
 
 _ACCELERATORS = ("gpu", "accelerator")
 _CONTROLLER = re.compile(r"^nvme[0-9]{1,9}$")
@@ -28,15 +31,17 @@ def probe(
     with_gids: bool = True,
     only_relevant: bool = False,
     known_vpd: t.MutableMapping[str, Vpd] | None = None,
+    diagnose: Diagnose | None = None,
 ) -> Topology:
     """Read the node below `root`.
 
-    Reads files only, and changes nothing. What cannot be read is `None` in the result and named in a finding.
+    Reads files only, and changes nothing. What cannot be read is `None` in the result and listed in its source.
     @param locality_overrides: see :func:`overrides.check_overrides`.
     @param with_vpd: read the vital product data of NICs, which takes some milliseconds a card.
     @param with_gids: read the GID tables of RDMA ports.
     @param known_vpd: what earlier probes have read of cards, which fills in what cannot be read now. It is updated.
     @param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
+    @param diagnose: what computes findings and fingerprint; without it there are only findings about overrides.
     @raise OverrideError: for an override that is malformed.
     """
     stated: list[Override] = []
@@ -64,7 +69,7 @@ def probe(
     elsewhere = net.elsewhere(reader, topology.functions, topology.interfaces)
     topology.source.unreadable = reader.unreadable
     topology.source.unreadable_count = reader.unreadable_count
-    complete(topology, stated, models, elsewhere)
+    complete(topology, stated, models, elsewhere, diagnose)
     if only_relevant:
         keep_relevant(topology)
     return topology
@@ -75,17 +80,17 @@ def complete(
     stated: list[Override] | None = None,
     gpu_models: dict[str, str] | None = None,
     elsewhere: dict[str, list[str]] | None = None,
+    diagnose: Diagnose | None = None,
 ) -> None:
-    """Derive from functions, interfaces and RDMA devices all that follows from them, the findings last.
+    """Derive from functions, interfaces and RDMA devices all that follows from them; `diagnose` runs last.
 
     `elsewhere` is what functions have in other network namespaces, by address (see :func:`net.elsewhere`).
     """
     stated = stated or []
-    applied: list[Finding] = []
     if stated:
         from . import overrides
 
-        applied = overrides.apply_locality(stated, topology.functions)
+        topology.findings = overrides.apply_locality(stated, topology.functions)
     topology.gpus = _gpus(topology.functions, gpu_models or {})
     topology.nics = _nics(topology, elsewhere or {})
     if stated:
@@ -98,8 +103,8 @@ def complete(
     topology.affinity = proximity.matrix(
         [gpu.address for gpu in topology.gpus], physical + [nvme.address for nvme in topology.nvme], set(physical)
     )
-    topology.fingerprint = fingerprint.fingerprint(topology)
-    topology.findings = findings.find(topology, proximity) + applied
+    if diagnose is not None:
+        diagnose(topology, proximity)
 
 
 def keep_relevant(topology: Topology) -> None:

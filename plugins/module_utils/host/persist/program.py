@@ -37,8 +37,8 @@ UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
-#: A part of topology that no node needs: it reads topology files of other programs.
-_LEFT_OUT = ("topology/xml_import",)
+#: Parts of topology that a boot does not need: findings for people, and reading topology files of other programs.
+_LEFT_OUT = ("topology/diagnosis", "topology/xml_import")
 _NAME = "lanewise_fabric"
 #: Where else a Python may be.
 _OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from .. import pci, probe
+from ..diagnosis.diagnose import diagnose
 from ..model import Nvme, PciFunction, Topology
 from ..overrides import Override
 
@@ -33,7 +34,7 @@ def finish(topology: Topology, stated: list[Override], models: dict[str, str]) -
         for function in topology.functions.values()
         if function.kind == "nvme"
     ]
-    probe.complete(topology, stated, models)
+    probe.complete(topology, stated, models, diagnose=diagnose)
     for nvme in topology.nvme:
         nvme.numa_node = topology.functions[nvme.address].numa_node
 

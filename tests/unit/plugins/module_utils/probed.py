@@ -12,6 +12,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import keep_relevant, probe
 from ansible_collections.lanewise.dra.tests.machines.builder import build
@@ -22,7 +23,7 @@ def _facts(name: str, relevant: bool = False) -> dict[str, t.Any]:
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / "machine"
         build(name, machine)
-        topology = probe(str(machine))
+        topology = probe(str(machine), diagnose=diagnose)
         if relevant:
             keep_relevant(topology)
         return t.cast("dict[str, t.Any]", as_dict(topology))

@@ -7,7 +7,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, findings
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis import findings
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     DATA_DIRECT,
     ETHERNET,

@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import TOLD_BY_INTERFACE, publication
@@ -23,7 +24,7 @@ LASTING = ("fingerprint", "groups", "affinity", "gpus")
 @pytest.mark.parametrize("name", names())
 def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
     root = build(name, tmp_path / name)
-    free = as_dict(probe(str(root)))
+    free = as_dict(probe(str(root), diagnose=diagnose))
     nics: list[dict[str, t.Any]] = [nic for nic in free["nics"] if nic["interfaces"] and not nic["representors"]]
     # a pod gets no card that the node needs
     published = set(publication(free).addresses.values())
@@ -31,7 +32,7 @@ def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
     given = random.Random(name).sample(given, -(-len(given) // 2))
     for nic in given:
         hand_over(root, nic["address"])
-    busy = as_dict(probe(str(root)))
+    busy = as_dict(probe(str(root), diagnose=diagnose))
     for part in LASTING:
         assert busy[part] == free[part], part
     elsewhere = {nic["address"]: nic["elsewhere"] for nic in busy["nics"] if nic["elsewhere"]}

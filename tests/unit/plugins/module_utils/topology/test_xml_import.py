@@ -15,6 +15,7 @@ import tempfile
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, cpuset, probe
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 from hypothesis import given, settings
@@ -722,7 +723,7 @@ def test_lstopo_and_sysfs_agree(archive, tmp_path):
     root = next(folder.parent for folder in sorted(tmp_path.glob("**/sys")) if (folder / "devices").is_dir())
     name = archive.name[: -len(".tar.xz")]
     (document,) = (path for path in archive.parent.iterdir() if path.name.startswith(f"{name}.lstopo"))
-    read, imported = probe.probe(str(root)), read_xml(str(document))
+    read, imported = probe.probe(str(root), diagnose=diagnose), read_xml(str(document))
     common = [address for address in imported.functions if address in read.functions]
     assert len(common) == len(imported.functions)
     devices = [address for address in common if imported.functions[address].kind != "bridge"]

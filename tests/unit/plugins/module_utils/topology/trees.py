@@ -10,6 +10,7 @@ import os
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 
@@ -38,7 +39,7 @@ class Tree:
         self._made: set[str] = set()
 
     def probe(self, *overrides: dict[str, t.Any], **options: t.Any) -> Topology:
-        return probe(str(self.root), overrides, **options)
+        return probe(str(self.root), overrides, diagnose=diagnose, **options)
 
     def _place(self, path: str) -> str:
         """Where `path` is on this machine, its folder made."""

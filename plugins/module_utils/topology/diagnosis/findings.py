@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the lanewise authors
 # Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
 # SPDX-License-Identifier: BSD-2-Clause
-# Note: this package is private to the collection and to the bundled driver.
+# Note: this package is private to the collection.
 
 """What an operator should know about a node before GPUs and NICs are paired on it.
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import typing as t
 
-from . import cpuset, ids
-from .affinity import RANK, Proximity, fabric_nics
+from .. import cpuset, ids
+from ..affinity import RANK, Proximity, fabric_nics
+from ..model import Acs, Finding, Topology
 from .link_findings import ACCELERATORS, links, ports
-from .model import Acs, Finding, Topology
 
 _REPORTED = (*ACCELERATORS, "nic", "nvme", "data_direct")
 _SEVERITIES = ("error", "warning", "info")

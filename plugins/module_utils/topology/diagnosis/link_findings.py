@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the lanewise authors
 # Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
 # SPDX-License-Identifier: BSD-2-Clause
-# Note: this package is private to the collection and to the bundled driver.
+# Note: this package is private to the collection.
 
 """Findings on the state of links and ports: what runs slower than it could, or is down."""
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import typing as t
 
-from .config_space import payload_rate
-from .model import Finding, Link, PciFunction, Topology
+from ..config_space import payload_rate
+from ..model import Finding, Link, PciFunction, Topology
 
 ACCELERATORS = ("gpu", "accelerator")
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the lanewise authors
 # Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
 # SPDX-License-Identifier: BSD-2-Clause
-# Note: this package is private to the collection and to the bundled driver.
+# Note: this package is private to the collection.
 
 """One short name for a node's shape, equal for nodes that are built alike."""
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-from .model import NumaNode, PciFunction, Topology
+from ..model import NumaNode, PciFunction, Topology
 
 _Tree = dict[str, "_Tree"]  # functions by address, each with those below it
 _SHAPING = ("gpu", "accelerator", "nic", "nvme", "data_direct", "nvlink_management")
