@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: probed_hosts
 short_description: Hosts that the probe of this run has left something to do for
-version_added: 1.1.0
+version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:

@@ -31,7 +31,7 @@ class NodeAction(SiteAction):
     _supports_async = True
     #: The form of the module's own answer, for `answers.check`.
     ANSWER: t.ClassVar[t.Any]
-    #: The keys that the plugin itself adds, which no node may return.
+    #: The keys that the plugin itself adds. They are not in ANSWER, so `answer` drops them from what a node returns.
     ADDED: t.ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: t.Any) -> None:
@@ -39,6 +39,9 @@ class NodeAction(SiteAction):
         super().__init_subclass__(**options)
         if "ANSWER" in cls.__dict__:
             prepare(cls.ANSWER)
+            both = cls.ADDED & set(t.get_type_hints(cls.ANSWER))
+            if both:
+                raise TypeError(f"{cls.__module__}: {', '.join(sorted(both))} would be taken from a node's answer")
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)

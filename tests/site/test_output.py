@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import typing as t
-from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
@@ -132,7 +131,3 @@ def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
         "the controller's Python has not all of the package kubernetes" in words
         and "-m pip install kubernetes" in words
     )
-
-
-def test_the_example_of_the_readme_is_the_callback():
-    assert "ANSIBLE_STDOUT_CALLBACK=lanewise.dra.quiet" in Path(COLLECTION / "README.md").read_text(encoding="utf-8")

@@ -35,10 +35,10 @@ class Board:
     """The GPUs and NICs of a node, and how near they are to each other.
 
     `gpus` are the PCI addresses of GPUs and other accelerators, without their VFs, `nics` those of NICs that are not
-    VFs, both in ascending order. `levels` has, for each GPU and NIC, one of SELF, PIX, PXB, PHB, NODE and SYS
-    (`affinity`); pairs of unknown distance have no entry. `shape` are sixteen hex
-    digits of a SHA-256 over all of that, or "" where the facts have no affinity: they were gathered in part, or the
-    node has more devices than :data:`affinity.MATRIX_LIMIT`.
+    VFs, both in ascending order. `levels` has, for each GPU and NIC, one of SELF, PIX, PXB, PHB, NODE and SYS (see
+    `affinity`); pairs of unknown distance have no entry. `shape` are sixteen hex digits of a SHA-256 over all of that,
+    or "" where the facts have no affinity: they were gathered in part, or the node has more devices than
+    :data:`affinity.MATRIX_LIMIT`.
     """
 
     gpus: tuple[str, ...] = ()
