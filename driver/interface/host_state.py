@@ -169,11 +169,6 @@ def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Rout
     ]
 
 
-def differences(wanted: HostState, found: HostState, carrier: bool = True) -> list[str]:
-    """What differs from a host state, one sentence each (:func:`unlike`)."""
-    return [text for _unused, text in unlike(wanted, found, carrier)]
-
-
 def unlike(wanted: HostState, found: HostState, carrier: bool = True) -> list[tuple[str, str]]:
     """What differs from a host state: the key and a sentence each; without what the kernel learns again by itself, or
     creates once there is `carrier`."""

@@ -15,7 +15,6 @@ from .identity import PCI
 
 #: The values of the setting `reset`.
 NEVER, WHEN_CHANGED, ALWAYS = "never", "when_changed", "always"
-POLICIES = (NEVER, WHEN_CHANGED, ALWAYS)
 _NETWORK_CLASSES = ("0x02",)
 
 

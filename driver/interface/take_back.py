@@ -76,8 +76,9 @@ def take_back(
     `netns` may be None, or a namespace that has ended. In that case the kernel has moved hardware back to the node,
     under the name it had in the pod or as `devN`, and has destroyed virtual interfaces, which is a note. An interface
     that the pod moved elsewhere is looked for in all namespaces of the node. `policy` says when a PCI function is reset
-    (reset.POLICIES). `patience` is how many seconds to wait for something in a namespace that cannot be listed, because
-    the kernel may be about to destroy that namespace. KernelError only if the interface is not back on the node.
+    (`reset` in the settings). `patience` is how many seconds to wait for something in a namespace that cannot be
+    listed, because the kernel may be about to destroy that namespace. KernelError only if the interface is not back on
+    the node.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None

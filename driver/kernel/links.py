@@ -105,14 +105,6 @@ class Link:
         return self.number(IFLA_MASTER)
 
     @property
-    def stands_on(self) -> int:
-        """The index of its lower link in this namespace, as for a VLAN or macvlan; 0 if there is none. A veth has its
-        peer there, which is not a lower link."""
-        if IFLA_LINK_NETNSID in self.raw or self.kind == "veth" or self.number(IFLA_LINK) == self.index:
-            return 0
-        return self.number(IFLA_LINK)
-
-    @property
     def altnames(self) -> list[str]:
         return [
             netlink.string(value)

@@ -356,7 +356,9 @@ def test_a_permanent_address_that_a_pf_set_is_not_a_difference() -> None:
     was = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
     now = {**was, "permanentMac": "02:00:00:00:00:02"}
     settings = {"vf": {"mac": "02:00:00:00:00:01"}}
-    assert host_state.differences({**was, **settings}, {**now, **settings}) == []
-    assert host_state.differences(was, now) == ["permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01"]
+    assert host_state.unlike({**was, **settings}, {**now, **settings}) == []
+    assert host_state.unlike(was, now) == [("permanentMac", "permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01")]
     lost = {**now, "vf": {"mac": "02:00:00:00:00:02"}}
-    assert host_state.differences({**was, **settings}, lost) == ["vf: mac is 02:00:00:00:00:02, was 02:00:00:00:00:01"]
+    assert host_state.unlike({**was, **settings}, lost) == [
+        ("vf", "vf: mac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
+    ]
