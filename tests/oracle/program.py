@@ -18,17 +18,21 @@ from ansible_collections.lanewise.dra.tests.oracle import trees
 
 
 class Program:
-    """The program in a folder, built where it is not, or is older than its source."""
+    """The program in a folder, built where it is not, or is older than its source.
 
-    def __init__(self, source: Path) -> None:
-        binary = trees.CACHE / source.name
+    `module` is the folder of the Go module that it is built in, by default its own.
+    """
+
+    def __init__(self, source: Path, module: Path | None = None) -> None:
+        binary = trees.CACHE / (f"{source.name}-{module.name}" if module else source.name)
         binary.parent.mkdir(parents=True, exist_ok=True)
         newest = max(path.stat().st_mtime for path in source.iterdir())
         with binary.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
             if not binary.exists() or binary.stat().st_mtime < newest:
-                command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary), "."]
-                subprocess.run(command, cwd=source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+                command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary)]
+                command += [str(path) for path in source.glob("*.go")] if module else ["."]
+                subprocess.run(command, cwd=module or source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
                 os.utime(binary)
         self.process = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

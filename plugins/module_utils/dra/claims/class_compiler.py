@@ -18,13 +18,14 @@ from ..kube import versions
 from ..kube.objects import Object
 from ..kube.problems import Problems
 from ..kube.reader import Reader, child, nearest
-from ..vendors.drivers import DRIVERS, knowledge
+from ..vendors.drivers import DRIVERS, REFUSES, knowledge
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
 from .claim_compiler import Compiled
 from .filter_selectors import filter_selector, kind_selectors, raw_selectors
 from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory
 from .language_filters import read_where
+from .shares import Share
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -64,6 +65,7 @@ class ClassCompiler:
         self.claims: list[tuple[Claim, Compiled]] = []
         self.foreign: set[str] = set()
         self.drivers: dict[str, DriverKnowledge] = {}
+        self.shares: dict[int, Share] = {}
         self.engine: Engine | None = None
         try:
             capacity = features.enabled("DRAConsumableCapacity", self.minor, gates)
@@ -168,9 +170,19 @@ class ClassCompiler:
                 f"{child(item.path, 'extended_resource')}: the chart of {driver.title} makes a class with "
                 f"{item.extended_resource} from {taken} on, and the scheduler takes only one of both; use another name"
             )
+        self._refused(item.configs, item.path)
         if len(self.reader.problems) == before:
             self._extended[item.name] = item.extended_resource
             self._make_class(item.name, parts, item.path, item)
+
+    def _refused(self, configs: list[Object], path: str) -> None:
+        """What drivers of the site refuse of opaque configurations; our own is checked where it is read."""
+        given = [config for config in configs if config["driver"] != interface_config.DRIVER]
+        for index, config in enumerate(given):
+            refuses, driver = REFUSES.get(config["driver"]), self.drivers.get(config["driver"])
+            if refuses and driver:
+                place = child(f"{child(path, 'config')}[{index}]", "parameters")
+                self.reader.problems += refuses(config["parameters"], place, driver)
 
     def _make_class(
         self, name: str, parts: list[tuple[selectors.Selector, str]], path: str, item: Class | None = None

@@ -30,6 +30,7 @@ from .inventory import PREFIX, Claim, Inventory, Quota
 from .language import parse
 from .nearest import BoardUse, NearestPlanner
 from .reach import Reach, reach
+from .shares import share_notes, warnings_of
 
 _DEVICES = ".deviceclass.resource.k8s.io/devices"
 
@@ -117,6 +118,9 @@ class _Compiler(DeviceCompiler):
         admin = set(inventory.admin_namespaces)
         made: list[Made] = []
         for claim in inventory.claims:
+            for device in (device for group in claim.groups for device in group.devices):
+                for given in (device, *device.alternatives):
+                    self._refused(given.configs, given.path)
             if claim.broken:
                 self._glance(claim)
                 continue
@@ -124,6 +128,7 @@ class _Compiler(DeviceCompiler):
                 made += self._claim(one, compiled)
                 self.claims.append((one, compiled))
             self._admin(claim, admin)
+            self.warnings += warnings_of(claim, self.shares)
         classes, self.made = self.made, []
         for index, name in enumerate(inventory.admin_namespaces):
             labels = {**self._labels(), ADMIN_LABEL: "true"}
@@ -233,8 +238,9 @@ class _Compiler(DeviceCompiler):
         origins.update({"": claim.path, "metadata.name": child(claim.path, "name")})
         spec: Object = {"devices": compiled.devices}
         made = []
+        notes = {**claim.annotations, **share_notes(claim, self.shares)}
         for namespace in claim.namespaces:
-            metadata = self._metadata(claim.name, namespace, claim.labels, claim.annotations)
+            metadata = self._metadata(claim.name, namespace, claim.labels, notes)
             item = {
                 "apiVersion": V1,
                 "kind": "ResourceClaimTemplate" if claim.template else "ResourceClaim",

@@ -16,6 +16,7 @@ from .claim_compiler import Resolved
 from .class_compiler import ClassCompiler
 from .filter_selectors import raw_selectors
 from .inventory import PREFIX, Class, Device
+from .shares import alone, share_of
 
 
 class DeviceCompiler(ClassCompiler):
@@ -36,6 +37,9 @@ class DeviceCompiler(ClassCompiler):
             driver = self._driver(kind, device.driver, device.path)
             if driver is None:
                 return None
+        if device.share and not self._shared(device, driver, kind):
+            return None
+        if not device.class_name and driver:
             class_name = self._class_for(device, driver)
         parts = self._selectors(device, driver, kind)
         if len(parts) > limits.SELECTORS:
@@ -44,8 +48,32 @@ class DeviceCompiler(ClassCompiler):
         if len(self.reader.problems) > before:
             return None
         self.warnings += advice.of_capacity(device, driver, capacity)
+        self.warnings += alone(device, driver, self.inventory.drivers.get(driver.name) or {}) if driver else []
         texts = [(part.text, path) for part, path in parts]
         return Resolved(device, class_name, kind, driver, texts, capacity, self._settings(class_name))
+
+    def _shared(self, device: Device, driver: DriverKnowledge | None, kind: str) -> bool:
+        """Add what a device's share becomes to its filters, amounts and configurations; once."""
+        if id(device) in self.shares:
+            return True
+        if driver is None or kind != "gpu":
+            fix = "ask for kind gpu, or for a class of this site with that kind"
+            self.reader.problem(child(device.path, "share"), "is a part of a GPU", "contradiction", fix)
+            return False
+        share = share_of(device, driver, self.inventory.drivers.get(driver.name) or {}, self.reader)
+        if share is None:
+            return False
+        item = self._named.get(device.class_name)
+        if share.where and device.class_name and not (item and share.where.items() <= item.where.items()):
+            message = f"class {device.class_name!r} has no devices with this partition"
+            fix = "ask for kind gpu, or give the class the partition"
+            self.reader.problem(child(child(device.path, "share"), "partition"), message, "contradiction", fix)
+            return False
+        device.where = {**device.where, **({} if device.class_name else share.where)}
+        device.capacity = {**device.capacity, **share.capacity}
+        device.configs = [*device.configs, *share.configs]
+        self.shares[id(device)] = share
+        return True
 
     def _driver_of_class(self, device: Device, item: Class) -> DriverKnowledge | None:
         """The driver of a class of the site, which a device names."""

@@ -55,6 +55,9 @@ FILTERS: dict[str, dict[str, str]] = {
 }
 LINK_LAYERS = ("ethernet", "infiniband")
 
+#: In an annotation: what keeps the part of a GPU that a device asks for, and what is only counted.
+SHARE_ANNOTATION = "share.lanewise.dev/"
+
 #: An object that was written for the boards of the site: by what, and how near its pairs are.
 NEAREST_ANNOTATION = "lanewise.dev/nearest"
 OWN_LABELS = ("app.kubernetes.io/managed-by", "lanewise.dev/site")
@@ -79,6 +82,8 @@ class Device:
     bandwidth: str = ""
     tolerations: list[Object] = field(default_factory=list)
     configs: list[Object] = field(default_factory=list)
+    #: A part of a GPU: partition, memory, cores, shares, interval, and the engine if the device names one.
+    share: Object = field(default_factory=dict)
 
     def choices(self) -> list[Device]:
         """The alternatives, or the device itself if it has none."""

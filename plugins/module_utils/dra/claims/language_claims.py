@@ -30,6 +30,7 @@ from .inventory import (
     request_name,
 )
 from .language_filters import read_where
+from .language_share import read_share
 
 _MAX_COUNT = limits.ALLOCATION_RESULTS
 _DEVICE_KEYS = (
@@ -48,6 +49,7 @@ _DEVICE_KEYS = (
     "tolerations",
     "interface",
     "config",
+    "share",
 )
 _WITH_FIRST_OF = ("name", "first_of", "interface", "config")
 _CLAIM_KEYS = (
@@ -358,6 +360,7 @@ class ClaimParser(Parts):
             reader.problem(path, "has both count and all", "contradiction")
         device.where = self.where(item, path, device.kind)
         device.cel = self.cel(item, path)
+        device.share = read_share(reader, item["share"], child(path, "share")) if "share" in item else {}
         device.admin = bool(self.option(item, "admin", path, reader.boolean))
         device.bandwidth = self.option(item, "bandwidth", path, reader.amount) or ""
         for name, value in (

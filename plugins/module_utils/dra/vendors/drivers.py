@@ -39,6 +39,10 @@ VENDORS = (
 DRIVERS: dict[str, DriverKnowledge] = {vendor.knowledge.name: vendor.knowledge for vendor in VENDORS}
 
 
+#: What each driver refuses of an opaque configuration, where that is known.
+REFUSES = {vendor.knowledge.name: vendor.refuses for vendor in VENDORS if vendor.refuses}
+
+
 _DRIVER_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
 
 

@@ -30,6 +30,7 @@ from .knowledge import (
     text,
     version,
 )
+from .nvidia_config import problems_of
 from .nvidia_gpus import MODELS, MigProfile, Model
 from .nvidia_vfio import FABRIC, fabric, passed_through, starts
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
@@ -252,4 +253,4 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
     return result + passed_through(node, facts, known)
 
 
-VENDOR = Vendor(_KNOWLEDGE, _offers)
+VENDOR = Vendor(_KNOWLEDGE, _offers, problems_of)

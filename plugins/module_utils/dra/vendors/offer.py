@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ...topology.publish import Facts
 from ..kube import limits
 from ..kube.objects import Object, Scalar
+from ..kube.problems import Problem
 from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
 
 
@@ -61,6 +62,8 @@ class Vendor:
 
     knowledge: DriverKnowledge
     offers: t.Callable[[str, Facts, DriverKnowledge, Options], list[Offer]] | None = None
+    #: What the driver refuses of the parameters of an opaque configuration, with paths below a given one.
+    refuses: t.Callable[[Object, str, DriverKnowledge], list[Problem]] | None = None
 
 
 @dataclass

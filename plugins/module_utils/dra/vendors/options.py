@@ -14,6 +14,7 @@ from ...topology import cpuset
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem
 from ..kube.reader import nearest
+from . import sharing
 from .knowledge import DriverKnowledge
 
 _NVIDIA = "gpu.nvidia.com"
@@ -43,6 +44,7 @@ OPTIONS = {
         "a dictionary of true or false by the name of a feature gate",
         lambda value: isinstance(value, dict) and all(isinstance(one, bool) for one in value.values()),
     ),
+    "engine": Option(f"one of {', '.join(sharing.BY_NAME)}", lambda value: value in sharing.BY_NAME),
     "group_by": Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS, _CPU),
     "reserved_cpus": Option(
         'a list of CPUs as the kernel writes it, such as "0-3,64"',
@@ -89,6 +91,7 @@ def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, probl
     given = given if isinstance(given, dict) else {}
     place = f"{path}.feature_gates"
     on = {name for name, gate in driver.gates.items() if gate.default and driver.has(gate.since)}
+    on |= _gate_of_engine(driver, options, path, problems)
     for key, form in OPTIONS.items():
         if not form.gate or not options.get(key) or driver.name != form.driver:
             continue
@@ -112,6 +115,40 @@ def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, probl
             on.discard(name)
     problems += _broken_rules(driver, on, place)
     return frozenset(on)
+
+
+def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> set[str]:
+    """The gate that the engine needs which the site names, and what else that engine asks of the driver's options."""
+    engine = sharing.BY_NAME.get(str(options.get("engine")))
+    place = f"{path}.engine"
+    if engine is None:
+        return set()
+    if engine.driver != driver.name:
+        own = ", ".join(one.name for one in sharing.engines_of(driver.name))
+        fix = f"it has {own}" if own else "leave it out"
+        problems.append(Problem(place, f"{engine.name} is an engine of {engine.driver}", "unknown", fix))
+        return set()
+    given = options.get("feature_gates")
+    given = given if isinstance(given, dict) else {}
+    if engine.gate and not driver.has(driver.gates[engine.gate].since):
+        since = driver.gates[engine.gate].since
+        reason = f"{driver.title} has {engine.name} from {since} on, and version is {driver.version}"
+        problems.append(Problem(place, reason, "version", "upgrade the driver, or name another engine"))
+        return set()
+    if engine.gate and given.get(engine.gate) is False:
+        message = f"{engine.name} needs the feature gate {engine.gate}"
+        problems.append(Problem(place, message, "contradiction", "switch it on, or name another engine"))
+    if engine.without and given.get(engine.without):
+        message = f"{engine.name} does not go with the feature gate {engine.without}"
+        problems.append(Problem(place, message, "contradiction", f"switch {engine.without} off, or name dynamic-mig"))
+    if engine.option and not options.get(engine.option):
+        problems.append(
+            Problem(place, f"{engine.name} needs {engine.option}", "missing", f"set {path}.{engine.option}")
+        )
+    if engine.name == "mps" and options.get("consumable_shares"):
+        message = f"{driver.title} prepares no claim with MPS while consumable_shares is set"
+        problems.append(Problem(place, message, "contradiction", "leave consumable_shares out"))
+    return {engine.gate} if engine.gate else set()
 
 
 def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], place: str) -> list[Problem]:

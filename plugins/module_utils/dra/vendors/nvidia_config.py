@@ -1,0 +1,177 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What NVIDIA's driver refuses of an opaque configuration.
+
+Sources: api/nvidia.com/resource/v1beta1 of sigs.k8s.io/dra-driver-nvidia-gpu, which the driver's webhook asks when a
+claim is written (strict decoding, Normalize, Validate), and cmd/gpu-kubelet-plugin/device_state.go, which refuses more
+when a claim is prepared.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..kube import quantity
+from ..kube.objects import Object
+from ..kube.problems import Problem
+from ..kube.reader import child, nearest
+from .knowledge import DriverKnowledge
+from .sharing import INTERVALS, NVIDIA_API
+
+KINDS = ("GpuConfig", "MigDeviceConfig", "VfioDeviceConfig")
+_POLICIES = ("LegacyOnly", "PreferIommuFD")
+_GATES = {"TimeSlicing": "TimeSlicingSettings", "MPS": "MPSSupport"}
+_INT64 = range(-(2**63), 2**63)
+
+
+def problems_of(parameters: Object, path: str, known: DriverKnowledge) -> list[Problem]:
+    """What the driver's webhook would refuse, by the version and feature gates of `known`; what would fail only when
+    the claim is prepared; all with paths below `path`."""
+    check = _Check(known)
+    check.config(parameters, path)
+    return check.problems or _at_prepare(parameters, path, known)
+
+
+class _Check:
+    """Decodes as the driver does, and collects errors. `None` is as a field that is left out."""
+
+    def __init__(self, known: DriverKnowledge) -> None:
+        self.known = known
+        self.problems: list[Problem] = []
+
+    def wrong(self, path: str, message: str, fix: str = "", rule: str = "bad-value") -> None:
+        self.problems.append(Problem(path, f"{self.known.title} refuses it: {message}", rule, fix))
+
+    def fields(self, value: object, path: str, names: t.Sequence[str]) -> Object:
+        """The fields that are set, of those that there are; nothing where the value is no mapping."""
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.wrong(path, "must be a mapping")
+            return {}
+        for name in value:
+            if name not in names:
+                fix = nearest(str(name), names) or f"it has {', '.join(names)}"
+                self.wrong(child(path, str(name)), "unknown field", fix, "unknown")
+        return {name: one for name, one in value.items() if one is not None}
+
+    def text(self, value: object, path: str) -> str:
+        if value is not None and not isinstance(value, str):
+            self.wrong(path, "must be a string")
+        return value if isinstance(value, str) else ""
+
+    def boolean(self, value: object, path: str) -> None:
+        if value is not None and not isinstance(value, bool):
+            self.wrong(path, "must be true or false")
+
+    def integer(self, value: object, path: str) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value not in _INT64:
+            self.wrong(path, "must be a whole number of 64 bits")
+            return None
+        return value
+
+    def amount(self, value: object, path: str) -> None:
+        if value is None:
+            return
+        good = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        try:
+            quantity.parse(value.strip() if isinstance(value, str) else str(value)) if good else None
+        except ValueError:
+            good = False
+        if not good:
+            self.wrong(path, f"{value!r} is not an amount", "write it as 10Gi")
+
+    def config(self, parameters: Object, path: str) -> None:
+        kind = parameters.get("kind")
+        if parameters.get("apiVersion") != NVIDIA_API:
+            self.wrong(child(path, "apiVersion"), f"must be {NVIDIA_API}")
+        if kind not in KINDS:
+            self.wrong(child(path, "kind"), f"must be one of {', '.join(KINDS)}", nearest(str(kind), KINDS))
+            return
+        own = "iommu" if kind == "VfioDeviceConfig" else "sharing"
+        given = self.fields(parameters, path, ("apiVersion", "kind", own))
+        if own not in given:
+            return
+        if own == "iommu":
+            self._iommu(given[own], child(path, own))
+        else:
+            self._sharing(given[own], child(path, own), kind == "GpuConfig")
+
+    def _iommu(self, value: object, path: str) -> None:
+        given = self.fields(value, path, ("backendPolicy", "enableAPIDevice"))
+        policy = self.text(given.get("backendPolicy"), child(path, "backendPolicy"))
+        self.boolean(given.get("enableAPIDevice"), child(path, "enableAPIDevice"))
+        if policy and policy not in _POLICIES:
+            fix = nearest(policy, _POLICIES)
+            self.wrong(child(path, "backendPolicy"), f"must be one of {', '.join(_POLICIES)}", fix)
+
+    def _sharing(self, value: object, path: str, whole: bool) -> None:
+        given = self.fields(value, path, ("strategy", *(["timeSlicingConfig"] if whole else []), "mpsConfig"))
+        strategy = self.text(given.get("strategy"), child(path, "strategy"))
+        slicing, mps = given.get("timeSlicingConfig"), given.get("mpsConfig")
+        interval = self._interval(slicing, child(path, "timeSlicingConfig")) if whole else ""
+        percentage = self._mps(mps, child(path, "mpsConfig"))
+        gate = _GATES.get(strategy)
+        if gate is None:
+            self.wrong(child(path, "strategy"), "must be TimeSlicing or MPS", nearest(strategy, _GATES))
+        elif gate not in self.known.enabled:
+            fix = f"dra_claims_drivers.{self.known.name}.feature_gates: {{{gate}: true}}, if the driver has it on"
+            self.wrong(child(path, "strategy"), f"its feature gate {gate} is off", fix, "gate")
+        elif strategy == "MPS" and percentage is not None and not 0 <= percentage <= 100:
+            place = child(child(path, "mpsConfig"), "defaultActiveThreadPercentage")
+            self.wrong(place, "must be from 0 to 100")
+        elif strategy == "TimeSlicing" and whole and slicing is not None and interval not in INTERVALS:
+            place = child(child(path, "timeSlicingConfig"), "interval")
+            self.wrong(place, f"must be one of {', '.join(INTERVALS)}", nearest(interval, INTERVALS))
+
+    def _interval(self, value: object, path: str) -> str:
+        given = self.fields(value, path, ("interval",))
+        return self.text(given.get("interval"), child(path, "interval"))
+
+    def _mps(self, value: object, path: str) -> int | None:
+        names = ["defaultActiveThreadPercentage", "defaultPinnedDeviceMemoryLimit", "defaultPerDevicePinnedMemoryLimit"]
+        names += ["multiUser"] if self.known.has("0.5.0") else []
+        given = self.fields(value, path, names)
+        self.amount(given.get(names[1]), child(path, names[1]))
+        limits = given.get(names[2])
+        if limits is not None and not isinstance(limits, dict):
+            self.wrong(child(path, names[2]), "must be a mapping")
+        for device, limit in limits.items() if isinstance(limits, dict) else ():
+            self.amount(limit, child(child(path, names[2]), str(device)))
+        self.boolean(given.get("multiUser"), child(path, "multiUser"))
+        return self.integer(given.get(names[0]), child(path, names[0]))
+
+
+def _at_prepare(parameters: Object, path: str, known: DriverKnowledge) -> list[Problem]:
+    """What the webhook takes and the kubelet plugin refuses for every device."""
+    found: list[Problem] = []
+
+    def wrong(place: str, message: str, fix: str = "") -> None:
+        found.append(Problem(place, f"{known.title} refuses it when the pod starts: {message}", "bad-value", fix))
+
+    if parameters["kind"] == "VfioDeviceConfig":
+        if "PassthroughSupport" not in known.enabled:
+            wrong(child(path, "kind"), "it has no device of type vfio without its feature gate PassthroughSupport")
+        return found
+    sharing = parameters.get("sharing") or {}
+    place = child(path, "sharing")
+    if sharing.get("strategy") == "TimeSlicing" and sharing.get("mpsConfig") is not None:
+        wrong(child(place, "mpsConfig"), "it does not go with TimeSlicing", "leave it out")
+    if sharing.get("strategy") != "MPS":
+        return found
+    if sharing.get("timeSlicingConfig") is not None:
+        wrong(child(place, "timeSlicingConfig"), "it does not go with MPS", "leave it out")
+    if "ConsumableShares" in known.enabled:
+        wrong(child(place, "strategy"), "MPS does not go with consumable shares")
+    mps = sharing.get("mpsConfig") or {}
+    limits = {"": mps.get("defaultPinnedDeviceMemoryLimit"), **(mps.get("defaultPerDevicePinnedMemoryLimit") or {})}
+    for device, limit in limits.items():
+        name = "defaultPerDevicePinnedMemoryLimit" if device else "defaultPinnedDeviceMemoryLimit"
+        if limit is not None and quantity.parse(str(limit).strip()) < 2**20:
+            wrong(child(child(place, "mpsConfig"), name), "the limit is below 1Mi")
+    return found

@@ -1,0 +1,153 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Engines that give a part of a GPU: what each can be asked for, what it enforces, and what it lends of idle capacity.
+
+`ran` says what of an engine ran here, over a library in place of NVML; all else was read in the sources that
+`drivers` names. No engine was tried on a GPU.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+#: What a share can ask for.
+ASKS = ("partition", "memory", "cores", "shares", "interval")
+
+NVIDIA = "gpu.nvidia.com"
+NVIDIA_API = "resource.nvidia.com/v1beta1"
+
+INTERVALS = ("Default", "Short", "Medium", "Long")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to share a GPU.
+
+    `keeps` are the parts of a share that it can be asked for, `needs` those of which a share must name one. `gate` is
+    the driver's feature gate that it needs, `without` one that must be off; `option` an option of the driver that must
+    be set. `enforced` says by what a part is kept; a part that it lacks is only counted. `config`: it is asked for by
+    an opaque configuration of the claim, and shares the GPU of one claim among the pods that name it.
+    """
+
+    name: str
+    driver: str
+    keeps: tuple[str, ...]
+    needs: tuple[str, ...]
+    lends: str
+    ran: str
+    enforced: t.Mapping[str, str] = field(default_factory=dict)
+    gate: str = ""
+    without: str = ""
+    option: str = ""
+    config: bool = False
+
+    @property
+    def accounting(self) -> tuple[str, ...]:
+        """What only the scheduler counts: a process can take more."""
+        return tuple(part for part in self.keeps if part not in self.enforced)
+
+    def says(self, parts: t.Iterable[str]) -> str:
+        """For people: by what each part is kept, and what is lent."""
+        said = [
+            f"{part} enforced by {self.enforced[part]}" if part in self.enforced else f"{part} only counted"
+            for part in self.keeps
+            if part in parts
+        ]
+        return f"{self.name}: {', '.join(said)}; idle capacity: {self.lends}"
+
+
+ENGINES = (
+    Engine(
+        "mig",
+        NVIDIA,
+        keeps=("partition",),
+        needs=("partition",),
+        enforced={"partition": "hardware"},
+        lends="never lent",
+        ran="publication",
+        without="DynamicMIG",
+    ),
+    Engine(
+        "dynamic-mig",
+        NVIDIA,
+        keeps=("partition",),
+        needs=("partition",),
+        enforced={"partition": "hardware"},
+        lends="never lent, but the place of a partition that has ended is free for any other",
+        ran="publication, scheduling, instances made for a pod and destroyed after it",
+        gate="DynamicMIG",
+    ),
+    Engine(
+        "consumable-shares",
+        NVIDIA,
+        keeps=("memory", "shares"),
+        needs=("memory", "shares"),
+        lends="all of it is open to each process: neither memory nor time is limited",
+        ran="publication, scheduling",
+        gate="ConsumableShares",
+        option="consumable_shares",
+    ),
+    Engine(
+        "mps",
+        NVIDIA,
+        keeps=("memory", "cores"),
+        needs=(),
+        enforced={"memory": "the MPS daemon", "cores": "the MPS daemon"},
+        lends="never beyond the limits of each process; without limits all of it",
+        ran="",
+        gate="MPSSupport",
+        config=True,
+    ),
+    Engine(
+        "time-slicing",
+        NVIDIA,
+        keeps=("interval",),
+        needs=("interval",),
+        enforced={"interval": "the kernel module, a whole GPU at a time"},
+        lends="idle time goes to the other processes; memory is not limited",
+        ran="",
+        gate="TimeSlicingSettings",
+        config=True,
+    ),
+    Engine(
+        "hami-core",
+        "hami-core-gpu.project-hami.io",
+        keeps=("memory", "cores"),
+        needs=("memory", "cores"),
+        enforced={
+            "memory": "a library that is preloaded into the container",
+            "cores": "a library that is preloaded into the container",
+        },
+        lends="memory never; cores by HAMi-core's policy",
+        ran="",
+    ),
+    Engine(
+        "partitions",
+        "gpu.amd.com",
+        keeps=("partition",),
+        needs=("partition",),
+        enforced={"partition": "hardware"},
+        lends="never lent",
+        ran="",
+    ),
+)
+
+#: By name; a name belongs to one driver.
+BY_NAME: t.Mapping[str, Engine] = {engine.name: engine for engine in ENGINES}
+
+
+def engines_of(driver: str) -> list[Engine]:
+    return [engine for engine in ENGINES if engine.driver == driver]
+
+
+def that_keep(parts: t.Collection[str]) -> list[Engine]:
+    """The engines that can keep all parts of a share."""
+    return [
+        engine
+        for engine in ENGINES
+        if set(parts) <= set(engine.keeps) and (not engine.needs or set(parts) & set(engine.needs))
+    ]

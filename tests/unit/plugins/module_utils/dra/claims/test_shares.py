@@ -1,0 +1,213 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Parts of a GPU, rendered for the engine of the site, and opaque configurations that NVIDIA's driver refuses."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.sharing import ASKS, ENGINES
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
+
+pytest.importorskip("cel_expr_python")
+
+Values = dict[str, t.Any]
+NVIDIA = "gpu.nvidia.com"
+HAMI = "hami-core-gpu.project-hami.io"
+
+
+def site(options: Values, share: Values | None, template: bool = True, driver: str = NVIDIA, **device: t.Any) -> Values:
+    gpu = {"name": "gpu", "kind": "gpu", **({"share": share} if share is not None else {}), **device}
+    body = {"name": "a", "namespace": "ml", "devices": [gpu]}
+    drivers = {driver: {"version": "0.5.0" if driver == NVIDIA else "main", **options}}
+    return {"dra_claims_drivers": drivers, f"dra_claims_{'templates' if template else 'claims'}": [body]}
+
+
+def devices(made: Site, kind: str = "ResourceClaimTemplate") -> Values:
+    spec = next(one["spec"] for one in made.objects if one["kind"] == kind)
+    return t.cast(Values, (spec["spec"] if "spec" in spec else spec)["devices"])
+
+
+def refusal(values: Values) -> tuple[str, str]:
+    with pytest.raises(Problems) as caught:
+        compile_site(values)
+    [problem] = caught.value.problems
+    return problem.path, str(problem)
+
+
+@pytest.mark.parametrize(
+    ("driver", "options", "share", "requests"),
+    [
+        (
+            NVIDIA,
+            {"engine": "consumable-shares", "consumable_shares": "memory"},
+            {"memory": "20Gi"},
+            {"memory": "20Gi"},
+        ),
+        (
+            NVIDIA,
+            {"engine": "consumable-shares", "consumable_shares": 4},
+            {"shares": 2, "memory": "20Gi"},
+            {"shares": "2", "memory": "20Gi"},
+        ),
+        (HAMI, {}, {"memory": "10Gi", "cores": 50}, {"memory": "10Gi", "cores": "50"}),
+    ],
+)
+def test_amounts(driver: str, options: Values, share: Values, requests: Values) -> None:
+    [request] = devices(compile_site(site(options, share, driver=driver)))["requests"]
+    assert request["exactly"]["capacity"]["requests"] == requests
+
+
+@pytest.mark.parametrize("options", [{"engine": "mig"}, {"engine": "dynamic-mig"}])
+def test_a_partition_is_a_filter(options: Values) -> None:
+    made = compile_site(site(options, {"partition": "3g.40gb"}))
+    [request] = devices(made)["requests"]
+    assert "3g.40gb" in request["exactly"]["selectors"][0]["cel"]["expression"]
+    assert request["exactly"]["deviceClassName"] == "gpu-partition"
+
+
+@pytest.mark.parametrize(
+    ("options", "share", "sharing"),
+    [
+        (
+            {"engine": "time-slicing"},
+            {"interval": "Long"},
+            {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
+        ),
+        (
+            {"engine": "mps"},
+            {"cores": 30, "memory": "8Gi"},
+            {
+                "strategy": "MPS",
+                "mpsConfig": {"defaultActiveThreadPercentage": 30, "defaultPinnedDeviceMemoryLimit": "8Gi"},
+            },
+        ),
+    ],
+)
+def test_a_configuration(options: Values, share: Values, sharing: Values) -> None:
+    made = compile_site(site(options, share, template=False))
+    [config] = devices(made, "ResourceClaim")["config"]
+    assert config["requests"] == ["gpu"] and config["opaque"]["parameters"]["sharing"] == sharing
+    assert not made.warnings
+    assert any("gets a claim of its own" in words for words in compile_site(site(options, share)).warnings)
+
+
+def test_what_is_only_counted_is_said() -> None:
+    options = {"engine": "consumable-shares", "consumable_shares": "memory"}
+    made = compile_site(site(options, {"memory": "20Gi"}))
+    assert any("only counts memory" in words for words in made.warnings)
+    template = next(one for one in made.objects if one["kind"] == "ResourceClaimTemplate")
+    assert template["metadata"]["annotations"]["share.lanewise.dev/gpu"].startswith(
+        "consumable-shares: memory only counted; idle capacity: all of it"
+    )
+    assert any(
+        "without cores it takes all" in w for w in compile_site(site({}, {"memory": "1Gi"}, driver=HAMI)).warnings
+    )
+
+
+@pytest.mark.parametrize(("counted", "warned"), [("memory", False), ("unlimited", True), (4, True)])
+def test_a_gpu_without_a_share_that_others_can_get(counted: t.Any, warned: bool) -> None:
+    made = compile_site(site({"consumable_shares": counted}, None))
+    assert any("other claims can get the same GPU" in words for words in made.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("options", "share", "words"),
+    [
+        ({}, {"memory": "20Gi"}, "the site names no engine for gpu.nvidia.com"),
+        ({"engine": "mig"}, {"memory": "20Gi"}, "mig of gpu.nvidia.com cannot keep memory"),
+        ({"engine": "mps"}, {"partition": "1g.10gb"}, "engines that could: mig of gpu.nvidia.com, dynamic-mig"),
+        ({"engine": "consumable-shares", "consumable_shares": 2}, {"cores": 5}, "engines that could: mps of"),
+        ({"engine": "consumable-shares", "consumable_shares": "memory"}, {"shares": 5}, "the driver counts no shares"),
+        ({"engine": "mps"}, {"interval": "Long", "memory": "1Gi"}, "no engine keeps all of these"),
+        ({"engine": "time-slicing"}, {"memory": "1Gi"}, "cannot keep memory"),
+    ],
+)
+def test_what_the_engine_cannot_keep(options: Values, share: Values, words: str) -> None:
+    path, text = refusal(site(options, share))
+    assert path.startswith("dra_claims_templates[0].devices[0].share") and words in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "mips"}, "must be one of"),
+        ({"engine": "hami-core"}, "hami-core is an engine of hami-core-gpu.project-hami.io"),
+        ({"engine": "consumable-shares"}, "consumable-shares needs consumable_shares"),
+        ({"engine": "consumable-shares", "version": "0.4.1"}, "from 0.5.0 on, and version is 0.4.1"),
+        ({"engine": "mig", "feature_gates": {"DynamicMIG": True}}, "does not go with the feature gate DynamicMIG"),
+        ({"engine": "mps", "feature_gates": {"MPSSupport": False}}, "mps needs the feature gate MPSSupport"),
+        ({"engine": "mps", "feature_gates": {"DynamicMIG": True}}, "DynamicMIG and MPSSupport together"),
+        ({"engine": "mps", "consumable_shares": 2}, "prepares no claim with MPS while consumable_shares is set"),
+    ],
+)
+def test_an_engine_that_the_driver_does_not_run(options: Values, words: str) -> None:
+    path, text = refusal(site(options, None))
+    assert path.startswith("dra_claims_drivers.gpu.nvidia.com.") and words in text
+
+
+def test_each_part_can_be_kept_by_some_engine() -> None:
+    assert {part for engine in ENGINES for part in engine.keeps} == set(ASKS)
+    assert all(
+        set(engine.needs) <= set(engine.keeps) and set(engine.enforced) <= set(engine.keeps) for engine in ENGINES
+    )
+
+
+def test_shares_of_one_gpu_each_with_a_nic_below_its_root() -> None:
+    """As whole GPUs: the nodes that can keep them are found, and those that cannot are not."""
+    values = site({"engine": "consumable-shares", "consumable_shares": "memory"}, {"memory": "20Gi"})
+    values["dra_claims_drivers"]["lanewise.dev"] = {"version": "1.0.0"}
+    values["dra_claims_templates"][0]["align"] = "pcie_root"
+    values["dra_claims_templates"][0]["devices"].append({"kind": "nic", "name": "nic"})
+    made = compile_site(values, {"one": relevant_facts("hgx-h100")})
+    assert [one.nodes or one.unknown for one in made.reach]
+    values["dra_claims_templates"][0]["devices"][0]["share"]["memory"] = "200Gi"
+    with pytest.raises(Problems):
+        compile_site(values, {"one": relevant_facts("hgx-h100")})
+
+
+@pytest.mark.parametrize(
+    ("gates", "parameters", "place"),
+    [
+        (
+            {"MPSSupport": True},
+            {"kind": "GpuConfig", "sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}}},
+            "defaultActiveThreadPercentage",
+        ),
+        ({}, {"kind": "GpuConfig", "sharing": {"strategy": "MPS"}}, "strategy"),
+        (
+            {"MPSSupport": True},
+            {
+                "kind": "GpuConfig",
+                "sharing": {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1k"}},
+            },
+            "defaultPinnedDeviceMemoryLimit",
+        ),
+        (
+            {"MPSSupport": True},
+            {"kind": "GpuConfig", "sharing": {"strategy": "MPS", "timeSlicingConfig": {"interval": "Long"}}},
+            "timeSlicingConfig",
+        ),
+        (
+            {"TimeSlicingSettings": True},
+            {"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}},
+            "interval",
+        ),
+        ({}, {"kind": "VfioDeviceConfig"}, "kind"),
+        (
+            {"PassthroughSupport": True},
+            {"kind": "VfioDeviceConfig", "iommu": {"backendPolicy": "IommuFD"}},
+            "backendPolicy",
+        ),
+        ({}, {"kind": "GpuConfig", "sharring": {}}, "sharring"),
+    ],
+)
+def test_configurations_that_nvidias_driver_refuses(gates: Values, parameters: Values, place: str) -> None:
+    given = {"driver": NVIDIA, "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}}
+    path, _text = refusal(site({"feature_gates": gates}, None, config=[given]))
+    assert path.startswith("dra_claims_templates[0].devices[0].config[0].parameters.") and path.endswith(place)
