@@ -12,7 +12,6 @@ import typing as t
 
 from ..base import trace
 from ..base.errors import DriverError
-from ..base.objects import Object
 from ..kernel import rdma, traffic_control
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
@@ -27,6 +26,7 @@ from .device import Device
 if t.TYPE_CHECKING:
     from ..base.settings import Settings
     from ..kernel.addresses import Address
+    from ..topology.facts import NodeFacts
 
 __all__ = ["Device", "Inventory"]
 
@@ -197,7 +197,7 @@ class Inventory:
             return self._rule.now(paths, self.settings.default_routes, at_most=at_most).by_name
 
 
-def _candidates(facts: Object, settings: Settings) -> list[str]:
+def _candidates(facts: NodeFacts, settings: Settings) -> list[str]:
     """The interfaces that may be published: those of PCI functions, and virtual ones that the settings name."""
     names = [(entry["name"], entry["address"]) for entry in facts["interfaces"]]
     return [name for name, address in names if address or like(name, settings.virtual_interfaces)]
@@ -219,7 +219,7 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _devices(publication: publish.Publication, facts: Object, policy: publish.Policy) -> dict[str, Device]:
+def _devices(publication: publish.Publication, facts: NodeFacts, policy: publish.Policy) -> dict[str, Device]:
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = {}

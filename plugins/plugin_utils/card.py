@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ..module_utils.topology.facts import FunctionFacts, NicFacts, NodeFacts
 from ..module_utils.topology.pci import slot_of
-from ..module_utils.topology.selector import Facts
 from .report_facts import View, natural, read_facts
 
 
@@ -82,10 +82,10 @@ class Unknown(ValueError):
 _Key = t.Union[str, tuple[t.Optional[str], str]]
 
 
-def cards(facts: Facts) -> list[Card]:
+def cards(facts: NodeFacts) -> list[Card]:
     """All cards with NICs of a node, by address, from its topology facts (see `model.as_dict`)."""
     view = View(read_facts(facts))
-    groups: list[tuple[set[_Key], list[Facts]]] = []
+    groups: list[tuple[set[_Key], list[NicFacts]]] = []
     for nic in sorted(facts["nics"], key=lambda one: natural(one["address"])):
         if nic["physfn"]:
             continue
@@ -103,7 +103,7 @@ def cards(facts: Facts) -> list[Card]:
     return [_card(members, facts, view) for _keys, members in groups]
 
 
-def _card(nics: list[Facts], facts: Facts, view: View) -> Card:
+def _card(nics: list[NicFacts], facts: NodeFacts, view: View) -> Card:
     functions = [facts["functions"][nic["address"]] for nic in nics]
     vpds = [function["vpd"] or {} for function in functions]
 
@@ -122,7 +122,7 @@ def _card(nics: list[Facts], facts: Facts, view: View) -> Card:
     }
 
 
-def _function(nic: Facts, facts: Facts, view: View) -> Function:
+def _function(nic: NicFacts, facts: NodeFacts, view: View) -> Function:
     address = nic["address"]
     function = facts["functions"][address]
     link = function["link"] or {}
@@ -158,7 +158,7 @@ def _function(nic: Facts, facts: Facts, view: View) -> Function:
     }
 
 
-def _ids(function: Facts) -> str:
+def _ids(function: FunctionFacts) -> str:
     vendor, device = function["vendor_id"], function["device_id"]
     return f"{vendor}:{device}" if vendor and device else ""
 

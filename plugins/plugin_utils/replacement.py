@@ -11,7 +11,8 @@ import typing as t
 
 from ..module_utils.dra.kube.objects import Object
 from ..module_utils.host.engine.rules import Unfit, selector
-from ..module_utils.topology.selector import Facts, values_of
+from ..module_utils.topology.facts import NicFacts, NodeFacts
+from ..module_utils.topology.selector import values_of
 from .card import Card, Function, Link, cards, guids, macs, owned, place, same, title
 from .cluster_nodes import describe
 from .report_compare import differences
@@ -57,7 +58,7 @@ def card_lines(card: Card, users: t.Mapping[str, str]) -> list[str]:
 
 def inventory_lines(
     card: Card,
-    facts: Facts,
+    facts: NodeFacts,
     rules: t.Sequence[Variables] = (),
     driver: Variables | None = None,
     variables: Variables | None = None,
@@ -85,7 +86,7 @@ def inventory_lines(
     return found
 
 
-def _chosen(select: Variables, nics: t.Sequence[Facts], facts: Facts) -> str:
+def _chosen(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts) -> str:
     """The functions that a selector chooses, and by which keys; empty for none."""
     try:
         chosen = selector(select)
@@ -225,7 +226,7 @@ def _link(link: Link) -> str:
     return f"{link['gts'] or '?'} GT/s x{link['width'] or '?'}"
 
 
-def elsewhere(before: Facts, after: Facts, old: Card, new: Card | None) -> list[str]:
+def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
     """How the rest of the node differs, a sentence each, except for its configuration (VFs, drivers)."""
     mine = owned(old) | (owned(new) if new else set())
     ours, theirs = _rest(after, owned(new or old)), _rest(before, owned(old))
@@ -249,7 +250,7 @@ def elsewhere(before: Facts, after: Facts, old: Card, new: Card | None) -> list[
     return found
 
 
-def _rest(facts: Facts, own: set[str]) -> View:
+def _rest(facts: NodeFacts, own: set[str]) -> View:
     """A node without the functions of a card, and without what follows from them or from configuration."""
     view = View(read_facts(facts))
     view.topology.groups = []

@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 from .affinity import RANK
 from .pci import sort_key
 
+if t.TYPE_CHECKING:
+    from .facts import FunctionFacts, GpuFacts, NicFacts, NodeFacts
+
 __all__ = ["Board", "board_map", "nearest"]
 
 #: Levels that say how near two devices are, the nearest first.
 KNOWN = tuple(sorted((level for level in RANK if level != "UNKNOWN"), key=RANK.__getitem__))
 
-Facts = t.Mapping[str, t.Any]
 #: The addresses of a GPU and of a NIC.
 Pair = tuple[str, str]
 
@@ -65,12 +67,12 @@ def nearest(levels: t.Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     return best, () if best == "UNKNOWN" else tuple(key for key, level in levels.items() if level == best)
 
 
-def board_map(facts: Facts) -> Board:
+def board_map(facts: NodeFacts) -> Board:
     """The map of a node, from its topology facts (see :func:`model.as_dict`).
 
     Site overrides of locality and data-direct functions are part of the facts' levels, so they are part of the map.
     """
-    functions: Facts = facts.get("functions") or {}
+    functions: t.Mapping[str, FunctionFacts] = facts.get("functions") or {}
     gpus = _physical(facts["gpus"], functions)
     nics = _physical(facts["nics"], functions)
     affinity = facts.get("affinity") or {}
@@ -83,7 +85,7 @@ def board_map(facts: Facts) -> Board:
     return Board(gpus, nics, known, _shape(gpus, nics, known))
 
 
-def _physical(devices: t.Iterable[Facts], functions: Facts) -> tuple[str, ...]:
+def _physical(devices: t.Iterable[GpuFacts | NicFacts], functions: t.Mapping[str, FunctionFacts]) -> tuple[str, ...]:
     """The addresses of devices that are not VFs, in ascending order."""
     found = []
     for device in devices:

@@ -16,6 +16,9 @@ import dataclasses
 import typing as t
 from dataclasses import field
 
+if t.TYPE_CHECKING:
+    from .facts import NodeFacts
+
 #: Version of the dictionaries that :func:`as_dict` writes: the major number grows when a reader of the old form
 #: would break, the minor one when something is added.
 SCHEMA_VERSION = "1.0"
@@ -401,8 +404,16 @@ class Topology(Sheet):
     fingerprint: str | None = None  # equal for nodes of the same shape, whatever their serial numbers
 
 
-def as_dict(value: t.Any) -> t.Any:
-    """Turn a fact sheet into dictionaries, lists and scalars that JSON and Ansible facts can carry."""
+@t.overload
+def as_dict(value: Topology) -> NodeFacts: ...
+
+
+@t.overload
+def as_dict(value: object) -> object: ...
+
+
+def as_dict(value: object) -> object:
+    """Turn what the model describes into dictionaries, lists and scalars that JSON and Ansible facts can carry."""
     if isinstance(value, Sheet):
         facts = value.__dict__
         return {name: as_dict(facts[name]) for name in value._names}

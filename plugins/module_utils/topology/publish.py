@@ -21,14 +21,17 @@ from .publish_device import (
     DRIVER,
     LINK_DOWN,
     PCIE_ROOT,
-    Facts,
     Node,
+    Object,
     device_name,
     interface_device,
     interface_device_name,
     nic_device,
 )
-from .selector import Selector, like, values_of, values_of_interface
+from .selector import DeviceValues, Selector, like, values_of, values_of_interface
+
+if t.TYPE_CHECKING:
+    from .facts import InterfaceFacts, NicFacts, NodeFacts
 
 __all__ = [
     "COUNTER",
@@ -41,7 +44,6 @@ __all__ = [
     "UNCLEAN",
     "USER_SPACE",
     "VERSION_ANNOTATION",
-    "Facts",
     "Policy",
     "Publication",
     "Selector",
@@ -78,8 +80,8 @@ class Publication:
     interface the probe did not see, as those that pods have: `TOLD_BY_INTERFACE` is unknown of them.
     """
 
-    devices: list[dict[str, t.Any]] = field(default_factory=list)
-    counter_sets: list[dict[str, t.Any]] = field(default_factory=list)
+    devices: list[Object] = field(default_factory=list)
+    counter_sets: list[Object] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
@@ -107,14 +109,14 @@ class Policy:
     uplinks: t.Mapping[str, str] = field(default_factory=dict)
     keep_ib: bool = False
     exclusive: bool = False
-    held: t.Mapping[str, dict[str, t.Any]] = field(default_factory=dict)
+    held: t.Mapping[str, Object] = field(default_factory=dict)
 
-    def keeps_interface(self, nic: Facts) -> bool:
+    def keeps_interface(self, nic: NicFacts) -> bool:
         """Whether pods get the RDMA device of a function without its interface."""
         return self.keep_ib and nic["link_layer"] == "infiniband" and bool(nic["rdma_devices"])
 
 
-def publication(facts: Facts, counters: bool = True, policy: Policy | None = None) -> Publication:
+def publication(facts: NodeFacts, counters: bool = True, policy: Policy | None = None) -> Publication:
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
     A function is withheld where the node itself needs it: it carries the default route or lies below an interface that
@@ -134,7 +136,7 @@ def publication(facts: Facts, counters: bool = True, policy: Policy | None = Non
 class _Publisher:
     """Makes the publication of a node."""
 
-    def __init__(self, facts: Facts, counters: bool, policy: Policy | None) -> None:
+    def __init__(self, facts: NodeFacts, counters: bool, policy: Policy | None) -> None:
         self.facts, self.counters, self.policy = facts, counters, policy
         self.node = Node(facts, policy.aliases if policy else {})
         self.held = policy.held if policy else {}
@@ -142,7 +144,7 @@ class _Publisher:
         self.own = [entry for entry in facts["interfaces"] if policy and _is_virtual(entry, policy)]
         above = [entry for entry in facts["interfaces"] if _hosts(entry)] + self.own
         self.lower = {name: entry["name"] for entry in above for name in entry["lower"]}
-        self.virtual: dict[str, list[Facts]] = {}
+        self.virtual: dict[str, list[NicFacts]] = {}
         for nic in self.node.nics.values():
             if nic["physfn"]:
                 self.virtual.setdefault(nic["physfn"], []).append(nic)
@@ -173,11 +175,11 @@ class _Publisher:
             result.devices.sort(key=lambda device: _place(device["name"]))
         return result
 
-    def _away(self, nic: Facts) -> bool:
+    def _away(self, nic: NicFacts) -> bool:
         """Whether a pod has the interface, for all that the facts say; those of an earlier release may not."""
         return not self.policy and bool(nic.get("elsewhere"))
 
-    def _withheld(self, nic: Facts) -> str:
+    def _withheld(self, nic: NicFacts) -> str:
         """Why a function is not published; empty if it is."""
         policy, interfaces = self.policy, self.node.interfaces
         vfs = self.virtual.get(nic["address"], [])
@@ -203,11 +205,11 @@ class _Publisher:
         nics, withheld = self.node.nics, self.result.withheld
         for address, nic in nics.items():
             pf = nic["physfn"]
-            if address not in withheld and pf in nics and pf not in withheld:
+            if pf is not None and address not in withheld and pf in nics and pf not in withheld:
                 found[pf] = found.get(pf, 0) + 1
         return found
 
-    def _device(self, nic: Facts, shared: t.Mapping[str, int]) -> dict[str, t.Any]:
+    def _device(self, nic: NicFacts, shared: t.Mapping[str, int]) -> Object:
         address, name = nic["address"], device_name(nic["address"])
         device = _kept(self.held[name]) if name in self.held else nic_device(nic, self.node)
         if name in self.result.away:
@@ -221,7 +223,7 @@ class _Publisher:
         return device
 
 
-def _add_held(result: Publication, held: t.Mapping[str, dict[str, t.Any]]) -> None:
+def _add_held(result: Publication, held: t.Mapping[str, Object]) -> None:
     """Publish the devices that pods have and the probe does not see."""
     for name in sorted(held):
         if name not in result.addresses and name not in result.interfaces:
@@ -236,14 +238,14 @@ def without_link(result: Publication) -> set[str]:
     return {one["name"] for one in result.devices if LINK_DOWN in [taint["key"] for taint in one.get("taints", ())]}
 
 
-def _place(name: str) -> tuple[t.Any, ...]:
+def _place(name: str) -> tuple[object, ...]:
     """Functions as the node lists them, then interfaces by their names: one that comes back from a pod returns to its
     place, because every scheduler has to process each change of a slice."""
     numbers = [int(digits) for digits in re.findall("[0-9]+", name)]
     return (0,) if name.startswith("pci-") else (1, re.split("[0-9]", name, maxsplit=1)[0], numbers, name)
 
 
-def _add_interfaces(result: Publication, own: list[Facts], node: Node, policy: Policy) -> None:
+def _add_interfaces(result: Publication, own: list[InterfaceFacts], node: Node, policy: Policy) -> None:
     """Publish the interfaces without a PCI function, or say why not."""
     interfaces = node.interfaces
     lower = {name: entry["name"] for entry in interfaces.values() for name in entry["lower"]}
@@ -265,28 +267,28 @@ def _add_interfaces(result: Publication, own: list[Facts], node: Node, policy: P
         result.interfaces[name] = entry["name"]
 
 
-def _is_virtual(entry: Facts, policy: Policy) -> bool:
+def _is_virtual(entry: InterfaceFacts, policy: Policy) -> bool:
     """Whether an interface has no PCI function and the settings name it."""
     return entry["address"] is None and entry["kind"] != "loopback" and like(entry["name"], policy.virtual)
 
 
-def _kept(device: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def _kept(device: Object) -> Object:
     """A device as it was published, without what follows from its neighbours or is for those who do not have it."""
     return {key: value for key, value in device.items() if key not in ("consumesCounters", "taints")}
 
 
-def _without_interface(device: dict[str, t.Any]) -> dict[str, t.Any]:
+def _without_interface(device: Object) -> Object:
     """A device with what is sure of it while its interface is away."""
     known = {key: value for key, value in device["attributes"].items() if key not in TOLD_BY_INTERFACE}
     return {"name": device["name"], "attributes": known}
 
 
-def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
+def _excluded(values: DeviceValues, policy: Policy) -> str:
     """Why the node's settings or routes keep a device."""
     for name in values["interface"]:
         if policy.uplinks.get(name):
             return policy.uplinks[name]
-    for name in (values.get("address"), *values["interface"]):
+    for name in (*([values["address"]] if "address" in values else []), *values["interface"]):
         if like(name, policy.management):
             return f"the settings keep {name} for management"
     if any(selector.matches(values) for selector in policy.exclude):
@@ -296,7 +298,7 @@ def _excluded(values: t.Mapping[str, t.Any], policy: Policy) -> str:
     return ""
 
 
-def _unfit(nic: Facts, facts: Facts, policy: Policy) -> str:
+def _unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
     """Why a function of a running node is not given away, besides what its facts say."""
     reason = _excluded(values_of(nic, facts), policy)
     if reason:
@@ -308,14 +310,14 @@ def _unfit(nic: Facts, facts: Facts, policy: Policy) -> str:
     return ""
 
 
-def _rdma_unfit(nic: Facts, facts: Facts, policy: Policy) -> str:
+def _rdma_unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
     """Why a function whose interface stays on the node is not given away."""
     if policy.exclusive:
         return "the settings keep its interface on the node, which in RDMA's exclusive mode goes with the RDMA device"
     return _excluded(values_of(nic, facts), replace(policy, uplinks={}))
 
 
-def _uplink_vf(vfs: list[Facts], policy: Policy) -> str:
+def _uplink_vf(vfs: list[NicFacts], policy: Policy) -> str:
     """Why a PF is kept: the node needs one of its VFs."""
     for vf in vfs:
         for name in vf["interfaces"]:
@@ -324,12 +326,12 @@ def _uplink_vf(vfs: list[Facts], policy: Policy) -> str:
     return ""
 
 
-def _hosts(entry: Facts) -> bool:
+def _hosts(entry: InterfaceFacts) -> bool:
     """Whether an interface on top of others is the node's own; a macvlan or ipvlan may be a pod's."""
     return entry["kind"] in ("bond", "bridge", "vlan")
 
 
-def _needed(nic: Facts, interfaces: t.Mapping[str, Facts], lower: t.Mapping[str, str]) -> str:
+def _needed(nic: NicFacts, interfaces: t.Mapping[str, InterfaceFacts], lower: t.Mapping[str, str]) -> str:
     """Why the node keeps this function; empty where it does not."""
     if nic["default_route"]:
         return "it carries the node's default route"
@@ -348,7 +350,9 @@ def _needed(nic: Facts, interfaces: t.Mapping[str, Facts], lower: t.Mapping[str,
     return ""
 
 
-def _needed_for_vfs(nic: Facts, vfs: list[Facts], interfaces: t.Mapping[str, Facts], lower: t.Mapping[str, str]) -> str:
+def _needed_for_vfs(
+    nic: NicFacts, vfs: list[NicFacts], interfaces: t.Mapping[str, InterfaceFacts], lower: t.Mapping[str, str]
+) -> str:
     """Why a PF cannot be given away because of its VFs: one that the node or a guest uses would lose its link."""
     for vf in vfs:
         if vf["driver"] in USER_SPACE or (vf["driver"] and vf["interfaces"] and _needed(vf, interfaces, lower)):

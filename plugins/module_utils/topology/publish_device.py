@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from .boards import Board, board_map
 from .selector import LINK_LAYERS, NEAR, type_of
 
+if t.TYPE_CHECKING:
+    from .facts import FunctionFacts, GpuFacts, InterfaceFacts, NicFacts, NodeFacts, RdmaDeviceFacts
+
 DRIVER = "lanewise.dev"
 
 _STANDARD = "resource.kubernetes.io/"
@@ -28,19 +31,19 @@ DATA_DIRECT_ROOT = "dataDirectPcieRoot"
 _VALUE_BYTES = 64  # a string attribute, resource/v1 DeviceAttributeMaxValueLength
 
 LINK_DOWN = f"{DRIVER}/link-down"
-
-Facts = t.Mapping[str, t.Any]
+#: A v1 Device or CounterSet, as the API has it.
+Object = dict[str, t.Any]
 
 
 @dataclass(frozen=True)
 class Node:
     """The facts of a node, indexed. `aliases` are the site's own names of devices, by PCI address or interface."""
 
-    facts: Facts
+    facts: NodeFacts
     aliases: t.Mapping[str, str] = field(default_factory=dict)
-    interfaces: t.Mapping[str, Facts] = field(init=False)
-    rdma: t.Mapping[str, Facts] = field(init=False)
-    nics: t.Mapping[str, Facts] = field(init=False)
+    interfaces: t.Mapping[str, InterfaceFacts] = field(init=False)
+    rdma: t.Mapping[str, RdmaDeviceFacts] = field(init=False)
+    nics: t.Mapping[str, NicFacts] = field(init=False)
     board: Board = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,10 +52,9 @@ class Node:
         object.__setattr__(self, "nics", {nic["address"]: nic for nic in self.facts["nics"]})
         object.__setattr__(self, "board", board_map(self.facts))
 
-    def function(self, address: str) -> Facts:
+    def function(self, address: str) -> FunctionFacts:
         """The PCI function at an address; empty if the probe has not seen it."""
-        found: Facts = self.facts["functions"].get(address) or {}
-        return found
+        return self.facts["functions"].get(address) or {}
 
     def alias(self, address: str | None, interface: str | None) -> str | None:
         """The site's own name of a device."""
@@ -72,7 +74,7 @@ def device_name(address: str) -> str:
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
-def nic_device(nic: Facts, node: Node) -> dict[str, t.Any]:
+def nic_device(nic: NicFacts, node: Node) -> Object:
     """The v1 Device of a NIC. What the probe does not know is left out, as is a string too long for an attribute."""
     # a function with several ports has several interfaces, and then none is the function's
     interface = node.interfaces.get(nic["interfaces"][0], {}) if len(nic["interfaces"]) == 1 else {}
@@ -82,7 +84,7 @@ def nic_device(nic: Facts, node: Node) -> dict[str, t.Any]:
     return _with_state(device, nic["up"], None if nic["physfn"] else nic["speed_mbps"])
 
 
-def _place(nic: Facts, node: Node) -> dict[str, t.Any]:
+def _place(nic: NicFacts, node: Node) -> dict[str, object]:
     """Where a NIC is, and what is near it. None of it depends on who uses the NIC, or on any interface.
 
     A VF is as near to GPUs as its PF.
@@ -111,7 +113,7 @@ def _place(nic: Facts, node: Node) -> dict[str, t.Any]:
     }
 
 
-def _identity(nic: Facts, interface: Facts, node: Node) -> dict[str, t.Any]:
+def _identity(nic: NicFacts, interface: InterfaceFacts, node: Node) -> dict[str, object]:
     """What a NIC is, and the names by which it is known."""
     function = node.function(nic["address"])
     rdma = [node.rdma[name] for name in nic["rdma_devices"] if name in node.rdma]
@@ -133,7 +135,7 @@ def _identity(nic: Facts, interface: Facts, node: Node) -> dict[str, t.Any]:
     }
 
 
-def _link(nic: Facts, interface: Facts) -> dict[str, t.Any]:
+def _link(nic: NicFacts, interface: InterfaceFacts) -> dict[str, object]:
     """The link of a NIC."""
     return {
         "linkLayer": nic["link_layer"] if nic["link_layer"] in LINK_LAYERS else None,
@@ -143,7 +145,7 @@ def _link(nic: Facts, interface: Facts) -> dict[str, t.Any]:
     }
 
 
-def interface_device(entry: Facts, node: Node) -> dict[str, t.Any]:
+def interface_device(entry: InterfaceFacts, node: Node) -> Object:
     """The v1 Device of an interface without a PCI function."""
     rdma = [device for device in node.facts["rdma_devices"] if entry["name"] in device["interfaces"]]
     up = {"up": True, "down": False}.get(entry["operstate"] or "", entry["carrier"])
@@ -163,16 +165,16 @@ def interface_device(entry: Facts, node: Node) -> dict[str, t.Any]:
     return _with_state(_with_attributes(interface_device_name(entry["name"]), values), up, entry["speed_mbps"])
 
 
-def _with_state(device: dict[str, t.Any], up: bool | None, mbps: t.Any) -> dict[str, t.Any]:
+def _with_state(device: Object, up: bool | None, mbps: int | None) -> Object:
     """A device with the bandwidth of its link, and a taint if the link is down."""
-    if _is_rate(mbps):
+    if mbps is not None and _is_rate(mbps):
         device["capacity"] = {"bandwidth": {"value": _rate(mbps)}}
     if up is False:
         device["taints"] = [{"key": LINK_DOWN, "effect": "NoSchedule"}]
     return device
 
 
-def stated_numa_node(function: Facts, parent: Facts, kernel: int | None) -> int | None:
+def stated_numa_node(function: FunctionFacts, parent: FunctionFacts, kernel: int | None) -> int | None:
     """The NUMA node of a function: what the site states of it or of its PF, or else what the kernel says.
 
     `parent` is the PF of a VF; empty for others. Both are as `functions` of the topology facts.
@@ -184,12 +186,12 @@ def stated_numa_node(function: Facts, parent: Facts, kernel: int | None) -> int 
     return kernel
 
 
-def _with_attributes(name: str, values: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def _with_attributes(name: str, values: t.Mapping[str, object]) -> Object:
     attributes = {key: typed for key, typed in ((key, _attribute(value)) for key, value in values.items()) if typed}
     return {"name": name, "attributes": attributes}
 
 
-def _attribute(value: t.Any) -> dict[str, t.Any] | None:
+def _attribute(value: object) -> Object | None:
     """A v1 DeviceAttribute; None for what cannot be one."""
     if isinstance(value, bool):
         return {"bool": value}
@@ -200,7 +202,7 @@ def _attribute(value: t.Any) -> dict[str, t.Any] | None:
     return None
 
 
-def _is_rate(mbps: t.Any) -> bool:
+def _is_rate(mbps: object) -> bool:
     return isinstance(mbps, int) and not isinstance(mbps, bool) and mbps > 0
 
 
@@ -224,7 +226,7 @@ def _switch(bridges: list[str]) -> str | None:
     return bridges[-2] if own >= 3 and own % 2 else None
 
 
-def _nearest_gpu(nic: Facts, gpus: t.Sequence[Facts]) -> str | None:
+def _nearest_gpu(nic: NicFacts, gpus: t.Sequence[GpuFacts]) -> str | None:
     """The GPU that this NIC is for: the one nearest, or of several as near the one on its rail."""
     near = nic["nearest_gpus"]
     if near["level"] not in NEAR:

@@ -11,6 +11,9 @@ import fnmatch
 import typing as t
 from dataclasses import dataclass
 
+if t.TYPE_CHECKING:
+    from .facts import InterfaceFacts, NicFacts, NodeFacts
+
 #: Levels at which a GPU counts as near, the nearest first.
 NEAR = ("PIX", "PXB", "PHB", "NODE")
 TYPES = ("pf", "vf", "virtual")
@@ -19,7 +22,23 @@ LINK_LAYERS = ("ethernet", "infiniband")
 TEXTS = ("address", "interface", "driver", "model", "vendor_id", "device_id", "link_layer", "type", "slot")
 NUMBERS = ("rail", "numa_node")
 
-Facts = t.Mapping[str, t.Any]
+
+class DeviceValues(t.TypedDict, total=False):
+    """What a :class:`Selector` is compared with."""
+
+    address: str
+    interface: list[str]
+    driver: str | None
+    model: str | None
+    vendor_id: str | None
+    device_id: str | None
+    link_layer: str | None
+    type: str
+    slot: str | None
+    rail: int | None
+    numa_node: int | None
+    speed_mbps: int | None
+    near_gpu: str
 
 
 @dataclass(frozen=True)
@@ -44,8 +63,8 @@ class Selector:
     min_speed_mbps: int | None = None
     near_gpu: str | None = None
 
-    def matches(self, values: t.Mapping[str, t.Any]) -> bool:
-        """Whether `values`, by the names of these fields (`interface` a list, `speed_mbps`), are chosen."""
+    def matches(self, values: DeviceValues) -> bool:
+        """Whether `values` are chosen."""
         for name in TEXTS:
             patterns = getattr(self, name)
             if name != "interface" and patterns and not like(values.get(name), patterns):
@@ -60,21 +79,27 @@ class Selector:
         return self.min_speed_mbps is None or (values.get("speed_mbps") or 0) >= self.min_speed_mbps
 
 
-def like(value: t.Any, patterns: t.Iterable[str]) -> bool:
+def like(value: object, patterns: t.Iterable[str]) -> bool:
     """Whether a text fits one of the shell patterns. Other values fit none."""
     return isinstance(value, str) and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
-def type_of(nic: Facts) -> str:
+def type_of(nic: NicFacts) -> str:
     """`vf` or `pf`."""
     return "vf" if nic["physfn"] else "pf"
 
 
-def values_of(nic: Facts, facts: Facts) -> dict[str, t.Any]:
+def values_of(nic: NicFacts, facts: NodeFacts) -> DeviceValues:
     """What a selector is compared with, of one NIC of a node's topology facts (see :func:`model.as_dict`)."""
     function = facts["functions"][nic["address"]]
     return {
-        **{name: nic[name] for name in ("address", "driver", "model", "link_layer", "rail", "numa_node", "speed_mbps")},
+        "address": nic["address"],
+        "driver": nic["driver"],
+        "model": nic["model"],
+        "link_layer": nic["link_layer"],
+        "rail": nic["rail"],
+        "numa_node": nic["numa_node"],
+        "speed_mbps": nic["speed_mbps"],
         "interface": nic["interfaces"],
         "vendor_id": function["vendor_id"],
         "device_id": function["device_id"],
@@ -84,7 +109,11 @@ def values_of(nic: Facts, facts: Facts) -> dict[str, t.Any]:
     }
 
 
-def values_of_interface(entry: Facts) -> dict[str, t.Any]:
+def values_of_interface(entry: InterfaceFacts) -> DeviceValues:
     """The same of an interface without a PCI function."""
-    values = {"interface": [entry["name"]], "link_layer": entry["link_layer"], "type": "virtual"}
-    return {**values, "speed_mbps": entry["speed_mbps"]}
+    return {
+        "interface": [entry["name"]],
+        "link_layer": entry["link_layer"],
+        "type": "virtual",
+        "speed_mbps": entry["speed_mbps"],
+    }

@@ -18,6 +18,7 @@ from fractions import Fraction
 
 from ...topology import cpuset
 from ...topology.affinity import RANK, Proximity
+from ...topology.facts import FunctionFacts
 from ...topology.model import Link, Nic, NumaNode, PciFunction, Topology
 from ...topology.publish_device import stated_numa_node
 from ..kube import quantity
@@ -265,7 +266,8 @@ class Machine:
         if key == "numaNode" and published.driver == OWN:
             parent = self.functions.get(function.physfn or "")
             number = value if isinstance(value, int) else None
-            return stated_numa_node(vars(function), vars(parent) if parent else {}, number)
+            stated, of_parent = (t.cast("FunctionFacts", vars(one) if one else {}) for one in (function, parent))
+            return stated_numa_node(stated, of_parent, number)
         return value
 
     def lacks(self, published: Published) -> bool:

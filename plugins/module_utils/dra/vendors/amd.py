@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from ..kube.objects import Object
 from .knowledge import (
     PCI_BUS_ID,
@@ -109,7 +109,7 @@ def _modes(whole: Offer, index: int, known: DriverKnowledge, counters: bool) -> 
     return found
 
 
-def _passed_through(node: str, facts: Facts, known: DriverKnowledge) -> list[Offer]:
+def _passed_through(node: str, facts: NodeFacts, known: DriverKnowledge) -> list[Offer]:
     """The devices of type vfio: GPUs that are bound to vfio-pci. Which others the driver adds is up to its settings."""
     bound = [gpu for gpu in facts["gpus"] if gpu["driver"] == "vfio-pci"]
     bound = [gpu for gpu in bound if facts["functions"][gpu["address"]]["vendor_id"] in known.vendors]
@@ -130,7 +130,7 @@ def _passed_through(node: str, facts: Facts, known: DriverKnowledge) -> list[Off
     return result
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for index, gpu, function in gpus_of(facts, known):
         maker = DeviceMaker(known)

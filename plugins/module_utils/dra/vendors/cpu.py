@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from ...topology import cpuset
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Kind, Published, number
 from .offer import DeviceMaker, Offer, Options, Vendor
 
@@ -48,7 +48,7 @@ def _cpu_list(text: str | None) -> list[int]:
     return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
 
-def _individual(node: str, facts: Facts, known: DriverKnowledge, reserved: list[int]) -> list[Offer]:
+def _individual(node: str, facts: NodeFacts, known: DriverKnowledge, reserved: list[int]) -> list[Offer]:
     """Each CPU as a device of its own, as --cpu-device-mode=individual publishes them.
 
     The driver numbers devices by core, hyperthreads beside each other. A probe does not read which CPUs are of one
@@ -78,7 +78,7 @@ def _near(maker: DeviceMaker, known: DriverKnowledge, numa: int | None) -> None:
         maker.put(NUMA_NODE_DRANET, numa)
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     """CPUs in groups, as --cpu-device-mode=grouped publishes them, or each by itself.
 
     `options.group_by` is numa_node (the driver's default), socket, machine or individual; `options.reserved_cpus` a

@@ -13,7 +13,7 @@ import typing as t
 from dataclasses import replace
 
 from ...topology import publish
-from ...topology.publish import Facts
+from ...topology.facts import FunctionFacts, InterfaceFacts, NicFacts, NodeFacts
 from ..kube import limits
 from .knowledge import (
     NUMA_NODE,
@@ -96,13 +96,13 @@ _OF_INTERFACE = ("type", "ebpf", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNam
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     """One device a network function, and one each interface without one (pkg/inventory/db.go, scan).
 
     Functions that manage NVLink switches are among them: DRANET looks at the PCI class alone.
     """
     excluded = _uplinks(facts["interfaces"])
-    ports: dict[str, Facts] = {}
+    ports: dict[str, InterfaceFacts] = {}
     for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
         if one["address"] and one["kind"] != "usb":
             ports[one["address"]] = one  # each interface of a function overwrites what the one before it said
@@ -122,7 +122,7 @@ def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -
     return sorted(found, key=lambda offer: str(offer.device["name"]))
 
 
-def _uplinks(interfaces: t.Sequence[Facts]) -> set[str]:
+def _uplinks(interfaces: t.Sequence[InterfaceFacts]) -> set[str]:
     """What DRANET leaves out: interfaces with a default route and the ports of these. The parent of a VLAN is not one
     (pkg/inventory/net.go, getExcludedUplinkInterfaces)."""
     found = {one["name"] for one in interfaces if one["default_route"]}
@@ -134,7 +134,12 @@ def _uplinks(interfaces: t.Sequence[Facts]) -> set[str]:
 
 
 def _of_function(
-    node: str, facts: Facts, known: DriverKnowledge, function: Facts, nic: Facts | None, interface: Facts | None
+    node: str,
+    facts: NodeFacts,
+    known: DriverKnowledge,
+    function: FunctionFacts,
+    nic: NicFacts | None,
+    interface: InterfaceFacts | None,
 ) -> Offer:
     address = function["address"]
     rdma = nic["rdma_devices"] if nic else [one["name"] for one in facts["rdma_devices"] if one["address"] == address]
@@ -167,7 +172,7 @@ def _of_function(
     return maker.offer(node, publish.device_name(address), maker.unknown(*unknown), address)
 
 
-def _of_interface(node: str, facts: Facts, known: DriverKnowledge, interface: Facts) -> Offer:
+def _of_interface(node: str, facts: NodeFacts, known: DriverKnowledge, interface: InterfaceFacts) -> Offer:
     """An interface without PCI function. Where it may be a veth, it may be left out."""
     maker = DeviceMaker(known)
     unknown = maker.unknown(*_link(maker, facts, interface))
@@ -179,7 +184,7 @@ def _of_interface(node: str, facts: Facts, known: DriverKnowledge, interface: Fa
     return replace(maker.offer(node, name, unknown), possible=interface["kind"] not in _VIRTUAL)
 
 
-def _link(maker: DeviceMaker, facts: Facts, interface: Facts) -> list[str]:
+def _link(maker: DeviceMaker, facts: NodeFacts, interface: InterfaceFacts) -> list[str]:
     """Add what DRANET says of an interface (addLinkAttributes); the names of attributes that a probe cannot see."""
     state = interface["operstate"] or ""
     values = {

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from ...topology import publish
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, text
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
 
@@ -41,7 +41,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for _index, gpu, function in gpus_of(facts, known):
         maker = DeviceMaker(known)

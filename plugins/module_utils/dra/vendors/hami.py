@@ -10,7 +10,7 @@ HAMi-core, a library that it preloads into each container, keeps processes to th
 
 from __future__ import annotations
 
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from ..kube.objects import Object
 from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, text, version
 from .nvidia_gpus import MODELS
@@ -53,7 +53,7 @@ def _range(value: str, least: str, step: str) -> Object:
     }
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for index, gpu, function in gpus_of(facts, known):
         model = MODELS.get(function["device_id"] or "")

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from ...topology.publish import Facts
+from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
 from ..kube.objects import Object
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, text
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
@@ -48,7 +48,7 @@ _KNOWLEDGE = DriverKnowledge(
 _UNBOUND = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
 
 
-def _functions(facts: Facts, known: DriverKnowledge) -> list[tuple[Facts, Facts]]:
+def _functions(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[GpuFacts, FunctionFacts]]:
     """GPUs with their PCI functions; from 0.11.0 on, those of virtual machines and VFs, too."""
     if not known.has("0.11.0"):
         return [(gpu, function) for _index, gpu, function in gpus_of(facts, known) if gpu["kind"] == "gpu"]
@@ -56,7 +56,7 @@ def _functions(facts: Facts, known: DriverKnowledge) -> list[tuple[Facts, Facts]
     return [(gpu, function) for gpu, function in found if function["vendor_id"] in known.vendors]
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for gpu, function in _functions(facts, known):
         maker = DeviceMaker(known)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from ...topology import publish
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from .knowledge import (
     NUMA_NODE,
     NUMA_NODE_DRANET,
@@ -66,7 +66,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     publication = publish.publication(facts, options["counters"])
     sets = {entry["name"]: entry for entry in publication.counter_sets}
     away = frozenset(known.qualified(name) for name in publish.TOLD_BY_INTERFACE)

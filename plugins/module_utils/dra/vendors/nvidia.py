@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
-from ...topology.publish import Facts
+from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
 from ..kube.objects import Object
 from .knowledge import (
     NUMA_NODE,
@@ -213,7 +213,9 @@ def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options:
     return [replace(one, device=_shared(one.device, options["consumable_shares"])) for one in found]
 
 
-def _gpu(gpu: Facts, function: Facts, facts: Facts, known: DriverKnowledge) -> tuple[DeviceMaker, frozenset[str]]:
+def _gpu(
+    gpu: GpuFacts, function: FunctionFacts, facts: NodeFacts, known: DriverKnowledge
+) -> tuple[DeviceMaker, frozenset[str]]:
     """A GPU's attributes, and those that a probe cannot see."""
     model = MODELS.get(function["device_id"] or "")
     maker = DeviceMaker(known)
@@ -242,7 +244,7 @@ def _gpu(gpu: Facts, function: Facts, facts: Facts, known: DriverKnowledge) -> t
     )
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     if not starts(facts, known):
         return []
     result = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from .knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
 from .offer import DeviceMaker, Offer, unpublished
 
@@ -25,14 +25,14 @@ _NVSWITCH = "068000"
 FABRIC = ("gpuModuleID", "partition1", "partition2", "partition4", "partition8")
 
 
-def starts(facts: Facts, known: DriverKnowledge) -> bool:
+def starts(facts: NodeFacts, known: DriverKnowledge) -> bool:
     """Whether the driver starts on the node: for passing GPUs through it needs an IOMMU."""
     if PASSTHROUGH not in known.enabled or facts["source"]["kind"] != "sysfs":
         return True
     return any(function["iommu_group"] is not None for function in facts["functions"].values())
 
 
-def fabric(facts: Facts, known: DriverKnowledge) -> tuple[str, ...]:
+def fabric(facts: NodeFacts, known: DriverKnowledge) -> tuple[str, ...]:
     """Attributes that the gate FabricManagerPartitioning adds to a GPU: numbers that only NVML and the fabric manager
     know. Partitions exist where the fabric manager runs: with NVSwitches, or functions that run those of NVLink 5."""
     if "FabricManagerPartitioning" not in known.enabled:
@@ -45,7 +45,7 @@ def fabric(facts: Facts, known: DriverKnowledge) -> tuple[str, ...]:
     return FABRIC if switches else FABRIC[:1]
 
 
-def passed_through(node: str, facts: Facts, known: DriverKnowledge) -> list[Offer]:
+def passed_through(node: str, facts: NodeFacts, known: DriverKnowledge) -> list[Offer]:
     """The devices of type vfio. A GPU is published as this and as a GPU until one of both is prepared."""
     if PASSTHROUGH not in known.enabled:
         return []

@@ -10,7 +10,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ...topology.publish import Facts
+from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
+from ...topology.model import StandardAttributes
 from ..kube import limits
 from ..kube.objects import Object, Scalar
 from ..kube.problems import Problem
@@ -61,7 +62,7 @@ class Vendor:
     """
 
     knowledge: DriverKnowledge
-    offers: t.Callable[[str, Facts, DriverKnowledge, Options], list[Offer]] | None = None
+    offers: t.Callable[[str, NodeFacts, DriverKnowledge, Options], list[Offer]] | None = None
     #: What the driver refuses of the parameters of an opaque configuration, with paths below a given one.
     refuses: t.Callable[[Object, str, DriverKnowledge], list[Problem]] | None = None
 
@@ -85,13 +86,14 @@ class DeviceMaker:
         if not sure:
             self.assumed.add(self.known.qualified(name))
 
-    def standard(self, facts: Facts, *names: str) -> None:
+    def standard(self, facts: StandardAttributes, *names: str) -> None:
         """Add the standard attributes that this version of the driver has."""
-        keys = {PCIE_ROOT: "pcieRoot", PCI_BUS_ID: "pciBusID", NUMA_NODE: "numaNode", NUMA_NODE_DRANET: "numaNode"}
+        numa_node = facts.get("numaNode")
+        known = {PCIE_ROOT: facts.get("pcieRoot"), PCI_BUS_ID: facts.get("pciBusID")}
         for name in names:
-            self.put(name, facts.get(keys[name]))
+            self.put(name, {**known, NUMA_NODE: numa_node, NUMA_NODE_DRANET: numa_node}[name])
 
-    def numa(self, facts: Facts, function: Facts, as_list: bool) -> None:
+    def numa(self, facts: NodeFacts, function: FunctionFacts, as_list: bool) -> None:
         """Add the standard NUMA node. As a list it needs the cluster's gate DRAListTypeAttributes."""
         own = function["kubernetes"].get("numaNode")
         if own is not None:
@@ -108,7 +110,7 @@ class DeviceMaker:
         )
 
 
-def numa_list(facts: Facts, own: int) -> list[int]:
+def numa_list(facts: NodeFacts, own: int) -> list[int]:
     """A NUMA node and those nearest to it in its socket, as k8s.io/dynamic-resource-allocation (deviceattribute,
     numa_linux.go) lists them. A node whose socket is not known is not left out."""
     nodes = {entry["id"]: entry for entry in facts["numa_nodes"]}
@@ -122,9 +124,9 @@ def numa_list(facts: Facts, own: int) -> list[int]:
     return [own, *(node for node in near if None in (mine, sockets[node]) or sockets[node] == mine)]
 
 
-def gpus_of(facts: Facts, known: DriverKnowledge) -> list[tuple[int, Facts, Facts]]:
+def gpus_of(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[int, GpuFacts, FunctionFacts]]:
     """The functions of the driver's vendor with their number among them; a guest's GPUs are not the driver's."""
-    found: list[tuple[int, Facts, Facts]] = []
+    found: list[tuple[int, GpuFacts, FunctionFacts]] = []
     for gpu in facts["gpus"]:
         function = facts["functions"][gpu["address"]]
         if function["vendor_id"] in known.vendors and gpu["driver"] != "vfio-pci":
@@ -132,7 +134,7 @@ def gpus_of(facts: Facts, known: DriverKnowledge) -> list[tuple[int, Facts, Fact
     return found
 
 
-def unpublished(function: Facts, facts: Facts) -> tuple[str, ...]:
+def unpublished(function: FunctionFacts, facts: NodeFacts) -> tuple[str, ...]:
     """Standard attributes that an imported topology says nothing about."""
     if facts["source"]["kind"] == "sysfs" or function["kubernetes"]:
         return ()

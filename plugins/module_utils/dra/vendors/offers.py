@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from ..kube.objects import ObjectView
 from .drivers import VENDORS, knowledge
 from .knowledge import DriverKnowledge
@@ -21,7 +21,7 @@ _OFFERS = {vendor.knowledge.name: vendor.offers for vendor in VENDORS if vendor.
 
 def offers(
     node: str,
-    facts: Facts,
+    facts: NodeFacts,
     drivers: t.Mapping[str, ObjectView],
     known: t.Mapping[str, DriverKnowledge] | None = None,
     server: Server | None = None,

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from ...topology import publish
-from ...topology.publish import Facts
+from ...topology.facts import NodeFacts
 from .knowledge import NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, flag, number, text
 from .offer import DeviceMaker, Offer, Options, Vendor, unpublished
 
@@ -43,7 +43,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _offers(node: str, facts: Facts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     nics = {nic["address"]: nic for nic in facts["nics"]}
     result = []
     for nic in facts["nics"]:

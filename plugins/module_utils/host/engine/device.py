@@ -10,8 +10,10 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ...topology.selector import Facts
 from ..access.system import HostError
+
+if t.TYPE_CHECKING:
+    from ...topology.facts import NodeFacts
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Device:
         return f"{self.key} ({names})" if names and names != self.key else self.key
 
 
-def devices_of(facts: Facts) -> t.Iterator[Device]:
+def devices_of(facts: NodeFacts) -> t.Iterator[Device]:
     """The devices that a node's facts have; the loopback interface is left out."""
     for nic in facts["nics"]:
         function = facts["functions"][nic["address"]]

@@ -12,7 +12,7 @@ import typing as t
 
 from ...topology.model import as_dict
 from ...topology.probe import probe
-from ...topology.selector import Facts, values_of, values_of_interface
+from ...topology.selector import values_of, values_of_interface
 from ..access.management import management_interfaces
 from ..access.system import HostError, System
 from ..access.usage import as_published, users
@@ -20,6 +20,10 @@ from .change import NODE, Change, Refusal, shown
 from .device import Device, devices_of
 from .rules import Candidate, Rule, choose
 from .settings import NicSettings, NodeSettings
+
+if t.TYPE_CHECKING:
+    from ...topology.facts import NodeFacts
+    from ...topology.selector import DeviceValues
 
 
 class Node:
@@ -54,7 +58,7 @@ class Node:
     def refresh(self) -> None:
         """Read the devices again, as after VFs were made. The settings go with the device that they were for."""
         topology = probe(self.system.reader.root, with_vpd=False, with_gids=False)
-        self.facts: Facts = as_dict(topology)
+        self.facts: NodeFacts = as_dict(topology)
         self.devices = {device.key: device for device in devices_of(self.facts)}
         self.settings = self._choose()
 
@@ -67,7 +71,7 @@ class Node:
         # while a pod has a NIC, the claim's record says what the driver published of it
         published = {key: as_published(self.system, key) for key in elsewhere} if self.rules else {}
         for key, more in published.items():
-            values[key].update(more)
+            values[key].update(t.cast("DeviceValues", more))
         unseen = {key for key, more in published.items() if not more}
         rates = {key: one["speed_mbps"] or 0 for key, one in values.items() if one["type"] == "pf"}
         self._rates = {key: math.inf if key in unseen else rate for key, rate in rates.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field, replace
 
-from ...topology.selector import NEAR, NUMBERS, TEXTS, Facts, Selector
+from ...topology.selector import NEAR, NUMBERS, TEXTS, DeviceValues, Selector
 from .device import Device
 from .settings import NicSettings, Settings, merged
 
@@ -63,7 +63,7 @@ class Candidate(t.NamedTuple):
     """
 
     device: Device
-    values: Facts  #: see `topology.selector.values_of`
+    values: DeviceValues  #: see `topology.selector.values_of`
     seen: bool = True
 
 
@@ -108,12 +108,12 @@ def _known(rule: Rule, one: Candidate) -> Selector:
     return replace(rule.select, min_speed_mbps=None) if fast else rule.select
 
 
-def _chooses(select: Selector, values: Facts) -> bool:
+def _chooses(select: Selector, values: DeviceValues) -> bool:
     """VFs and interfaces without a PCI function are meant only where the selector names their type."""
     return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
 
 
-def _part_of_a_name(select: Selector, values: t.Iterable[Facts]) -> str:
+def _part_of_a_name(select: Selector, values: t.Iterable[DeviceValues]) -> str:
     """Which part of a name was given for the whole, where a selector chooses nothing because of that."""
     wider: Settings = {}
     parts = []
@@ -128,7 +128,7 @@ def _part_of_a_name(select: Selector, values: t.Iterable[Facts]) -> str:
     return " and ".join(parts)
 
 
-def _of_another_type(select: Selector, values: t.Iterable[Facts]) -> str:
+def _of_another_type(select: Selector, values: t.Iterable[DeviceValues]) -> str:
     """What a selector would choose if it named a type, as the end of a sentence; empty for nothing."""
     if select.type or select.address:
         return ""

@@ -15,11 +15,13 @@ import typing as t
 from ...topology.config_space import ACS_NAMES, find_capability
 from ...topology.model import as_dict
 from ...topology.probe import probe
-from ...topology.selector import Facts
 from ..access.system import HostError, System
 from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
+
+if t.TYPE_CHECKING:
+    from ...topology.facts import NodeFacts
 
 _DEVICES = "/sys/bus/pci/devices"
 _CAP_EXPRESS = 0x10
@@ -129,10 +131,10 @@ class AcsForGpudirect(Resource):
             found[_setting(port)] = _names((enabled & ~mask | value) & capable)
         return {NODE: found or {"acs": "gpudirect"}}
 
-    def _facts(self, node: Node) -> Facts:
+    def _facts(self, node: Node) -> NodeFacts:
         """With vital product data where it is what joins a NIC and its data-direct function."""
         if any(one["kind"] == "data_direct" for one in node.facts["functions"].values()):
-            facts: Facts = as_dict(probe(self.system.reader.root, with_gids=False))
+            facts: NodeFacts = as_dict(probe(self.system.reader.root, with_gids=False))
             return facts
         return node.facts
 
@@ -199,7 +201,7 @@ def _names(word: int) -> list[str]:
     return [name for bit, name in enumerate(ACS_NAMES) if word >> bit & 1]
 
 
-def _unknown_board(facts: Facts) -> str:
+def _unknown_board(facts: NodeFacts) -> str:
     """A ConnectX switch with a GPU below it and no data-direct function is a board whose words are not known here."""
     functions = facts["functions"]
     direct = {nic["data_direct"] for nic in facts["nics"] if nic["data_direct"]}
@@ -212,7 +214,7 @@ def _unknown_board(facts: Facts) -> str:
     return ""
 
 
-def ports(facts: Facts) -> dict[str, dict[str, bool]]:
+def ports(facts: NodeFacts) -> dict[str, dict[str, bool]]:
     """Which controls each port needs on or off, for traffic between the GPUs and their nearest NICs.
 
     On ordinary switches neither requests nor completions may be redirected by the two ports below the meeting point.

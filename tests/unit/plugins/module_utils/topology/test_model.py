@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import re
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import facts, model
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Gpu, Link, PciFunction, as_dict
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy
 
@@ -35,3 +37,18 @@ def test_objects_of_the_model_are_equal_if_their_fields_are():
 def test_unknown_or_missing_fields_are_refused(make):
     with pytest.raises(TypeError, match="has the fields"):
         make()
+
+
+def test_the_types_of_facts_have_the_fields_of_the_model():
+    """Field by field, as text: `Link | None` in the model is `LinkFacts | None` in the facts."""
+    names = {"Topology": "NodeFacts", "PciFunction": "FunctionFacts"}
+    described = {one.__name__: one for one in vars(model).values() if isinstance(one, type) and "_names" in vars(one)}
+    names = {name: names.get(name, f"{name}Facts") for name in described}
+    for name, one in described.items():
+        expected = {
+            field: re.sub(r"\w+", lambda word: names.get(word[0], word[0]), kind)
+            for field, kind in one.__annotations__.items()
+        }
+        known = getattr(facts, names[name]).__annotations__
+        assert {field: kind.__forward_arg__ for field, kind in known.items()} == expected, name
+    assert len(described) > 20
