@@ -1,0 +1,195 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""A topology file for NCCL (NCCL_TOPO_FILE), from the facts of a node.
+
+The file says where GPUs and NICs are: NUMA nodes, PCIe switches, functions by PCI address. It has no `gpu` and no `net`
+elements: NCCL counts devices in each process anew, keeps what a file says of a network's speed, port and GUID instead
+of asking the device, and adds both elements itself below the function of an address. What the probe does not know is
+left out too, because NCCL then reads sysfs. Devices that a process does not have are trimmed.
+
+Source: NCCL src/graph/xml.cc (xmlGetNode, ncclTopoGetXmlFromSys, ncclTopoFillNet, ncclTopoTrimXml) and topo.cc.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from . import cpuset
+from .affinity import whole_switches
+from .pci import slot_of, sort_key
+
+__all__ = ["nccl_file"]
+
+#: NCCL refuses a file with more than 256 elements (NCCL_TOPO_XML_MAX_NODES), and adds its own for each GPU and NIC.
+MOST_ELEMENTS = 160
+#: NCCL's words for architectures (kvDictCpuArch).
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
+_BRIDGE = "060400"
+_PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,4096}")
+
+Facts = t.Mapping[str, t.Any]
+#: Switches by their addresses, from the outermost.
+Chain = tuple[str, ...]
+
+
+def nccl_file(facts: Facts) -> str:
+    """The file for a node, from its topology facts (see :func:`model.as_dict`). Raises ValueError for a node that has
+    neither GPU nor NIC, or more of them and of switches than a file may have."""
+    if not _devices(facts):
+        raise ValueError("the topology has neither a GPU nor a NIC that a file for NCCL could place")
+    tree = _Tree(facts)
+    lines = ['<system version="1">', *tree.lines(), "</system>"]
+    elements = sum(not line.lstrip().startswith("</") for line in lines)
+    if elements > MOST_ELEMENTS:
+        raise ValueError(f"the topology has {elements} elements, and a file for NCCL no more than {MOST_ELEMENTS}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+class _Tree:
+    """The functions that a file has, by the switches that they are below."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._functions: Facts = facts["functions"]
+        self._labels: dict[str, str] = {}  #: made-up address -> the site's label of a switch
+        devices = _devices(facts)
+        chains = self._labelled(self._chains(devices))
+        self._below: dict[Chain, list[str]] = {}
+        self._switches: dict[Chain, set[str]] = {}
+        for address, chain in chains.items():
+            self._below.setdefault(chain, []).append(address)
+            for depth, switch in enumerate(chain):
+                self._switches.setdefault(chain[:depth], set()).add(switch)
+        self._nodes: dict[str, int | None] = {}  #: outermost element -> NUMA node
+        for address in devices:
+            outermost = (*chains[address], address)[0]
+            if self._nodes.get(outermost) is None:
+                self._nodes[outermost] = self._functions[address]["numa_node"]
+
+    def _chains(self, devices: t.Sequence[str]) -> dict[str, Chain]:
+        """The switches above each device, as NCCL finds them: of the ports on the way every second one, from the device
+        up. Where devices hang on a bridge that this leaves out, the bridge is a switch too."""
+        paths = {address: _path(self._functions[address]) for address in devices}
+        marked: set[str] = set()
+        children: dict[str, set[str]] = {}
+        for address, path in paths.items():
+            whole = whole_switches(self._functions[address]["root_complex"])
+            marked.update(path if whole else path[-2::-2])
+            for bridge, child in zip(path[:1], (*path[1:2], slot_of(address))):
+                children.setdefault(bridge, set()).add(child)
+        marked |= {bridge for bridge, below in children.items() if len(below) > 1}
+        return {address: tuple(bridge for bridge in path if bridge in marked) for address, path in paths.items()}
+
+    def _labelled(self, chains: dict[str, Chain]) -> dict[str, Chain]:
+        """Put devices that share a switch by the site's word below one at a made-up address."""
+        groups: dict[str, list[str]] = {}
+        for address in chains:
+            label = self._functions[address].get("switch_label")
+            if label:
+                groups.setdefault(label, []).append(address)
+        for number, (label, members) in enumerate(sorted(groups.items())):
+            made_up = f"ffff:ff:{number >> 3 & 0x1F:02x}.{number & 7}"
+            self._labels[made_up] = label
+            above = _common([chains[address] for address in members])
+            for address in members:
+                chains[address] = (*above, made_up)
+        return chains
+
+    def lines(self) -> t.Iterator[str]:
+        """The elements of NUMA nodes, with what they hold."""
+        nodes = {node["id"]: node for node in self._facts["numa_nodes"]}
+        used = set(self._nodes.values())
+        arch = _ARCHITECTURES.get(self._facts["system"]["architecture"] or "")
+        for number in [*sorted(nodes.keys() | (used - {None})), *([None] if None in used else [])]:
+            cpus = nodes.get(number, {}).get("cpus") if number is not None else None
+            if number not in used and not cpus:
+                continue
+            mask = _mask(cpuset.from_list(cpus) or 0) if cpus is not None else None
+            values = {"numaid": -1 if number is None else number, "affinity": mask, "arch": arch}
+            yield from _element("cpu", values, list(self._inside((), 4, number)), 2)
+
+    def _inside(self, chain: Chain, indent: int, number: int | None) -> t.Iterator[str]:
+        """The elements below a switch; of the outermost those of one NUMA node."""
+        members = [*self._switches.get(chain, ()), *self._below.get(chain, ())]
+        for address in sorted(members, key=sort_key):
+            if chain or self._nodes[address] == number:
+                below = list(self._inside((*chain, address), indent + 2, number))
+                yield from _element("pci", self._values(address, chain), below, indent)
+
+    def _values(self, address: str, chain: Chain) -> dict[str, t.Any]:
+        """The attributes of a function; of a made-up switch those of the fastest link below it, as NCCL cannot read
+        them."""
+        function = self._functions.get(address) or {}
+        if address in self._labels:
+            links = [self._link(self._functions[one]) for one in self._below[(*chain, address)]]
+            known = [link for link in links if None not in link]
+            speed, width = max(known, key=lambda link: (link[0] or 0) * (link[1] or 0), default=(None, None))
+        else:
+            speed, width = self._link(function) if function else (None, None)
+        values = {"busid": address, "class": _hex(_BRIDGE if not function else function["class_code"])}
+        for name in ("vendor", "device", "subsystem_vendor", "subsystem_device"):
+            values[name] = _hex(function.get(f"{name}_id"))
+        values["link_speed"] = None if speed is None else f"{float(speed)} GT/s PCIe"
+        values["link_width"] = None if width is None else str(width)
+        return values
+
+    def _link(self, function: Facts) -> tuple[float | None, int | None]:
+        """What both ends of a function's link can do at best, in GT/s and lanes. A value that one end does not state
+        is the other's; where the facts lack the other end it is unknown."""
+        above = _path(function)[-1:]
+        if whole_switches(function["root_complex"]):  # as a file for NCCL says it: both ends in one
+            above = ()
+        elif above and above[0] not in self._functions:
+            return None, None
+        links = [one.get("link") or {} for one in (function, *(self._functions[address] for address in above))]
+        ends = [[link[name] for link in links if link.get(name)] for name in ("max_speed_gts", "max_width")]
+        return min(ends[0], default=None), min(ends[1], default=None)
+
+
+def _devices(facts: Facts) -> list[str]:
+    """GPUs, NICs and the functions that carry the GPU traffic of NICs, by address. No VFs: NCCL takes the place of the
+    PF for them."""
+    functions = facts["functions"]
+    found = {one["address"] for one in (*facts["gpus"], *facts["nics"])}
+    found |= {nic["data_direct"] for nic in facts["nics"] if nic.get("data_direct")}
+    return sorted((one for one in found if one in functions and not functions[one].get("physfn")), key=sort_key)
+
+
+def _path(function: Facts) -> Chain:
+    """The bridges above a function in its own PCI domain: NCCL ends where another host bridge begins (Intel VMD)."""
+    bridges: list[str] = function["bridges"]
+    if whole_switches(function["root_complex"]):
+        return tuple(bridges)
+    domain = function["address"].partition(":")[0]
+    return tuple(bridge for bridge in bridges if bridge.partition(":")[0] == domain)
+
+
+def _common(chains: t.Sequence[Chain]) -> Chain:
+    shared = 0
+    while all(len(chain) > shared and chain[shared] == chains[0][shared] for chain in chains):
+        shared += 1
+    return chains[0][:shared]
+
+
+def _mask(bits: int) -> str:
+    """A CPU set in words of 32 bits, the highest first, as the kernel writes it."""
+    words = [bits >> shift & 0xFFFFFFFF for shift in range(0, max(bits.bit_length(), 1), 32)]
+    return ",".join(f"{word:08x}" for word in reversed(words))
+
+
+def _hex(digits: str | None) -> str | None:
+    return f"0x{digits}" if digits else None
+
+
+def _element(tag: str, values: t.Mapping[str, t.Any], inside: list[str], indent: int) -> list[str]:
+    """The lines of an element. NCCL's parser knows no escapes, no line breaks between attributes, and no more than one
+    blank."""
+    texts = [
+        f'{name}="{value}"' for name, value in values.items() if _PLAIN.fullmatch(str(value)) and value is not None
+    ]
+    head = f"{' ' * indent}<{' '.join([tag, *texts])}"
+    return [f"{head}>", *inside, f"{' ' * indent}</{tag}>"] if inside else [f"{head}/>"]
