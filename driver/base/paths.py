@@ -56,6 +56,11 @@ class Paths:
         return self.plugin_dir / "metadata"
 
     @property
+    def nccl_topology(self) -> Path:
+        """The topology file for NCCL, the same for all pods of the node."""
+        return self.plugin_dir / "nccl-topology.xml"
+
+    @property
     def hook_program(self) -> Path:
         """The copy of hook.py."""
         return self.plugin_dir / "hook.py"
@@ -93,6 +98,10 @@ class Paths:
     def cdi_spec(self, uid: str) -> Path:
         """The CDI spec of a claim."""
         return self.cdi_dir / f"k8s.{DRIVER}-claim-{uid}.json"
+
+    def pod_map(self, uid: str) -> Path:
+        """The map of a claim for its pod, beside the metadata of its requests, whose names have no dots."""
+        return self.metadata_dir / uid / "map.json"
 
     def pin(self, uid: str) -> Path:
         """The pinned network namespace of a claim's pod."""

@@ -18,6 +18,7 @@
     reset: when_changed             # rebind a function to its driver after a claim: never, when_changed, always
     rdma_management: false          # also give pods umad and issm devices, for management datagrams
     keep_ib_interfaces: false       # give pods InfiniBand RDMA devices only: their interfaces stay on the node
+    pod_environment: [nccl]         # variables for libraries in pods: nccl, nccl_topology, ucx, vllm; default: none
     rails: {"0000:8a:00.0": 3}
     aliases: {"0000:8a:00.0": storage, eth5: backup}
     locality: [{address: ..., numa_node: 1}, ...]   # as the collection's dra_topology_locality_overrides
@@ -43,6 +44,8 @@ from ..topology.pci import ADDRESS
 from ..topology.selector import LINK_LAYERS, NEAR, NUMBERS, TEXTS, TYPES, Selector
 from .objects import Object, ObjectView
 
+#: What pods can get variables for (claims/environment.py).
+POD_ENVIRONMENT = ("nccl", "nccl_topology", "ucx", "vllm")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _ALIAS_BYTES = limits.ATTRIBUTE_VALUE_BYTES
 _INTERFACE_BYTES = 15  # IFNAMSIZ - 1
@@ -66,6 +69,7 @@ class Settings:
     reset: str = "when_changed"
     rdma_management: bool = False
     keep_ib_interfaces: bool = False
+    pod_environment: tuple[str, ...] = ()
     rails: tuple[tuple[str, int], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     locality: tuple[ObjectView, ...] = ()
@@ -214,6 +218,16 @@ def _patterns(reader: Reader, value: object, path: str) -> tuple[str, ...]:
     return tuple(reader.strings(value, path))
 
 
+def _pod_environment(reader: Reader, value: object, path: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(_patterns(reader, value, path)))
+    for name in found:
+        reader.choice(name, path, POD_ENVIRONMENT)
+    if {"ucx", "vllm"} <= set(found):
+        what = "vLLM puts its NIC before those of UCX_NET_DEVICES, and UCX would use all of them"
+        reader.problem(path, f"cannot have both ucx and vllm: {what}", "conflict", "choose one of them")
+    return found
+
+
 def _selectors(reader: Reader, value: object, path: str) -> tuple[Selector, ...]:
     found = [_selector(reader, item, place) for item, place in reader.items(value, path)]
     return tuple(one for one in found if one is not None)
@@ -306,6 +320,7 @@ _READERS: dict[str, t.Callable[[Reader, object, str], object]] = {
     "reset": _choice("never", "when_changed", "always"),
     "rdma_management": _boolean,
     "keep_ib_interfaces": _boolean,
+    "pod_environment": _pod_environment,
     "rails": _rails,
     "aliases": _aliases,
     "locality": _locality,

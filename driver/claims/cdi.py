@@ -79,7 +79,20 @@ def identifier(uid: str, device: Device) -> str:
     return f"{KIND}={_name(uid, device)}"
 
 
-def write(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> list[str]:
+@dataclass(frozen=True)
+class Common:
+    """What every container of a claim gets once, whichever of its requests it has. A variable is `NAME=value`."""
+
+    variables: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+
+_NOTHING = Common()
+
+
+def write(
+    paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: Common = _NOTHING
+) -> list[str]:
     """Write the spec of claim `uid` atomically, and only if it differs. Returns the CDI IDs in the devices' order.
 
     `hook` is False if no device is to be attached (admin access only). Without devices there is no file, because the
@@ -89,13 +102,15 @@ def write(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True
     if not devices:
         files.remove(path)
         return []
-    spec = specification(paths, uid, devices, hook)
+    spec = specification(paths, uid, devices, hook, common)
     # /run is empty after a power cut, and the driver writes every claim's spec again when it starts
     files.replace(path, (json.dumps(spec, indent=2) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
     return [identifier(uid, device) for device in devices]
 
 
-def specification(paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True) -> dict[str, t.Any]:
+def specification(
+    paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: Common = _NOTHING
+) -> dict[str, t.Any]:
     """The content of the spec."""
     names = [_name(uid, device) for device in devices]
     if len(set(names)) != len(names):
@@ -110,8 +125,13 @@ def specification(paths: Paths, uid: str, devices: t.Sequence[Device], hook: boo
         if not edits:
             raise ValueError(f"claim {uid}: device {device.device} changes nothing in a container")
         spec["devices"].append({"name": name, "containerEdits": edits})
-    if hook:
-        spec["containerEdits"] = {"hooks": [_hook(paths, uid)]}
+    edits = {
+        "env": list(common.variables),
+        "mounts": [_mount(mount) for mount in common.mounts],
+        "hooks": [_hook(paths, uid)] if hook else [],
+    }
+    if any(edits.values()):
+        spec["containerEdits"] = {name: values for name, values in edits.items() if values}
     return spec
 
 

@@ -11,25 +11,29 @@ import os
 import typing as t
 from pathlib import Path
 
+from ..base import files
 from ..base.calls import PreparedDevice
 from ..base.errors import DriverError
 from ..base.paths import Paths
 from ..kernel import netns, rdma
-from . import cdi, metadata
+from . import cdi, metadata, pod_map
 from .records import DeviceRecord, Record
 
 
 class ClaimFiles:
     """The files of all claims. Callers hold the claim's lock. `mounts` is the mount namespace for pins, `management`
-    returns whether pods get the devices for management datagrams.
+    returns whether pods get the devices for management datagrams, `node` is the Node's name.
 
     All methods raise DriverError.
     """
 
-    def __init__(self, paths: Paths, mounts: str | None, management: t.Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, paths: Paths, mounts: str | None, management: t.Callable[[], bool] = lambda: False, node: str = ""
+    ) -> None:
         self.paths = paths
         self.mounts = mounts
         self._management = management
+        self._node = node
 
     def write(self, record: Record) -> list[PreparedDevice]:
         """Write a claim's metadata files and CDI spec if they differ."""
@@ -45,14 +49,28 @@ class ClaimFiles:
             for device in record.devices
         ]
         with _disk():
-            ids = cdi.write(self.paths, record.uid, devices, hook=bool(record.held))
+            ids = cdi.write(self.paths, record.uid, devices, bool(record.held), self._common(record))
         return [
             PreparedDevice(device.pool, device.device, (device.request,), (name,), device.share_id or None)
             for device, name in zip(record.devices, ids, strict=True)
         ]
 
+    def write_nccl_topology(self, text: str) -> None:
+        """Write the node's topology file for NCCL. Pods that run keep the one that they have."""
+        with _disk():
+            files.replace(self.paths.nccl_topology, text.encode(), 0o644, files.PowerCut.MAY_EMPTY)
+
+    def _common(self, record: Record) -> cdi.Common:
+        """The variables of a claim's map, and the files that they name."""
+        if not record.mapped:
+            return cdi.Common()
+        mounts = [cdi.Mount(self.paths.pod_map(record.uid), pod_map.container_path(record))]
+        if "nccl_topology" in record.variables and "nccl_topology" not in pod_map.left_out(record):
+            mounts.append(cdi.Mount(self.paths.nccl_topology, pod_map.NCCL_FILE))
+        return cdi.Common(tuple(pod_map.variables(record)), tuple(mounts))
+
     def write_metadata(self, record: Record) -> dict[str, cdi.Mount]:
-        """Write the metadata files only. Returns what to mount, by main request."""
+        """Write the metadata files and the map only. Returns what to mount, by main request."""
         entries = [
             metadata.DeviceMetadata(
                 request=device.request,
@@ -64,6 +82,8 @@ class ClaimFiles:
             for device in record.devices
         ]
         with _disk():
+            if record.mapped:
+                metadata.write_file(self.paths.pod_map(record.uid), pod_map.encode(record, self._node))
             return metadata.write(self.paths, record.claim, entries, record.pod_claim_name or None)
 
     def live_nodes(self, device: DeviceRecord) -> list[cdi.DeviceNode]:

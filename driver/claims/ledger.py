@@ -80,7 +80,7 @@ class Ledger:
         self.store = Store(paths.state_dir)
         #: Records of unprepared claims whose status in the cluster is not cleared yet.
         self.pending_status = Store(paths.pending_status_dir)
-        self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management)
+        self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management, node)
         self.unclean = Unclean(paths.unclean_dir, self.boot)
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.pace = Pace()

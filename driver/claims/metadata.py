@@ -16,6 +16,7 @@ import json
 import shutil
 import typing as t
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..base import files
 from ..base.calls import ClaimRef
@@ -70,6 +71,14 @@ def write(
             files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644, files.PowerCut.MAY_EMPTY)
         mounts[request] = Mount(path, container_path(claim.name, request, pod_claim_name))
     return mounts
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a claim's other file in the same way: an existing one keeps its inode. Raises OSError."""
+    if path.exists():
+        files.overwrite(path, content)
+    else:
+        files.replace(path, content, 0o644, files.PowerCut.MAY_EMPTY)
 
 
 def remove(paths: Paths, uid: str) -> None:

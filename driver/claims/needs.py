@@ -13,6 +13,7 @@ from ..base.errors import Busy
 from ..base.objects import Object
 from ..base.settings import Settings
 from ..publish.device import Device
+from ..publish.places import Places
 from ..topology import publish
 from . import claim_status
 from .records import Record
@@ -26,6 +27,8 @@ class Cluster(claim_status.Api, t.Protocol):
     def claim(self, namespace: str, name: str) -> Object | None: ...
 
     def pod(self, namespace: str, name: str) -> Object | None: ...
+
+    def slices_of(self, driver: str) -> list[Object]: ...
 
 
 class Inventory(t.Protocol):
@@ -44,6 +47,9 @@ class Inventory(t.Protocol):
 
     @property
     def settings(self) -> Settings: ...
+
+    @property
+    def places(self) -> Places: ...
 
 
 def check_needed(inventory: Inventory, record: Record) -> None:

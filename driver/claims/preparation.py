@@ -19,17 +19,21 @@ from ..dra.config.interface_config import DRIVER
 from ..dra.kube.problems import Problem
 from ..interface import interfaces
 from ..kernel import rdma
+from . import environment, peers
 from .leases import Leases
 from .ledger import Ledger
 from .needs import Cluster, Inventory, check_needed
 from .plan import check_pod, consumer, plan, refusal
-from .records import PREPARED, Record
+from .records import PREPARED, PeerRecord, Record
 from .transfer import Transfer
 
 log = logging.getLogger(__name__)
 
 #: Maximum concurrent reads of pods.
 _READS = 16
+
+#: Waits for the claim's pod and returns it; raises as `check_pod`.
+Check = t.Callable[[], Object]
 
 
 class Preparation:
@@ -64,8 +68,12 @@ class Preparation:
             log.warning("the claim's allocation or pod has changed: its devices are taken back and prepared again")
             self.forget(reference.uid, old)
             old = None
-        record = old or self._reserve(claim, reference)
+        peers = self._peers(claim, old)
+        record = old or self._reserve(claim, reference, peers)
         try:
+            if old:
+                self._renew(old, peers)
+            self._choose_variables(record, check)
             prepared = self._write(record)
             with trace.step("wait for the pod's object"):
                 check()
@@ -106,19 +114,56 @@ class Preparation:
         if record and record.held:
             self._ledger.on_released("a pod's devices are back on the node")
 
-    def _check_of(self, owner: Pod | None) -> t.Callable[[], None]:
-        """Start to read a claim's pod. The returned function waits for the answer and raises as `check_pod`."""
+    def _check_of(self, owner: Pod | None) -> Check:
+        """Start to read a claim's pod. The returned function waits for the answer, returns it, and raises as
+        `check_pod`."""
         if owner is None:
-            return lambda: None
+            return dict
         context = contextvars.copy_context()  # the fields of log lines
         reading = self._reads.submit(context.run, self._cluster.pod, owner.namespace, owner.name)
-        return lambda: check_pod(reading.result(), owner, self._cluster.node)
 
-    def _reserve(self, claim: Object, reference: ClaimRef) -> Record:
+        def check() -> Object:
+            pod = reading.result()
+            check_pod(pod, owner, self._cluster.node)
+            return t.cast(Object, pod)
+
+        return check
+
+    def _peers(self, claim: Object, old: Record | None) -> list[PeerRecord]:
+        """The claim's devices of other drivers; those of its record if its pod has them already."""
+        if old and old.phase != PREPARED:
+            return old.peers
+        return peers.peers(claim, self._cluster, lambda: self._inventory.places)
+
+    def _renew(self, record: Record, found: list[PeerRecord]) -> None:
+        """Record the devices of other drivers as they are now."""
+        if found:
+            peers.add_levels(found, record.held, self._inventory.places)
+        if record.phase == PREPARED and (found != record.peers or not record.mapped):
+            record.peers, record.mapped = found, True
+            self._ledger.save(record, PREPARED)
+
+    def _choose_variables(self, record: Record, check: Check) -> None:
+        """Record which variables of the settings a claim's pod gets. The default is none, and costs nothing."""
+        wanted = self._inventory.settings.pod_environment
+        if record.phase != PREPARED or record.pod is None or not (wanted or record.variables):
+            return
+        chosen = environment.choose(wanted, record, check(), self._cluster, self._inventory)
+        if "nccl_topology" in chosen.variables and "nccl_topology" not in chosen.left_out:
+            self._ledger.files.write_nccl_topology(self._inventory.places.nccl)
+        if chosen != environment.Choice(record.variables, record.left_out, record.beside):
+            record.variables, record.left_out, record.beside = chosen.variables, chosen.left_out, chosen.beside
+            self._ledger.save(record, PREPARED)
+
+    def _reserve(self, claim: Object, reference: ClaimRef, found: list[PeerRecord]) -> Record:
         """Write the record of a new claim."""
         with self._ledger.reservation():
             with trace.step("plan"):
                 record = self._plan(claim, reference.uid)
+            record.mapped = True
+            if found:
+                peers.add_levels(found, record.held, self._inventory.places)
+                record.peers = found
             self._ledger.save(record, PREPARED)
         self._ledger.pending_status.remove(reference.uid)
         return record

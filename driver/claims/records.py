@@ -101,13 +101,34 @@ class DeviceRecord:
 
 
 @dataclass
+class PeerRecord:
+    """A device of another driver in the same claim. `address`, `uuid` and what follows are empty or None where they are
+    unknown, for the reason `unknown`; `levels` says how near the claim's NICs are, by their devices' names.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    request: str
+    address: str = ""
+    uuid: str = ""
+    unknown: str = ""
+    rail: int | None = None
+    pcie_root: str = ""
+    numa_node: int | None = None
+    levels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
 class Record:
     """One claim.
 
     `pod` is None if all devices are for admin access, for any pod. `netns` is `[st_dev, st_ino]` of the network
     namespace that devices moved to, or were about to. `boot` is the ID of the boot: after a reboot all devices are on
     the node. `since` is the time of the last change of phase, in the API's format. `pod_claim_name` is the name in the
-    pod of a claim from a template.
+    pod of a claim from a template. `mapped` is False in records of releases that did not look for `peers`, the claim's
+    devices of other drivers. `variables` are those of the setting `pod_environment` that the pod gets, `left_out` has
+    the reasons for the others; `beside` are the RDMA devices that the pod has by other claims.
     """
 
     uid: str
@@ -120,6 +141,11 @@ class Record:
     netns: list[int] | None = None
     since: str = ""
     pod_claim_name: str = ""
+    mapped: bool = False
+    peers: list[PeerRecord] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    beside: list[str] = field(default_factory=list)
 
     @property
     def held(self) -> list[DeviceRecord]:

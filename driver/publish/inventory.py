@@ -22,6 +22,7 @@ from ..topology.probe import probe
 from ..topology.selector import like
 from ..uplinks.carried import Path, Rule
 from .device import Device
+from .places import Places, places
 
 if t.TYPE_CHECKING:
     from ..base.settings import Settings
@@ -59,6 +60,7 @@ class Inventory:
         self._probing = threading.Lock()
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
+        self._places = Places()
         #: A read of VPD that fails must not change the board's map, nor publish what manages NVLink switches as NICs.
         self._known_vpd: dict[str, Vpd] = {}
         self._rule = Rule(remember=True)
@@ -111,6 +113,7 @@ class Inventory:
                 taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
                 device["taints"] = [*device.get("taints", ()), taint]
         found = _devices(publication, facts, policy)
+        self._places = places(facts, "nccl_topology" in settings.pod_environment)
         self._devices = {**found, **held}
         self._publication = publication
         return publication
@@ -119,6 +122,14 @@ class Inventory:
     def publication(self) -> publish.Publication:
         """The last publication; probes the node if there is none yet."""
         return self._publication or self.refresh()
+
+    @property
+    def places(self) -> Places:
+        """The GPUs of the last probe, and NCCL's file if the settings ask for it now. Raises as `refresh`."""
+        wanted = "nccl_topology" in self.settings.pod_environment
+        if self._publication is None or (wanted and not self._places.nccl and self._places.no_nccl == Places.no_nccl):
+            self.refresh()
+        return self._places
 
     def device(self, name: str) -> Device | None:
         """A device of the last probe, or one that a record holds. Probes again for an unknown name. Raises as

@@ -101,11 +101,12 @@ class _Tree:
 
     def lines(self) -> t.Iterator[str]:
         """The elements of NUMA nodes, with what they hold."""
-        nodes = {node["id"]: node for node in self._facts["numa_nodes"]}
+        nodes: dict[int | None, Facts] = {node["id"]: node for node in self._facts["numa_nodes"]}
         used = set(self._nodes.values())
+        numbers = sorted(number for number in {*nodes, *used} if number is not None)
         arch = _ARCHITECTURES.get(self._facts["system"]["architecture"] or "")
-        for number in [*sorted(nodes.keys() | (used - {None})), *([None] if None in used else [])]:
-            cpus = nodes.get(number, {}).get("cpus") if number is not None else None
+        for number in [*numbers, *([None] if None in used else [])]:
+            cpus = nodes.get(number, {}).get("cpus")
             if number not in used and not cpus:
                 continue
             mask = _mask(cpuset.from_list(cpus) or 0) if cpus is not None else None
@@ -125,7 +126,8 @@ class _Tree:
         them."""
         function = self._functions.get(address) or {}
         if address in self._labels:
-            links = [self._link(self._functions[one]) for one in self._below[(*chain, address)]]
+            inside = (*chain, address)
+            links = [self._link(self._functions[one]) for one in self._below[inside]]
             known = [link for link in links if None not in link]
             speed, width = max(known, key=lambda link: (link[0] or 0) * (link[1] or 0), default=(None, None))
         else:

@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which variables of the setting `pod_environment` a claim's pod gets.
+
+A variable of a library holds for a whole container, so it must be right for all claims of the pod: a list of RDMA
+devices has those of the other claims too. Where that is unknown, the variable is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ..base.objects import Object
+from ..dra.config.interface_config import DRIVER
+from ..kernel import rdma
+from ..publish.device import Device
+from . import peers
+from .needs import Cluster, Inventory
+from .records import Record
+
+#: Other claims of the pod that are read. Each costs a request.
+MOST_CLAIMS = 16
+#: Variables that name devices, and so depend on the pod's other claims.
+_NAMING = ("nccl", "ucx", "vllm")
+
+
+@dataclass
+class Choice:
+    """`variables` by their names in the setting, `left_out` why some are not set, `beside` the RDMA devices that the
+    pod has by other claims."""
+
+    variables: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    beside: list[str] = field(default_factory=list)
+
+
+def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluster, inventory: Inventory) -> Choice:
+    """The variables for a claim whose pod is `pod`. Raises Unreachable if the API server does not answer, and
+    DriverError if the node cannot be probed."""
+    choice = Choice(list(wanted))
+    naming = [name for name in wanted if name in _NAMING]
+    if naming:
+        reason, gpus = _beside(choice, record, pod, cluster, inventory)
+        if reason:
+            choice.left_out = dict.fromkeys(naming, reason)
+        elif gpus and "vllm" in naming:
+            choice.left_out["vllm"] = gpus
+    if "nccl_topology" in wanted:
+        places = inventory.places
+        if not places.nccl:
+            choice.left_out["nccl_topology"] = places.no_nccl
+    return choice
+
+
+def _beside(choice: Choice, record: Record, pod: Object, cluster: Cluster, inventory: Inventory) -> tuple[str, str]:
+    """Add the RDMA devices of the pod's other claims. Returns why they are unknown, and why the claim's GPUs may not be
+    all of the pod; empty if not."""
+    names = claims_of(pod)
+    if names is None or len(names - {record.name}) > MOST_CLAIMS:
+        return f"the pod's claims are unknown, or more than {MOST_CLAIMS + 1}", ""
+    found: set[str] = set()
+    gpus = ""
+    for name in sorted(names - {record.name}):
+        claim = cluster.claim(record.namespace, name)
+        for result in peers.results(claim or {}):
+            driver, device = result.get("driver"), result.get("device")
+            if driver == DRIVER and not result.get("adminAccess"):
+                known = inventory.device(device) if isinstance(device, str) else None
+                if known is None or result.get("pool") != cluster.node:
+                    return f"it is unknown which devices claim {name} of the pod has", ""
+                found.update(_rdma_devices(known))
+                gpus = gpus or f"claim {name} of the pod has NICs too, and vLLM needs all in one claim"
+            elif driver != DRIVER:
+                gpus = gpus or f"claim {name} of the pod may have GPUs, and vLLM needs all in one claim"
+        if claim is None:
+            return f"claim {name} of the pod does not exist", ""
+    choice.beside = sorted(found)
+    return "", gpus
+
+
+def _rdma_devices(device: Device) -> list[str]:
+    """Their names now: the kernel may have renumbered them since the last probe. A pod may have them already."""
+    return (rdma.links(device.address) if device.address else []) or list(device.rdma_devices)
+
+
+def claims_of(pod: Object) -> set[str] | None:
+    """The names of a pod's claims, those that Kubernetes has made for it too; None if one is not known yet."""
+    spec, status = _mapping(pod.get("spec")), _mapping(pod.get("status"))
+    entries = [_mapping(one) for one in _list(spec.get("resourceClaims"))]
+    made = {one.get("name"): one.get("resourceClaimName") for one in map(_mapping, _list(status.get(_STATUSES)))}
+    names: set[str] = set()
+    for entry in entries:
+        name = entry.get("resourceClaimName") or made.get(entry.get("name"))
+        if not name and entry.get("name") in made:
+            continue  # Kubernetes needs none for this entry
+        if not isinstance(name, str):
+            return None
+        names.add(name)
+    extended = _mapping(status.get("extendedResourceClaimStatus")).get("resourceClaimName")
+    return names | {extended} if isinstance(extended, str) and extended else names
+
+
+_STATUSES = "resourceClaimStatuses"
+
+
+def _list(value: t.Any) -> list[t.Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,248 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The map of a claim for its pod: which GPU goes with which NIC, RDMA device, rail and addresses.
+
+It is a file in the pod, and variables. Everything is keyed by PCI address and UUID, never by a number that a process
+counts for itself. What is not known is `UNKNOWN`. docs/pod-map.md describes the file and the variables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+from ..base.objects import Object
+from ..dra.config.interface_config import DRIVER
+from ..topology.boards import nearest
+from .records import DeviceRecord, PeerRecord, Record
+
+VERSION, KIND = "lanewise.dev/v1", "PodMap"
+UNKNOWN = "UNKNOWN"
+
+#: The folder in the pod with the map of each of its claims, and NCCL's topology file beside it.
+FOLDER = "/run/lanewise/map"
+NCCL_FILE = "/run/lanewise/nccl-topology.xml"
+
+#: Names of interfaces and RDMA devices that can be in a variable.
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_RAIL, _PCIE_ROOT, _NUMA = "rail", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
+#: Its RDMA devices have two ports, and variables would name one.
+_TWO_PORTS = "mlx4_core"
+
+
+class Pair(t.NamedTuple):
+    """A GPU and the NIC that it goes with."""
+
+    gpu: PeerRecord
+    nic: DeviceRecord
+    level: str
+
+
+def container_path(record: Record) -> str:
+    """Where the pod finds the map: as Kubernetes' device metadata, by the claim's name in the pod if it is from a
+    template."""
+    if record.pod_claim_name:
+        return f"{FOLDER}/resourceclaimtemplates/{record.pod_claim_name}.json"
+    return f"{FOLDER}/resourceclaims/{record.name}.json"
+
+
+def is_gpu(peer: PeerRecord) -> bool:
+    """Whether another driver's device is a GPU: by the node's probe, or by the driver's name."""
+    return bool(peer.address) or peer.driver.startswith("gpu.")
+
+
+def pairs(record: Record) -> list[Pair]:
+    """The NIC that each GPU goes with, by the GPUs' addresses: of those nearest to it one of its rail, else the one
+    that has the fewest GPUs so far. GPUs whose distance to every NIC is unknown are left out."""
+    nics = {device.device: device for device in record.held if device.known.address}
+    taken = dict.fromkeys(nics, 0)
+    chosen: dict[str, Pair] = {}
+    for gpu in sorted((peer for peer in record.peers if peer.address), key=lambda peer: peer.address):
+        near, names = nearest({name: level for name, level in sorted(gpu.levels.items()) if name in nics})
+        if not names:
+            continue
+        if gpu.address not in chosen:  # partitions of one GPU have one NIC
+
+            def order(name: str, gpu: PeerRecord = gpu) -> tuple[bool, int, str]:
+                return gpu.rail is None or _rail(nics[name]) != gpu.rail, taken[name], nics[name].known.address or ""
+
+            name = min(names, key=order)
+            taken[name] += 1
+            chosen[gpu.address] = Pair(gpu, nics[name], near)
+    return [chosen[address] for address in sorted(chosen)]
+
+
+def content(record: Record, node: str) -> Object:
+    """The map as its file has it. Addresses of interfaces are in it once they are attached."""
+    environment = dict(variable.split("=", 1) for variable in variables(record))
+    claim = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
+    if record.pod_claim_name:
+        claim["podClaimName"] = record.pod_claim_name
+    return {
+        "apiVersion": VERSION,
+        "kind": KIND,
+        "node": node,
+        "claim": claim,
+        "gpus": [_gpu(peer, record) for peer in record.peers if is_gpu(peer)],
+        "nics": [_nic(device) for device in record.held],
+        "pairs": [{"gpu": gpu.address, "nic": nic.known.address, "level": level} for gpu, nic, level in pairs(record)],
+        "others": [_other(peer) for peer in record.peers if not is_gpu(peer)],
+        "environment": environment,
+        "leftOut": dict(sorted(left_out(record).items())),
+    }
+
+
+def encode(record: Record, node: str) -> bytes:
+    return (json.dumps(content(record, node), indent=1) + "\n").encode()
+
+
+def _other(peer: PeerRecord) -> Object:
+    return {"driver": peer.driver, "pool": peer.pool, "device": peer.device, "request": peer.request}
+
+
+def _gpu(peer: PeerRecord, record: Record) -> Object:
+    known = {device.device: device.known.address for device in record.held if device.known.address}
+    near, names = nearest({name: level for name, level in peer.levels.items() if name in known})
+    entry = {
+        **_other(peer),
+        "pciAddress": peer.address or UNKNOWN,
+        "uuid": peer.uuid or UNKNOWN,
+        "rail": UNKNOWN if peer.rail is None else peer.rail,
+        "pcieRoot": peer.pcie_root or UNKNOWN,
+        "numaNode": UNKNOWN if peer.numa_node is None else peer.numa_node,
+        "nearestNICs": {"level": near, "pciAddresses": sorted(known[name] or "" for name in names)},
+    }
+    return {**entry, "reason": peer.unknown} if peer.unknown else entry
+
+
+def _nic(device: DeviceRecord) -> Object:
+    attributes = device.known.device.get("attributes", {})
+    network: t.Mapping[str, t.Any] = device.network or {}
+    return {
+        "driver": DRIVER,
+        "pool": device.pool,
+        "device": device.device,
+        "request": device.request,
+        "pciAddress": device.known.address or UNKNOWN,
+        "interface": device.interface or None,
+        "mac": network.get("hardwareAddress") or device.known.permanent_mac or UNKNOWN,
+        "rdmaDevices": list(device.known.rdma_devices),
+        "linkLayer": device.known.link_layer or UNKNOWN,
+        "rail": attributes.get(_RAIL, {}).get("int", UNKNOWN),
+        "pcieRoot": attributes.get(_PCIE_ROOT, {}).get("string", UNKNOWN),
+        "numaNode": attributes.get(_NUMA, {}).get("int", UNKNOWN),
+        "addresses": list(network["ips"]) if "ips" in network else UNKNOWN,
+    }
+
+
+def _rail(device: DeviceRecord) -> int | None:
+    value: int | None = device.known.device.get("attributes", {}).get(_RAIL, {}).get("int")
+    return value
+
+
+# variables
+
+
+def variables(record: Record) -> list[str]:
+    """The variables of the claim's containers, each `NAME=value`.
+
+    A runtime keeps one value of a variable that several claims of a pod set. So those of libraries are the same in all
+    claims of a pod, and those that only say something of the claim have its name in theirs.
+    """
+    if not record.mapped:
+        return []
+    found = [f"LANEWISE_MAP={FOLDER}", *_own_variable(record)]
+    reasons = left_out(record)
+    names = _rdma_names(record)
+    for what in record.variables:
+        if what in reasons:
+            continue
+        if what == "nccl":
+            found.append(f"NCCL_IB_HCA=={','.join(names)}")
+        elif what == "ucx":
+            found.append(f"UCX_NET_DEVICES={','.join(f'{name}:1' for name in names)}")
+        elif what == "vllm":
+            found.append(f"VLLM_GPU_NIC_PCIE_MAPPING={','.join(_addresses(record))}")
+            found.append("VLLM_NIC_SELECTION_VARS=UCX_NET_DEVICES:1")
+        elif what == "nccl_topology":
+            found.append(f"NCCL_TOPO_FILE={NCCL_FILE}")
+    return found
+
+
+def left_out(record: Record) -> dict[str, str]:
+    """Why variables of the setting `pod_environment` are left out, by the names of the setting."""
+    found = dict(record.left_out)
+    for what in record.variables:
+        reason = _REASONS[what](record) if what in _REASONS else ""
+        if reason:
+            found.setdefault(what, reason)
+    return found
+
+
+def _no_rdma(record: Record) -> str:
+    names = _rdma_names(record)
+    if not names:
+        return "no NIC of the pod has an RDMA device"
+    return "" if all(map(_PLAIN.fullmatch, names)) else "the name of an RDMA device cannot be in a variable"
+
+
+def _no_ports(record: Record) -> str:
+    two = [one.device for one in record.held if _attribute(one, "driver") == _TWO_PORTS]
+    return _no_rdma(record) or (f"{two[0]} may have an RDMA device with two ports" if two else "")
+
+
+def _no_mapping(record: Record) -> str:
+    """vLLM stops at a GPU that is not in its mapping, so all are or there is none."""
+    paired = {pair.gpu.address: pair.nic for pair in pairs(record)}
+    gpus = [peer for peer in record.peers if is_gpu(peer)]
+    unknown = [peer.device for peer in gpus if peer.address not in paired]
+    several = [nic.device for nic in paired.values() if len(nic.known.rdma_devices) != 1]
+    if not gpus:
+        return "the claim has no GPU"
+    if unknown:
+        return f"it is unknown which NIC goes with {unknown[0]}"
+    return f"{several[0]} does not have exactly one RDMA device" if several else ""
+
+
+_REASONS = {"nccl": _no_rdma, "ucx": _no_ports, "vllm": _no_mapping}
+
+
+def _rdma_names(record: Record) -> list[str]:
+    """All RDMA devices that the claim's pod has."""
+    own = {name for device in record.held for name in device.known.rdma_devices}
+    return sorted(own.union(record.beside))
+
+
+def _addresses(record: Record) -> list[str]:
+    return [f"{pair.gpu.address}={pair.nic.known.address}" for pair in pairs(record)]
+
+
+def _own_variable(record: Record) -> list[str]:
+    """The pairs of a claim, in a variable with its name; none for names with dots, which could not be told apart."""
+    name = record.pod_claim_name or record.name
+    if "." in name:
+        return []
+    words = []
+    for gpu, nic, level in pairs(record):
+        rail = _rail(nic)
+        values = {
+            "gpu": gpu.address,
+            "uuid": gpu.uuid or UNKNOWN,
+            "nic": nic.known.address,
+            "interface": (nic.interface if _PLAIN.fullmatch(nic.interface) else UNKNOWN) if nic.interface else "none",
+            "rdma": "+".join(name for name in nic.known.rdma_devices if _PLAIN.fullmatch(name)) or "none",
+            "rail": UNKNOWN if rail is None else rail,
+            "level": level,
+        }
+        words.append(",".join(f"{key}={value}" for key, value in values.items()))
+    lost = sum(is_gpu(peer) and not peer.address for peer in record.peers)
+    words += [f"gpu={UNKNOWN}"] * lost
+    prefix = "LANEWISE_PAIRS_" if record.pod_claim_name else "LANEWISE_CLAIM_PAIRS_"
+    return [f"{prefix}{name.upper().replace('-', '_')}={';'.join(words)}"] if words else []
+
+
+def _attribute(device: DeviceRecord, name: str) -> t.Any:
+    return device.known.device.get("attributes", {}).get(name, {}).get("string")

@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where the GPUs of this node are, and how near its NICs are to them: what the last probe says of both."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ..topology.boards import Board, board_map
+from ..topology.nccl_file import nccl_file
+
+_NVIDIA = "10de"
+
+Facts = t.Mapping[str, t.Any]
+
+
+@dataclass(frozen=True)
+class GpuPlace:
+    """A GPU or another accelerator. `rail`, `pcie_root` and `numa_node` are None where the node does not say."""
+
+    rail: int | None
+    pcie_root: str | None
+    numa_node: int | None
+    pf: str | None  # the PCI address of a VF's PF
+
+
+@dataclass(frozen=True)
+class Places:
+    """`gpus` by PCI address. `nccl` is the topology file for NCCL, empty if there is none for the reason `no_nccl`."""
+
+    gpus: t.Mapping[str, GpuPlace] = field(default_factory=dict)
+    board: Board = field(default_factory=Board)
+    nccl: str = ""
+    no_nccl: str = "the setting pod_environment does not ask for it"
+
+    def level(self, gpu: str, nic: str) -> str:
+        """How near a GPU and a NIC are, by their PCI addresses (a VF's: of its PF); UNKNOWN where nothing says."""
+        place = self.gpus.get(gpu)
+        return self.board.level(place.pf or gpu, nic) if place else "UNKNOWN"
+
+
+def places(facts: Facts, nccl: bool) -> Places:
+    """From topology facts (`model.as_dict`). `nccl`: write NCCL's file as well."""
+    gpus = {gpu["address"]: _place(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"]}
+    if not nccl:
+        return Places(gpus, board_map(facts))
+    others = {facts["functions"][address]["vendor_id"] for address in gpus} - {_NVIDIA}
+    text, reason = "", ""
+    if not gpus or others:
+        reason = "the file is for NCCL, and the node's GPUs are not all NVIDIA's"
+    else:
+        try:
+            text = nccl_file(facts)
+        except ValueError as error:
+            reason = str(error)
+    return Places(gpus, board_map(facts), text, reason)
+
+
+def _place(gpu: Facts, function: Facts) -> GpuPlace:
+    standard = function["kubernetes"]
+    return GpuPlace(gpu["rail"], standard.get("pcieRoot"), gpu["numa_node"], function["physfn"])
