@@ -96,7 +96,7 @@ def content(record: Record, node: str) -> Object:
 
 
 def encode(record: Record, node: str) -> bytes:
-    return (json.dumps(content(record, node), indent=1) + "\n").encode()
+    return (json.dumps(content(record, node)) + "\n").encode()
 
 
 def _other(peer: PeerRecord) -> Object:

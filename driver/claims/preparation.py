@@ -68,11 +68,12 @@ class Preparation:
             log.warning("the claim's allocation or pod has changed: its devices are taken back and prepared again")
             self.forget(reference.uid, old)
             old = None
-        peers = self._peers(claim, old)
-        record = old or self._reserve(claim, reference, peers)
+        fresh = old is None or old.phase == PREPARED  # else the pod has its map already
+        found = peers.peers(claim, self._cluster, lambda: self._inventory.places) if fresh else []
+        record = old or self._reserve(claim, reference, found)
         try:
-            if old:
-                self._renew(old, peers)
+            if old and fresh:
+                self._renew(old, found)
             self._choose_variables(record, check)
             prepared = self._write(record)
             with trace.step("wait for the pod's object"):
@@ -129,17 +130,11 @@ class Preparation:
 
         return check
 
-    def _peers(self, claim: Object, old: Record | None) -> list[PeerRecord]:
-        """The claim's devices of other drivers; those of its record if its pod has them already."""
-        if old and old.phase != PREPARED:
-            return old.peers
-        return peers.peers(claim, self._cluster, lambda: self._inventory.places)
-
     def _renew(self, record: Record, found: list[PeerRecord]) -> None:
-        """Record the devices of other drivers as they are now."""
+        """Record the devices of other drivers in a prepared claim as they are now."""
         if found:
             peers.add_levels(found, record.held, self._inventory.places)
-        if record.phase == PREPARED and (found != record.peers or not record.mapped):
+        if found != record.peers or not record.mapped:
             record.peers, record.mapped = found, True
             self._ledger.save(record, PREPARED)
 

@@ -37,6 +37,7 @@ virtual_interfaces: [eth*]
 reset: always
 rdma_management: true
 keep_ib_interfaces: true
+pod_environment: [nccl, nccl_topology, ucx]
 rails: {"0000:8a:00.0": 3}
 aliases: {"0000:8a:00.0": storage, eth5: backup}
 locality: [{address: "0000:8b:00.0", numa_node: 1}]
@@ -84,6 +85,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         reset="always",
         rdma_management=True,
         keep_ib_interfaces=True,
+        pod_environment=("nccl", "nccl_topology", "ucx"),
         rails=(("0000:8a:00.0", 3),),
         aliases=(("0000:8a:00.0", "storage"), ("eth5", "backup")),
         locality=({"address": "0000:8b:00.0", "numa_node": 1},),
