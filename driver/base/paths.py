@@ -103,6 +103,10 @@ class Paths:
         """The map of a claim for its pod, beside the metadata of its requests, whose names have no dots."""
         return self.metadata_dir / uid / "map.json"
 
+    def pod_facts(self, uid: str) -> Path:
+        """What a claim's map is made of besides its record."""
+        return self.metadata_dir / uid / "facts.json"
+
     def pin(self, uid: str) -> Path:
         """The pinned network namespace of a claim's pod."""
         return self.netns_dir / uid

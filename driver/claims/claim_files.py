@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import typing as t
 from pathlib import Path
@@ -17,7 +18,9 @@ from ..base.errors import DriverError
 from ..base.paths import Paths
 from ..kernel import netns, rdma
 from . import cdi, metadata, pod_map
-from .records import DeviceRecord, Record
+from .records import DeviceRecord, Record, add_facts, encode_facts
+
+log = logging.getLogger(__name__)
 
 
 class ClaimFiles:
@@ -54,6 +57,27 @@ class ClaimFiles:
             PreparedDevice(device.pool, device.device, (device.request,), (name,), device.share_id or None)
             for device, name in zip(record.devices, ids, strict=True)
         ]
+
+    def read_facts(self, record: Record) -> None:
+        """Add to a record what is stored beside it. Without that, its pod has no map."""
+        with _disk():
+            try:
+                add_facts(record, self.paths.pod_facts(record.uid).read_bytes())
+            except FileNotFoundError:
+                record.mapped = self.paths.pod_map(record.uid).exists()  # of a claim that needs no facts
+            except ValueError as error:
+                log.warning("the pod of claim %s has no map of its devices: %s", record.claim, error)
+
+    def write_facts(self, record: Record) -> None:
+        """Store what `read_facts` adds."""
+        content = encode_facts(record)
+        path = self.paths.pod_facts(record.uid)
+        with _disk():
+            if content:
+                # after a power cut the claim is prepared again before any container starts
+                files.replace(path, content, 0o600, files.PowerCut.MAY_EMPTY)
+            else:
+                files.remove(path)
 
     def write_nccl_topology(self, text: str) -> None:
         """Write the node's topology file for NCCL. Pods that run keep the one that they have."""

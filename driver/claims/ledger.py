@@ -133,6 +133,8 @@ class Ledger:
                 raise
             log.error("%s", error.message)
             return None
+        if record:
+            self.files.read_facts(record)
         if record and record.boot != self.boot:
             # the machine was rebooted, so its devices are on the node
             record.clear_attachment()

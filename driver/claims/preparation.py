@@ -134,9 +134,7 @@ class Preparation:
         """Record the devices of other drivers in a prepared claim as they are now."""
         if found:
             peers.add_levels(found, record.held, self._inventory.places)
-        if found != record.peers or not record.mapped:
-            record.peers, record.mapped = found, True
-            self._ledger.save(record, PREPARED)
+        record.peers, record.mapped = found, True
 
     def _choose_variables(self, record: Record, check: Check) -> None:
         """Record which variables of the settings a claim's pod gets. The default is none, and costs nothing."""
@@ -146,9 +144,7 @@ class Preparation:
         chosen = environment.choose(wanted, record, check(), self._cluster, self._inventory)
         if "nccl_topology" in chosen.variables and "nccl_topology" not in chosen.left_out:
             self._ledger.files.write_nccl_topology(self._inventory.places.nccl)
-        if chosen != environment.Choice(record.variables, record.left_out, record.beside):
-            record.variables, record.left_out, record.beside = chosen.variables, chosen.left_out, chosen.beside
-            self._ledger.save(record, PREPARED)
+        record.variables, record.left_out, record.beside = chosen.variables, chosen.left_out, chosen.beside
 
     def _reserve(self, claim: Object, reference: ClaimRef, found: list[PeerRecord]) -> Record:
         """Write the record of a new claim."""
@@ -183,6 +179,7 @@ class Preparation:
             with self._ledger.devices(record):
                 self._check_devices(record)
                 self._refresh_rdma_names(record)
+            self._ledger.files.write_facts(record)
         with trace.step("write metadata and the CDI spec"):
             return self._ledger.files.write(record)
 

@@ -54,6 +54,10 @@ _ASIDE = ".corrupt"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+#: Marks fields that are stored beside the record.
+_BESIDE = {"beside": True}
+
+
 def boot_id(path: Path = BOOT_ID) -> str:
     """The kernel's random ID of this boot."""
     return path.read_text(encoding="ascii").strip()
@@ -126,9 +130,12 @@ class Record:
     `pod` is None if all devices are for admin access, for any pod. `netns` is `[st_dev, st_ino]` of the network
     namespace that devices moved to, or were about to. `boot` is the ID of the boot: after a reboot all devices are on
     the node. `since` is the time of the last change of phase, in the API's format. `pod_claim_name` is the name in the
-    pod of a claim from a template. `mapped` is False in records of releases that did not look for `peers`, the claim's
-    devices of other drivers. `variables` are those of the setting `pod_environment` that the pod gets, `left_out` has
-    the reasons for the others; `beside` are the RDMA devices that the pod has by other claims.
+    pod of a claim from a template.
+
+    The other fields are for the pod's map, and are stored beside the record, because 1.0.0 refuses a record with fields
+    that it does not know. `mapped` is False for claims of releases that did not look for `peers`, the claim's devices
+    of other drivers. `variables` are those of the setting `pod_environment` that the pod gets, `left_out` has the
+    reasons for the others; `beside` are the RDMA devices that the pod has by other claims.
     """
 
     uid: str
@@ -141,11 +148,11 @@ class Record:
     netns: list[int] | None = None
     since: str = ""
     pod_claim_name: str = ""
-    mapped: bool = False
-    peers: list[PeerRecord] = field(default_factory=list)
-    variables: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    beside: list[str] = field(default_factory=list)
+    mapped: bool = field(default=False, metadata=_BESIDE)
+    peers: list[PeerRecord] = field(default_factory=list, metadata=_BESIDE)
+    variables: list[str] = field(default_factory=list, metadata=_BESIDE)
+    left_out: dict[str, str] = field(default_factory=dict, metadata=_BESIDE)
+    beside: list[str] = field(default_factory=list, metadata=_BESIDE)
 
     @property
     def held(self) -> list[DeviceRecord]:
@@ -189,6 +196,22 @@ def encode(record: Record) -> bytes:
     return (json.dumps(value, sort_keys=True) + "\n").encode()
 
 
+def encode_facts(record: Record) -> bytes:
+    """What is stored beside the record; empty if there is nothing."""
+    found = _encoded(record, beside=True)
+    return (json.dumps(FORMS.write(found)) + "\n").encode() if found.keys() - {"mapped"} else b""
+
+
+def add_facts(record: Record, content: bytes) -> None:
+    """Add what is stored beside a record. Raises ValueError if it is damaged or only a newer driver can read it."""
+    value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
+    hints = t.get_type_hints(Record)
+    names = [one.name for one in dataclasses.fields(Record) if one.metadata == _BESIDE and one.name in value]
+    found = {name: _decode(hints[name], value[name], name) for name in names}
+    for name, item in found.items():
+        setattr(record, name, item)
+
+
 def decode(content: bytes) -> Record:
     """Raises ValueError for an invalid record, NewerForm if only a newer driver can read it."""
     value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
@@ -212,10 +235,13 @@ def _check_config(device: DeviceRecord) -> None:
         raise ValueError(f"config.vrf of {device.device} must have a name and a table")
 
 
-def _encoded(value: t.Any) -> Object:
-    """A dataclass of this module without default values: other releases need not know those fields."""
+def _encoded(value: t.Any, beside: bool = False) -> Object:
+    """A dataclass of this module without default values: other releases need not know those fields. `beside`: only the
+    fields that are stored beside the record, which otherwise are left out."""
     found: Object = {}
     for one in dataclasses.fields(value):
+        if (one.metadata == _BESIDE) is not beside:
+            continue
         item = getattr(value, one.name)
         default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         if item != default:
@@ -236,7 +262,7 @@ def _plain(value: t.Any) -> t.Any:
 @functools.lru_cache(None)
 def _fields(form: t.Any) -> tuple[dict[str, t.Any], set[str]]:
     """The types of a dataclass' fields by name, and the names of those that have no default."""
-    fields = dataclasses.fields(form)
+    fields = [one for one in dataclasses.fields(form) if one.metadata != _BESIDE]
     required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
     hints = t.get_type_hints(form)
     return {one.name: hints[one.name] for one in fields}, required

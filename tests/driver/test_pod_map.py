@@ -25,7 +25,7 @@ from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import environment, pod_map
 from lanewise_driver.claims.claim_files import ClaimFiles
 from lanewise_driver.claims.peers import MOST_DRIVERS, add_levels, peers
-from lanewise_driver.claims.records import DeviceRecord, Record, decode, encode
+from lanewise_driver.claims.records import DeviceRecord, Record, add_facts, decode, encode, encode_facts
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.publish.places import Places
 
@@ -271,7 +271,9 @@ def test_nothing_hostile_gets_into_a_variable(
     [pair] = [one for one in pod_map.variables(made) if one.startswith("LANEWISE_PAIRS_")]
     assert pair.count("uuid=") == pair.count("nic=") == 1
     json.loads(pod_map.encode(made, NODE))
-    assert decode(encode(made)) == made
+    stored = decode(encode(made))
+    add_facts(stored, encode_facts(made))
+    assert stored == made
 
 
 # variables of libraries
@@ -403,18 +405,36 @@ def test_the_files_of_a_claim(machine: Inventory, tmp_path: Path) -> None:
     assert not paths.pod_map(UID).exists()
 
 
-def test_a_record_of_a_release_without_maps_gets_none(machine: Inventory, tmp_path: Path) -> None:
-    """It would say that the claim has no GPU."""
+def test_what_is_stored_beside_a_record(machine: Inventory, tmp_path: Path) -> None:
+    """A claim of a release without maps gets none, as it would say that the claim has no GPU. The record itself has no
+    field that such a release does not know."""
     paths = Paths(plugin_dir=tmp_path / "plugin", run_dir=tmp_path / "run", cdi_dir=tmp_path / "cdi")
-    made = one_pair(machine, 0)
-    value = json.loads(encode(made))
-    for name in ("mapped", "peers", "variables", "left_out", "beside"):
-        value.pop(name, None)
-    old = decode(json.dumps(value).encode())
-    ClaimFiles(paths, None, node=NODE).write(old)
+    files = ClaimFiles(paths, None, node=NODE)
+    made = one_pair(machine, 0, variables=["nccl"], left_out={"ucx": "why"}, beside=["mlx5_7"])
+    assert not json.loads(encode(made)).keys() & {"mapped", "peers", "variables", "left_out", "beside"}
+    old = decode(encode(made))
+    files.read_facts(old)
+    assert not old.mapped
+    files.write(old)
     spec = json.loads(paths.cdi_spec(UID).read_bytes())
     assert list(spec["containerEdits"]) == ["hooks"]
     assert not paths.pod_map(UID).exists()
+    files.write_facts(made)
+    read = decode(encode(made))
+    files.read_facts(read)
+    assert read == made
+    for content in (b"", b"{}", b'{"schema": 1, "peers": 7}', b'{"schema": 99}'):
+        paths.pod_facts(UID).write_bytes(content)
+        read = decode(encode(made))
+        files.read_facts(read)
+        assert not read.mapped and not read.peers
+    alone = record(machine, near(machine, min(machine.places.gpus)))
+    files.write_facts(alone)
+    assert not paths.pod_facts(UID).exists(), "nothing but the NICs: one file less"
+    files.write(alone)
+    read = decode(encode(alone))
+    files.read_facts(read)
+    assert read == alone
 
 
 def test_the_file_for_nccl_is_for_nvidia(tmp_path: Path) -> None:
