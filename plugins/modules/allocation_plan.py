@@ -207,41 +207,13 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
-from ..module_utils.dra.kube.versions import convert
 from ..module_utils.dra.plan import words
 from ..module_utils.dra.plan.fit import Fit, fit
-from ..module_utils.dra.plan.fleet import Fleet, Workload
+from ..module_utils.dra.plan.fleet import Fleet
+from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
 from ..module_utils.dra.plan.reader import read
 from ..module_utils.dra.plan.stranded import stranded
 from ..module_utils.dra.plan.what_if import after
-
-WORKLOAD = {
-    "name": {"type": "str", "required": True},
-    "templates": {"type": "list", "elements": "str"},
-    "claims": {"type": "list", "elements": "dict"},
-    "namespace": {"type": "str", "default": "default"},
-    "pod": {"type": "dict", "default": {}},
-    "labels": {"type": "dict", "default": {}},
-}
-
-
-def workload(entry: dict[str, t.Any], templates: dict[tuple[str, str], dict[str, t.Any]]) -> Workload:
-    """One entry of `workloads`. Raises ValueError."""
-    claims = list(entry["claims"] or ())
-    for name in entry["templates"] or ():
-        found = templates.get((entry["namespace"], name))
-        if found is None:
-            there = ", ".join(sorted(one for space, one in templates if space == entry["namespace"])) or "none"
-            raise ValueError(
-                f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
-                f"objects; of this namespace there is {there}"
-            )
-        claims.append(found["spec"]["spec"])
-    broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
-    if broken:
-        raise ValueError(f"workload {entry['name']}: claims[{broken[0]}] has no devices: give the spec of a claim")
-    labels = {key: str(value) for key, value in entry["labels"].items()}
-    return Workload(entry["name"], tuple(claims), entry["pod"], entry["namespace"], labels)
 
 
 def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> dict[str, t.Any]:
@@ -250,27 +222,13 @@ def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> dict[str, t.Any]
     return {**result, "by": {label: found.by(fleet, label) for label in labels}}
 
 
-def objects_of(given: dict[str, t.Any]) -> list[dict[str, t.Any]]:
-    """All objects, each with its kind. Raises ValueError."""
-    found = []
-    for kind, items in given.items():
-        if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
-            raise ValueError(f"objects.{kind} is not a list of objects")
-        found += [{"kind": kind, **one} for one in items]
-    return found
-
-
 def planned(module: AnsibleModule) -> dict[str, t.Any]:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     params = module.params
     engine = engine_for(params["kubernetes_version"])
     objects = objects_of(params["objects"])
     fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
-    templates = {
-        (one["metadata"]["namespace"], one["metadata"]["name"]): convert(one, "resource.k8s.io/v1")
-        for one in objects
-        if one["kind"] == "ResourceClaimTemplate"
-    }
+    templates = templates_of(objects)
     workloads = [workload(entry, templates) for entry in params["workloads"]]
     found = fit(fleet, workloads, engine)
     changed: list[Fit] = []

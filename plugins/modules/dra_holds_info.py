@@ -60,6 +60,12 @@ holds:
       purpose: reserve
       overdue: false
       devices: [gpu.nvidia.com/gpu-01/gpu-0]
+lines:
+  description: A line for each hold.
+  returned: success
+  type: list
+  elements: str
+  sample: ["hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo): 1 device"]
 overdue:
   description: A line for each hold that has expired, or has no expiry.
   returned: success
@@ -81,7 +87,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import 
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
 
 try:
     import kubernetes
@@ -96,13 +101,14 @@ except ImportError:
 def listed(rules: list[t.Any], now: datetime) -> dict[str, t.Any]:
     """What the module returns of the rules of a cluster."""
     found = holds(rules)
-    late = []
+    lines, late = [], []
     for one in found:
+        count = len(one.devices)
+        some = "1 device" if count == 1 else f"{count} devices"
+        lines.append(f"{one.title()}: {some}")
         if one.overdue(now):
-            count = len(one.devices)
-            still = "1 device is" if count == 1 else f"{count} devices are"
-            late.append(f"{one.title()}, is overdue: {still} still held")
-    return {"holds": [one.as_dict(now) for one in found], "overdue": late, "served": True}
+            late.append(f"{one.title()}, is overdue: {some} {'is' if count == 1 else 'are'} still held")
+    return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
 
 
 def main() -> None:
@@ -120,10 +126,10 @@ def main() -> None:
         doing = "the holds cannot be listed"
         result = listed(list(Rules(api, serving.api_version(version)).list()), datetime.now(timezone.utc))
     except serving.Unsupported:
-        result = {"holds": [], "overdue": [], "served": False}
+        result = {"holds": [], "lines": [], "overdue": [], "served": False}
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{doing}: {refusal(error)}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, JsonError) as error:
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         module.fail_json(msg=f"{doing}: {error}")
     module.exit_json(changed=False, **result)
 

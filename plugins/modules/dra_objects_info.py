@@ -13,11 +13,11 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules and Pods of all
-    namespaces, and Nodes.
+  - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules, Pods and
+    PodDisruptionBudgets of all namespaces, and Nodes.
   - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
     and invalid UTF-8 as U+FFFD, so that such a claim cannot hide others.
-  - Fields that are not about devices are left out, such as annotations, volumes, commands and environments.
+  - Fields that are not about devices are left out, such as most annotations, volumes, commands and environments.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing the O(kinds).
 requirements:
@@ -34,14 +34,24 @@ options:
     description: The context of the kubeconfig, by default the current one.
     type: str
   api_version:
-    description: The group and version of all kinds but C(Pod) and C(Node).
+    description:
+      - The group and version of C(ResourceClaim), C(ResourceClaimTemplate), C(ResourceSlice) and C(DeviceClass).
+      - DeviceTaintRules are listed in the newest version that the server's release has.
     type: str
     default: resource.k8s.io/v1
   kinds:
     description: What to list.
     type: list
     elements: str
-    choices: [ResourceClaim, ResourceClaimTemplate, ResourceSlice, DeviceClass, DeviceTaintRule, Pod, Node]
+    choices:
+      - ResourceClaim
+      - ResourceClaimTemplate
+      - ResourceSlice
+      - DeviceClass
+      - DeviceTaintRule
+      - Pod
+      - Node
+      - PodDisruptionBudget
     default: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
 seealso:
   - module: lanewise.dra.alignment_check
@@ -87,7 +97,7 @@ import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor, read_all
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 try:
@@ -101,14 +111,18 @@ except ImportError:
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
 #: Those that are listed only if they are asked for.
-MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node")
+MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget")
 _CORE = ("Pod", "Node")
 #: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
-    "metadata": ("annotations", "managedFields"),
-    "spec": ("affinity", "tolerations", "volumes"),
+    "metadata": ("managedFields",),
+    "spec": ("volumes",),
     "status": ("conditions", "images"),
 }
+#: Parts of pods that decide where they run, which only those with claims keep.
+PLACING = ("affinity", "tolerations")
+#: Annotations that are kept: whether a pod may be evicted, and with which others it has to run.
+ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "scheduling.k8s.io/group-name")
 HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
@@ -118,11 +132,26 @@ def reduced(found: Object) -> Object:
     for part, names in HIDDEN.items():
         for name in names:
             (found.get(part) or {}).pop(name, None)
-    spec = found.get("spec") or {}
+    spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
+    notes = metadata.pop("annotations", None) or {}
+    kept = {name: value for name, value in notes.items() if name in ANNOTATIONS}
+    if kept:
+        metadata["annotations"] = kept
+    for name in PLACING if not spec.get("resourceClaims") else ():
+        spec.pop(name, None)
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
         for name in (*HIDDEN_OF_CONTAINERS, *PROBES):
             container.pop(name, None)
     return found
+
+
+def version_of(kind: str, api_version: str, kubernetes: str) -> str:
+    """The group and version in which a kind is listed. Raises ValueError for a release that is not known."""
+    if kind in _CORE:
+        return "v1"
+    if kind == "PodDisruptionBudget":
+        return "policy/v1"
+    return serving.api_version(kubernetes) if kind == serving.KIND else api_version
 
 
 def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> list[Object]:
@@ -161,16 +190,17 @@ def main() -> None:
         doing = "the version of the API server cannot be read"
         version = minor(kubernetes.client.VersionApi(api).get_code())
         for kind in params["kinds"]:
-            doing = f"{kind}s of {'v1' if kind in _CORE else params['api_version']} cannot be listed"
+            served = version_of(kind, params["api_version"], version)
+            doing = f"{kind}s of {served} cannot be listed"
             try:
-                objects[kind] = [reduced(one) for one in listed(api, kind, params["api_version"])]
+                objects[kind] = [reduced(one) for one in listed(api, kind, served)]
             except kubernetes.client.ApiException as error:
                 if error.status != 404:
                     raise
                 missing.append(kind)
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{doing}: the API server answers {error.status} {error.reason}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, JsonError) as error:
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         module.fail_json(msg=f"{doing}: {error}")
     module.exit_json(changed=False, objects=objects, kubernetes_version=version, missing=missing)
 

@@ -35,8 +35,7 @@ def require(kubernetes: str, gates: features.Gates = None) -> str:
     would ignore the rules, so that nothing would be held; ValueError for a release that is not known.
     """
     minor = versions.minor_of(kubernetes)
-    needed = [gate_of(minor), *(gate for gate in features.FEATURES[gate_of(minor)].needs)]
-    off = [gate for gate in needed if not features.FEATURES[gate].on(minor, gates)]
+    off = _off(minor, gates)
     if off:
         raise Unsupported(
             f"Kubernetes 1.{minor} ignores DeviceTaintRules while its feature gate {' or '.join(sorted(off))} is off, "
@@ -44,6 +43,17 @@ def require(kubernetes: str, gates: features.Gates = None) -> str:
             "scheduler and the controller manager, say so with plan_feature_gates; else use Kubernetes 1.37"
         )
     return api_version(kubernetes)
+
+
+def active(kubernetes: str, gates: features.Gates = None) -> bool:
+    """Whether the scheduler of a release acts on rules. Raises ValueError for a release that is not known."""
+    return not _off(versions.minor_of(kubernetes), gates)
+
+
+def _off(minor: int, gates: features.Gates) -> list[str]:
+    """The feature gates that keep rules from having an effect."""
+    needed = [gate_of(minor), *features.FEATURES[gate_of(minor)].needs]
+    return [gate for gate in needed if not features.FEATURES[gate].on(minor, gates)]
 
 
 def gate_of(minor: int) -> str:

@@ -19,6 +19,11 @@ def toleration(name: str) -> Object:
     return {"key": KEY, "operator": "Equal", "value": name, "effect": EFFECT}
 
 
+def ways(request: ObjectView) -> list[Object]:
+    """A request's alternatives, or itself alone."""
+    return list(request.get("firstAvailable") or [request.get("exactly") or {}])
+
+
 def bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
     """What of a v1 claim's spec has tolerations: requests and alternatives, with their names."""
     for request in claim["devices"].get("requests") or ():

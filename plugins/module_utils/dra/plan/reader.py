@@ -12,6 +12,7 @@ import typing as t
 from ..alignment.cluster import results, title
 from ..alignment.devices import Pool, Pools, v1
 from ..apiserver import features
+from ..holds import serving
 from ..kube import quantity, versions
 from ..kube.objects import Object, ObjectView
 from ..scheduler.answers import Result
@@ -41,8 +42,12 @@ def read(
         if one.get("kind") in by_kind:
             by_kind[str(one["kind"])].append(one)
     slices = sorted(by_kind["ResourceSlice"], key=lambda one: str(one["metadata"]["name"]))
-    server = Server(kubernetes, gates, [v1_rule(one) for one in by_kind["DeviceTaintRule"]])
+    rules = [v1_rule(one) for one in by_kind["DeviceTaintRule"]]
+    active = serving.active(kubernetes, gates)
+    server = Server(kubernetes, gates, rules if active else ())
     reading = _Reading(Pools(slices), server)
+    if rules and not active:
+        reading.notes.append(f"{len(rules)} DeviceTaintRule(s) have no effect: their feature gates are off")
     reading.devices()
     reading.claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
     reading.pods(by_kind["Pod"])

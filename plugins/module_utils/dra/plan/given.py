@@ -1,0 +1,64 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What the modules about plans are given: the objects of a cluster by kind, and the pods to place."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..kube.versions import V1, convert
+from .fleet import Workload
+
+#: Templates by namespace and name, in resource.k8s.io/v1.
+Templates = t.Mapping[tuple[str, str], dict[str, t.Any]]
+
+#: A workload, as an argument specification of Ansible.
+WORKLOAD = {
+    "name": {"type": "str", "required": True},
+    "templates": {"type": "list", "elements": "str"},
+    "claims": {"type": "list", "elements": "dict"},
+    "namespace": {"type": "str", "default": "default"},
+    "pod": {"type": "dict", "default": {}},
+    "labels": {"type": "dict", "default": {}},
+}
+
+
+def workload(entry: dict[str, t.Any], templates: Templates) -> Workload:
+    """One entry of `workloads`. Raises ValueError."""
+    claims = list(entry["claims"] or ())
+    for name in entry["templates"] or ():
+        found = templates.get((entry["namespace"], name))
+        if found is None:
+            there = ", ".join(sorted(one for space, one in templates if space == entry["namespace"])) or "none"
+            raise ValueError(
+                f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
+                f"objects; of this namespace there is {there}"
+            )
+        claims.append(found["spec"]["spec"])
+    broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
+    if broken:
+        raise ValueError(f"workload {entry['name']}: claims[{broken[0]}] has no devices: give the spec of a claim")
+    labels = {key: str(value) for key, value in entry["labels"].items()}
+    return Workload(entry["name"], tuple(claims), entry["pod"], entry["namespace"], labels)
+
+
+def objects_of(given: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+    """All objects, each with its kind. Raises ValueError."""
+    found = []
+    for kind, items in given.items():
+        if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+            raise ValueError(f"objects.{kind} is not a list of objects")
+        found += [{"kind": kind, **one} for one in items]
+    return found
+
+
+def templates_of(objects: t.Iterable[dict[str, t.Any]]) -> Templates:
+    """The ResourceClaimTemplates among objects. Raises ValueError for one of an unknown version."""
+    return {
+        (one["metadata"]["namespace"], one["metadata"]["name"]): convert(one, V1)
+        for one in objects
+        if one["kind"] == "ResourceClaimTemplate"
+    }

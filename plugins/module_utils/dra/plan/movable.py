@@ -1,0 +1,185 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Which pods may be moved so that another one fits, and why the others may not.
+
+A pod may be moved if its controller makes a new one elsewhere, and nobody else depends on its claims or its place. What
+is not known to be safe is not moved.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+from ..alignment.cluster import title
+from ..alignment.devices import v1
+from ..kube import quantity
+from ..kube.objects import Object, ObjectView
+from .fleet import Workload
+from .pods import requests, selected
+
+#: Controllers that replace a single pod, wherever there is room.
+CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
+#: Labels and annotations of pods that run only together with others.
+GANGS = (
+    "batch.kubernetes.io/job-completion-index",
+    "jobset.sigs.k8s.io/jobset-name",
+    "kueue.x-k8s.io/pod-group-name",
+    "leaderworkerset.sigs.k8s.io/name",
+    "pod-group.scheduling.sigs.k8s.io",
+    "pod-group.scheduling.sigs.k8s.io/name",
+    "pod-group.scheduling/name",
+    "ray.io/cluster",
+    "scheduling.k8s.io/group-name",
+    "scheduling.x-k8s.io/pod-group",
+    "training.kubeflow.org/job-name",
+    "volcano.sh/job-name",
+)
+#: Fields of a pod's spec by which the scheduler places it together with others (KEP-4671).
+_GANG_FIELDS = ("workloadRef", "schedulingGroup")
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Protect:
+    """What a site never has moved: pods in these namespaces, with one of these labels (key and value; an empty value is
+    any), of this priority and above, and of other controllers than these."""
+
+    namespaces: t.Collection[str] = ("kube-system",)
+    labels: t.Mapping[str, str] = field(default_factory=dict)
+    priority: int | None = None
+    controllers: t.Collection[str] = CONTROLLERS
+
+
+@dataclass(frozen=True)
+class Movable:
+    """A pod that may be moved: `namespace/name`, its UID, its node, its own claims, and what a new one asks for."""
+
+    pod: str
+    uid: str
+    node: str
+    claims: tuple[str, ...]
+    workload: Workload
+
+
+def movable(
+    objects: t.Iterable[ObjectView], protect: Protect = Protect(), never: t.Collection[str] = ()
+) -> tuple[list[Movable], dict[str, str]]:
+    """The pods that may be moved, and of the others that have devices the reason why not.
+
+    `objects` are Pods, ResourceClaims and PodDisruptionBudgets; `never` are pods, `namespace/name`, that are not moved
+    in any case. Raises ValueError for objects of an unknown version.
+    """
+    claims: dict[str, Object] = {}
+    pods: list[ObjectView] = []
+    budgets: list[ObjectView] = []
+    for one in objects:
+        if one.get("kind") == "ResourceClaim":
+            claims[title(one)] = v1(one, "ResourceClaim")
+        elif one.get("kind") == "Pod":
+            pods.append(one)
+        elif one.get("kind") == "PodDisruptionBudget":
+            budgets.append(one)
+    found, kept = [], {}
+    for pod in pods:
+        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        if not spec.get("nodeName") or not spec.get("resourceClaims") or status.get("phase") in _ENDED:
+            continue
+        own = [name for name in _names(pod) if name in claims]
+        reason = "it must not be moved again" if title(pod) in never else _kept(pod, claims, budgets, protect)
+        made = _movable(pod, own, claims) if own and not reason else None
+        if made:
+            found.append(made)
+        else:
+            kept[title(pod)] = reason or "its requests cannot be read"
+    return found, kept
+
+
+def _movable(pod: ObjectView, own: t.Sequence[str], claims: t.Mapping[str, Object]) -> Movable | None:
+    metadata, spec = pod["metadata"], pod["spec"]
+    fresh = {name: value for name, value in spec.items() if name != "nodeName"}
+    try:
+        requests(fresh)
+    except quantity.QuantityError:
+        return None
+    specs = tuple(claims[name]["spec"] for name in own)
+    work = Workload(title(pod), specs, fresh, str(metadata["namespace"]), metadata.get("labels") or {})
+    return Movable(title(pod), str(metadata.get("uid") or ""), str(spec["nodeName"]), tuple(own), work)
+
+
+def _kept(pod: ObjectView, claims: t.Mapping[str, Object], budgets: t.Sequence[ObjectView], protect: Protect) -> str:
+    """Why a pod is not moved; empty if it may be."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    labels: t.Mapping[str, str] = metadata.get("labels") or {}
+    notes: t.Mapping[str, str] = metadata.get("annotations") or {}
+    if metadata.get("deletionTimestamp"):
+        return "it is ending"
+    controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    if controller is None:
+        return "it has no controller that would make a new one"
+    if controller.get("kind") not in protect.controllers:
+        return f"its controller is a {controller.get('kind')}"
+    gang = next((name for name in GANGS if name in labels or name in notes), None)
+    gang = gang or next((name for name in _GANG_FIELDS if spec.get(name)), None)
+    if gang:
+        return f"it is one of a gang ({gang})"
+    if (spec.get("schedulerName") or "default-scheduler") != "default-scheduler":
+        return f"scheduler {spec['schedulerName']} places it"
+    return _protected(pod, labels, notes, protect) or _shared(pod, claims) or _no_disruption(pod, labels, budgets)
+
+
+def _protected(pod: ObjectView, labels: t.Mapping[str, str], notes: t.Mapping[str, str], protect: Protect) -> str:
+    if notes.get(SAFE) == "false":
+        return f"its annotation {SAFE} is false"
+    if pod["metadata"]["namespace"] in protect.namespaces:
+        return f"namespace {pod['metadata']['namespace']} is protected"
+    label = next((name for name, value in protect.labels.items() if name in labels and value in ("", labels[name])), "")
+    if label:
+        return f"its label {label} is protected"
+    priority = int(pod["spec"].get("priority") or 0)
+    if protect.priority is not None and priority >= protect.priority:
+        return f"its priority is {priority}"
+    return ""
+
+
+def _shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
+    """Why a pod's claims keep it where it is. A claim that is not made for the pod stays with its devices."""
+    for entry in pod["spec"]["resourceClaims"]:
+        if not entry.get("resourceClaimTemplateName"):
+            return f"its claim {entry.get('resourceClaimName')} is not made for it alone"
+    for name in _names(pod):
+        claim = claims.get(name)
+        if claim is None:
+            return f"its claim {name} cannot be read"
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        if any(user.get("uid") != pod["metadata"].get("uid") for user in users):
+            return f"its claim {name} is shared"
+        if any(request.get("exactly", {}).get("adminAccess") for request in claim["spec"]["devices"]["requests"]):
+            return f"its claim {name} has admin access"
+    return ""
+
+
+def _no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequence[ObjectView]) -> str:
+    for one in budgets:
+        if one["metadata"]["namespace"] != pod["metadata"]["namespace"]:
+            continue
+        if not selected((one.get("spec") or {}).get("selector"), labels):
+            continue
+        if int((one.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
+            return f"PodDisruptionBudget {title(one)} allows no disruption now"
+    return ""
+
+
+def _names(pod: ObjectView) -> list[str]:
+    """`namespace/name` of the claims that were made for a pod, or are given by name."""
+    namespace = pod["metadata"]["namespace"]
+    made = {
+        one["name"]: one.get("resourceClaimName")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    names = [one.get("resourceClaimName") or made.get(one["name"]) for one in pod["spec"].get("resourceClaims") or ()]
+    return [f"{namespace}/{name}" for name in names if name]

@@ -1,0 +1,270 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Room for a job: what is held, which pods are moved, and that no plan has fewer moves than the bound says."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import tolerating
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fewest import fewest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.movable import Movable, Protect, movable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.room import Job, Room, room
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scene import Scene
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
+    CLASS,
+    DRIVER,
+    Object,
+    claim_spec,
+    node,
+    pod,
+)
+
+#: Random fleets that are searched in all ways.
+FLEETS = 60
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return made_engine()
+
+
+def job(count: int, gpus: int, paired: bool = False, **more: t.Any) -> Job:
+    work = Workload("job", (claim_spec(gpus, paired),), {"containers": [{"resources": {"requests": {"cpu": "1"}}}]})
+    return Job(work, count, "demo", **{"moves": 10, **more})
+
+
+def ask(objects: t.Sequence[Object], wanted: Job, engine: Engine, **more: t.Any) -> Room:
+    return room(reader.read([CLASS, *objects]), wanted, movable(objects)[0], engine, **more)
+
+
+def rules(*devices: tuple[str, str, str], name: str = "demo") -> list[Object]:
+    hold = forms.Hold(name, "team", "test", None, devices)
+    return [forms.rule(hold, one, "resource.k8s.io/v1") for one in devices]
+
+
+FULL = [*node("a", 4), *node("b", 4), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
+
+
+def test_room_without_moves(engine: Engine) -> None:
+    found = ask(FULL, job(1, 3, moves=0), engine)
+    assert found.fits and found.moves == () and found.optimal
+    assert found.devices == tuple((DRIVER, "a", f"gpu-{one}") for one in (1, 2, 3))
+    assert found.placements == (("a", found.devices),)
+    refused = ask(FULL, job(1, 4, moves=0), engine)
+    assert (
+        not refused.fits and refused.at_least is None and "1 pod(s) do not fit, without moving pods" in refused.reason
+    )
+
+
+def test_the_fewest_pods_are_moved(engine: Engine) -> None:
+    found = ask(FULL, job(1, 4), engine)
+    assert [(one.pod, one.node, one.to) for one in found.moves] == [("team/p", "a", "b")]
+    assert found.optimal and found.at_least == 1
+    assert {pool for _driver, pool, _device in found.devices} == {"a"} and len(found.devices) == 4
+    too_many = ask(FULL, job(1, 4, moves=0), engine)
+    assert not too_many.fits
+    never = ask(FULL, job(3, 4), engine)
+    assert never.at_least is None and "whatever pods are moved: 2 fit at most" in never.reason
+
+
+def test_who_is_moved_needs_a_place(engine: Engine) -> None:
+    """Node b is full, so the pod of a has no place; two from b have none either."""
+    objects = [*node("a", 4), *node("b", 2), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
+    found = ask(objects, job(1, 4), engine)
+    assert not found.fits and found.at_least == 1 and "each moved pod has a place" in found.reason
+    waiting = ask(objects, job(1, 4, may_wait=True), engine)
+    assert waiting.fits and [(one.pod, one.to) for one in waiting.moves] == [("team/p", "")]
+
+
+def test_devices_of_the_hold_come_first(engine: Engine) -> None:
+    held = ((DRIVER, "b", "gpu-2"), (DRIVER, "b", "gpu-3"))
+    found = ask([*FULL, *rules(*held)], job(1, 2, moves=0), engine)
+    assert set(found.devices) == set(held)
+    # another hold's devices are not taken
+    other = ask([*FULL, *rules(*held, name="other")], job(2, 2, moves=0), engine)
+    assert not other.fits
+
+
+def test_a_job_that_has_come_keeps_its_hold(engine: Engine) -> None:
+    held = ((DRIVER, "b", "gpu-2"), (DRIVER, "b", "gpu-3"))
+    there = [*FULL, *rules(*held), *pod("mine", "b", [2, 3])]
+    found = ask(there, job(1, 2, moves=0), engine, tolerant={"team/mine-d"})
+    assert found.fits and found.arrived == 1 and set(found.devices) == set(held)
+    more = ask(there, job(2, 2, moves=0), engine, tolerant={"team/mine-d"})
+    assert more.arrived == 1 and set(more.devices) > set(held) and len(more.devices) == 4
+
+
+def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
+    """A whole GPU and its partitions: whoever took a partition would take the GPU away."""
+    objects = node("a", 0)
+    counters = {"memory": {"value": "80Gi"}}
+    half = {"memory": {"value": "40Gi"}}
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 2}
+    devices = [
+        {"name": name, "consumesCounters": [{"counterSet": "card", "counters": amount}]}
+        for name, amount in (("gpu-0", counters), ("part-0", half), ("part-1", half))
+    ]
+    spec = {"driver": DRIVER, "pool": pool, "nodeName": "a"}
+    shared = {"sharedCounters": [{"name": "card", "counters": counters}]}
+    head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    objects[1:] = [
+        {**head, "metadata": {"name": "s0"}, "spec": {**spec, **shared}},
+        {**head, "metadata": {"name": "s1"}, "spec": {**spec, "devices": devices}},
+    ]
+    found = ask(objects, job(1, 1, moves=0), engine)
+    assert {device for _driver, _pool, device in found.devices} == {"gpu-0", "part-0", "part-1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "said"),
+    [
+        ("", {}, "no controller"),
+        ("DaemonSet", {}, "its controller is a DaemonSet"),
+        ("Job", {}, "its controller is a Job"),
+        ("ReplicaSet", {"labels": {"jobset.sigs.k8s.io/jobset-name": "x"}}, "one of a gang"),
+        ("ReplicaSet", {"workloadRef": {"name": "x"}}, "one of a gang"),
+        ("ReplicaSet", {"schedulerName": "volcano"}, "scheduler volcano places it"),
+        ("ReplicaSet", {"resourceClaims": [{"name": "d", "resourceClaimName": "p-d"}]}, "not made for it alone"),
+        ("ReplicaSet", {"deletionTimestamp": "2026-11-24T00:00:00Z"}, "it is ending"),
+        ("ReplicaSet", {"labels": {"tier": "gold"}}, "its label tier is protected"),
+        ("ReplicaSet", {"priority": 1000}, "its priority is 1000"),
+        (
+            "ReplicaSet",
+            {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},
+            "safe-to-evict is false",
+        ),
+    ],
+)
+def test_pods_that_are_never_moved(engine: Engine, kind: str, more: Object, said: str) -> None:
+    objects = [*node("a", 1), *node("b", 1), *pod("p", "a", [0], kind, **more)]
+    found, kept = movable(objects, Protect(labels={"tier": "gold"}, priority=1000))
+    assert found == [] and said in kept["team/p"]
+    assert movable([*node("a", 1), *pod("p", "a", [0])])[1] == {}
+
+
+def test_shared_claims_and_budgets_keep_pods() -> None:
+    shared = pod("p", "a", [0])
+    shared[1]["status"]["reservedFor"].append({"resource": "pods", "name": "other", "uid": "other"})
+    assert "is shared" in movable(shared)[1]["team/p"]
+    budget = {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b", "namespace": "team"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    kept = movable([*pod("p", "a", [0], labels={"app": "x"}), *pod("q", "a", [1]), budget])[1]
+    assert kept == {"team/p": "PodDisruptionBudget team/b allows no disruption now"}
+    assert movable([*pod("p", "a", [0])], Protect(namespaces=["team"]))[0] == []
+    assert movable([*pod("p", "a", [0])], never=["team/p"])[0] == []
+
+
+def test_the_cheapest_choice() -> None:
+    rows = [("a", [(1, 1), (3, 4)]), ("b", [(2, 3)]), ("c", [(1, 0)])]
+    best = fewest(rows, 4)
+    assert best is not None and best.cost == 3 and best.of in ({"a": 1}, {"a": 0, "b": 0})
+    assert fewest(rows, 8) is None
+    none = fewest(rows, 0)
+    assert none is not None and none.cost == 0 and none.of == {}
+
+
+class Case:
+    """A random small fleet, and a job for it."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(seed)
+        self.objects: list[Object] = []
+        for name in "abcd"[: chance.randint(2, 4)]:
+            gpus = chance.choice([2, 4, 4])
+            self.objects += node(name, gpus, cpu=chance.choice(["64", "64", "3"]))
+            free = list(range(gpus))
+            while free and chance.random() < 0.6:
+                some = [free.pop(chance.randrange(len(free))) for _i in range(min(len(free), chance.choice([1, 1, 2])))]
+                kind = "ReplicaSet" if chance.random() < 0.9 else ""
+                self.objects += pod(f"{name}{len(free)}", name, sorted(some), kind)
+        gpus = chance.choice([2, 2, 3, 4])
+        self.job = job(chance.randint(1, 3), gpus, gpus == 2 and chance.random() < 0.7, moves=9)
+        self.fleet = reader.read([CLASS, *self.objects])
+        self.movable = movable(self.objects)[0]
+        claims = tuple(tolerating(claim, "demo") for claim in self.job.workload.claims)
+        self.work = replace(self.job.workload, claims=claims)
+
+    def without(self, gone: t.Sequence[Movable]) -> Fleet:
+        owners = [claim for one in gone for claim in one.claims]
+        return replace(self.fleet, nodes={name: one.without(owners) for name, one in self.fleet.nodes.items()})
+
+    def fits(self, gone: t.Sequence[Movable], engine: Engine) -> bool:
+        return fits.fit(self.without(gone), [self.work], engine)[0].total >= self.job.count
+
+    def all_sets(self) -> t.Iterator[tuple[Movable, ...]]:
+        for size in range(len(self.movable) + 1):
+            yield from itertools.combinations(self.movable, size)
+
+
+@pytest.mark.parametrize("seed", range(FLEETS))
+def test_no_plan_has_fewer_moves(engine: Engine, seed: int) -> None:
+    """Against a search of all sets of pods: first where moved pods may wait, then where each needs a place."""
+    case = Case(seed)
+    best = next((gone for gone in case.all_sets() if case.fits(gone, engine)), None)
+    free = room(case.fleet, replace(case.job, may_wait=True), case.movable, engine)
+    placed = room(case.fleet, case.job, case.movable, engine)
+    if best is None:
+        assert not free.fits and free.at_least is None and not placed.fits and placed.at_least is None
+        return
+    assert free.fits and free.optimal and len(free.moves) == free.at_least == len(best)
+    assert placed.at_least == len(best)
+    if not placed.fits:
+        return
+    assert len(placed.moves) >= len(best) and placed.optimal == (len(placed.moves) == len(best))
+    _check(case, placed, engine)
+
+
+def _check(case: Case, found: Room, engine: Engine) -> None:
+    """What was found can be carried out: the job fits on what is held, and moved pods fit beside it."""
+    gone = [one for one in case.movable if one.pod in {move.pod for move in found.moves}]
+    assert len(gone) == len(found.moves) and case.fits(gone, engine)
+    scene = Scene(case.without(gone), [case.work, *(one.workload for one in gone)], engine)
+    taken: list[tuple[str, str, str]] = []
+    for name, devices in found.placements:
+        results = scene.place(case.work, name, "job")
+        assert results is not None and tuple(one.id for one in results) == devices
+        taken += devices
+    assert set(taken) == set(found.devices) and len(taken) == len(set(taken))
+    by_pod = {one.pod: one for one in gone}
+    placed_again = sorted(found.moves, key=lambda move: -len(by_pod[move.pod].workload.claims))
+    assert all(move.to and move.to in case.fleet.nodes for move in placed_again)
+
+
+def test_a_search_that_ends_early_says_so(engine: Engine) -> None:
+    seeds = [seed for seed in range(40) if len(Case(seed).movable) >= 4]
+    assert len(seeds) > 5
+    early = 0
+    for seed in seeds:
+        case = Case(seed)
+        best = next((gone for gone in case.all_sets() if case.fits(gone, engine)), None)
+        found = room(case.fleet, replace(case.job, may_wait=True, searches=2), case.movable, engine)
+        if best is None:
+            assert not found.fits
+            continue
+        assert found.at_least is not None and found.at_least <= len(best)
+        assert not found.optimal or len(found.moves) == len(best)
+        early += found.at_least < len(best)
+    assert early
+
+
+def test_nodes_in_the_same_state_are_searched_once(engine: Engine) -> None:
+    objects = [one for i in range(200) for one in (*node(f"n{i}", 4), *pod(f"p{i}", f"n{i}", [i % 4]))]
+    found = ask(objects, job(1, 4, searches=40), engine)
+    assert found.fits and found.optimal and len(found.moves) == 1
