@@ -95,6 +95,11 @@ class ActionModule(ControllerAction):
             differing = [one for one in applied.get("differing") or () if one not in replaced]
             lines += [f"{one} differs or is missing" for one in differing]
             lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
+        held = variables.get("site_holds")
+        overdue = held.get("overdue") or () if isinstance(held, dict) else ()
+        lines += [f"{one}: release or extend it with lanewise.dra.reserve" for one in overdue]
+        if overdue and claims in (NO_DRIFT, NOT_COMPARED):
+            claims = DRIFTED
         found = drift(nodes, {"state": claims, "lines": lines})
         problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if claims == UNKNOWN]
         return {"summary": drift_lines(found), "drift": found, "problems": problems}

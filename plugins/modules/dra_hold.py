@@ -90,6 +90,7 @@ options:
     default: {}
 seealso:
   - module: lanewise.dra.dra_holds_info
+  - module: lanewise.dra.reservation_plan
 """
 
 EXAMPLES = r"""

@@ -22,7 +22,10 @@ _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 #: A variable with one of these prefixes belongs to a role or is unknown.
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "topology_")
 #: A site may have its own variables with these prefixes: only a name close to a playbook's variable is an error.
-NEAR_PREFIXES = ("claims_", "driver_", "plan_", "probe_", "remove_", "replace_nic_", "site_", "support_", "verify_")
+NEAR_PREFIXES = (
+    *("claims_", "defragment_", "driver_", "plan_", "probe_", "remove_", "replace_nic_", "reserve_", "site_"),
+    *("support_", "verify_"),
+)
 #: Where a site names its own variables that have such a prefix.
 OWN = "site_own_variables"
 #: Variables that only playbooks read.
@@ -36,12 +39,17 @@ OF_PLAYBOOKS = (
     *("replace_nic_slot", "replace_nic_address", "replace_nic_serial", "replace_nic_phase", "replace_nic_timeout"),
     *("plan_workloads", "plan_what_if", "plan_require", "plan_by", "plan_snapshot", "plan_feature_gates"),
     *("plan_kubeconfig", "plan_context"),
+    *("reserve_name", "reserve_owner", "reserve_reason", "reserve_hours", "reserve_expires", "reserve_state"),
+    *("reserve_workload", "reserve_count"),
+    *("defragment_name", "defragment_owner", "defragment_reason", "defragment_hours", "defragment_workload"),
+    *("defragment_count", "defragment_max_moves", "defragment_may_wait", "defragment_protect", "defragment_timeout"),
+    *("defragment_budget_timeout", "defragment_settle_timeout"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )
 #: Variables that plays set for hosts. In a later play they are not errors.
 OF_PLAYS = (
     *("site_asked", "site_begun", "site_claims_problem", "site_drift", "site_looked", "site_plan", "site_problems"),
-    *("site_batch_state", "site_state", "replace_nic_result"),
+    *("site_batch_state", "site_holds", "site_state", "replace_nic_result"),
     *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
 )
 #: The least similarity at which one name is suggested for another, from 0 to 1.

@@ -35,7 +35,7 @@ class Fleet:
     """A namespace of a control plane with nodes that have GPUs; each test file has its own."""
 
     def __init__(self, plane: ControlPlane, namespace: str, nodes: t.Mapping[str, int]) -> None:
-        self.plane, self.namespace = plane, namespace
+        self.plane, self.namespace, self.nodes = plane, namespace, list(nodes)
         plane.add_namespace(namespace)
         self.pods_at = f"/api/v1/namespaces/{namespace}/pods"
         self.claims_at = f"{RESOURCE}/namespaces/{namespace}/resourceclaims"
@@ -66,28 +66,55 @@ class Fleet:
     def pod(self, name: str, template: str, node: str = "") -> None:
         self.plane.expect("POST", self.pods_at, {"metadata": {"name": name}, "spec": self.pod_spec(template, node)})
 
-    def replica_set(self, name: str, template: str, replicas: int = 1) -> None:
-        """Pods that come again after they are evicted."""
+    def replica_set(self, name: str, template: str, node: str, **more: t.Any) -> None:
+        """A pod that starts on a node, and comes again elsewhere after it is evicted. `more` are fields of its spec."""
         labels = {"app": name}
+        others = [one for one in self.nodes if one != node]
+        for one in others:
+            self.cordon(one, True)
+        before = len(self.where())
         body = {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
             "metadata": {"name": name},
             "spec": {
-                "replicas": replicas,
+                "replicas": 1,
                 "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": self.pod_spec(template)},
+                "template": {"metadata": {"labels": labels}, "spec": {**self.pod_spec(template), **more}},
             },
         }
         self.plane.expect("POST", f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
+        self.bound(before + 1)
+        for one in others:
+            self.cordon(one, False)
+
+    def cordon(self, node: str, off: bool) -> None:
+        self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": off}})
+
+    def run(self, app: str) -> None:
+        """Mark the pods of a ReplicaSet as running, as a kubelet would: budgets do not count others."""
+        for one in self.plane.expect("GET", f"{self.pods_at}?labelSelector=app%3D{app}")["items"]:
+            status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+            path = f"{self.pods_at}/{one['metadata']['name']}/status"
+            self.plane.expect("PATCH", path, {"status": status})
+
+    def uids(self) -> dict[str, str]:
+        """The name of each pod by its UID."""
+        items = self.plane.expect("GET", self.pods_at)["items"]
+        return {one["metadata"]["uid"]: one["metadata"]["name"] for one in items}
 
     def where(self) -> dict[str, str]:
         """The node of each pod that is bound."""
         items = self.plane.expect("GET", self.pods_at)["items"]
         return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if one["spec"].get("nodeName")}
 
-    def count(self) -> int:
-        return len(self.plane.expect("GET", self.pods_at)["items"])
+    def clear(self) -> None:
+        """Remove all pods and what makes them, and wait until their claims have gone."""
+        sets = f"/apis/apps/v1/namespaces/{self.namespace}/replicasets"
+        for path in (sets, self.pods_at):
+            self.plane.expect("DELETE", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background")
+        for path in (self.pods_at, self.claims_at):
+            self.plane.wait_for(lambda path=path: not self.plane.expect("GET", path)["items"], f"the end of {path}")
 
     def bound(self, count: int) -> dict[str, str]:
         """Wait until so many pods are bound, with their claims' devices written."""
@@ -96,7 +123,7 @@ class Fleet:
             there = self.where()
             return there if len(there) == count else None
 
-        return t.cast("dict[str, str]", self.plane.wait_for(found, f"{count} bound pods of {self.namespace}"))
+        return t.cast("dict[str, str]", self.plane.wait_for(found, f"{count} bound pods of {self.namespace}", 180))
 
     def refused(self, pod: str) -> str:
         """Wait for the scheduler's reason why a pod waits."""
@@ -109,7 +136,7 @@ class Fleet:
                 (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
             )
 
-        return str(self.plane.wait_for(reason, f"the scheduler's verdict on {pod}"))
+        return str(self.plane.wait_for(reason, f"the scheduler's verdict on {pod}", 180))
 
     def devices(self, pod: str) -> set[str]:
         """The devices that the pod's claims have, as driver/pool/device."""

@@ -57,7 +57,8 @@ def _person() -> t.Iterator[Person]:
         group = {"gpu_nodes": {"hosts": hosts, "vars": {**here, "ansible_become": False}}}
         person.write(nodes / "hosts.yml", json.dumps({"all": {"children": group}}))
         person.write(nodes / "group_vars/all.yml", CLAIMS)
-        person.write(person.checkout / "workloads.yml", "plan_workloads: []\n")  # which docs/planning.md shows whole
+        for name in ("workloads", "job", "move"):  # which docs/planning.md shows whole
+            person.write(person.checkout / f"{name}.yml", "plan_workloads: []\n")
         yield person
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -42,6 +42,8 @@ AT_HOME = {
     "dra_render",
     "nic_replacement",
     "known_variables",
+    "pod_eviction",
+    "reservation_plan",
     "rollout",
     "site_report",
 }

@@ -285,6 +285,16 @@ def test_claims_that_are_not_applied_are_not_compared(tmp_path):
     assert "no drift; not compared; claims: not compared /     dra_claims_apply is false" in output
 
 
+def test_an_overdue_hold_is_drift(tmp_path):
+    """The line is one that lanewise.dra.dra_holds_info returns."""
+    late = "hold demo of team a, until 2026-11-24T08:00:00Z (a demo), is overdue: 2 devices are still held"
+    (tmp_path / "claims.yml").write_text(CLAIMS, encoding="utf-8")
+    for overdue, verdict in (([late], "drifted; drifted"), ([], "no drift; not compared")):
+        said = play(tmp_path, {"a": {"site_holds": {"overdue": overdue}}}, playbook=str(tmp_path / "claims"))
+        said = " ".join(said.split())
+        assert verdict in said and bool(overdue) == (f"{late}: release or extend it" in said), said
+
+
 def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
     names = ["ResourceClaimTemplate ml/pair", "DeviceClass gpu"]
     applied = {"changed": True, "differing": names, "replaced": names[:1], "pruned": []}

@@ -1,0 +1,272 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pod_eviction
+short_description: Evict one pod and wait until its devices are free
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Evicts a pod by the eviction API, so that PodDisruptionBudgets are respected, then waits until the pod is gone, the
+    claims that were made for it are gone or have no devices, and its controller's pods have nodes again.
+  - If a PodDisruptionBudget refuses the eviction for O(budget_timeout) seconds, the module succeeds with RV(blocked).
+  - If the pod does not exist, or has another UID, nothing is done.
+notes:
+  - Runs on the controller, with the rights of the kubeconfig. It must allow getting and listing pods, getting
+    resourceclaims and creating C(pods/eviction).
+requirements:
+  - kubernetes (Python client) >= 24.2.0 on the controller
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+attributes:
+  check_mode:
+    support: full
+    details:
+      - By server-side dry run.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+options:
+  pod:
+    description: The pod, as C(namespace/name).
+    type: str
+    required: true
+  uid:
+    description: Its UID. A pod of this name with another UID is not evicted.
+    type: str
+    required: true
+  budget_timeout:
+    description: How long to try again if a PodDisruptionBudget refuses the eviction, in seconds.
+    type: int
+    default: 60
+  timeout:
+    description: How long to wait until the pod and its claims are gone, in seconds. Then the task fails.
+    type: int
+    default: 600
+  settle_timeout:
+    description:
+      - How long to wait until as many pods of its controller as before have a node, in seconds. Then RV(replaced) is
+        false.
+    type: int
+    default: 120
+  kubeconfig:
+    description: A kubeconfig file on the controller. By default that of C(kubectl).
+    type: path
+  context:
+    description: The context of the kubeconfig, by default the current one.
+    type: str
+seealso:
+  - module: lanewise.dra.reservation_plan
+"""
+
+EXAMPLES = r"""
+- name: Evict the first pod of a plan
+  lanewise.dra.pod_eviction:
+    pod: "{{ plan.moves[0].pod }}"
+    uid: "{{ plan.moves[0].uid }}"
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+blocked:
+  description: Why a PodDisruptionBudget refuses the eviction. Empty if the pod was evicted.
+  returned: success
+  type: str
+replaced:
+  description: Whether the pods of its controller have nodes again.
+  returned: success
+  type: bool
+"""
+
+import time
+import traceback
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import refusal
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import SECONDS, read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_cut
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, ObjectView
+
+try:
+    import kubernetes
+    import kubernetes.config
+    import urllib3
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+
+#: Seconds between two looks.
+PAUSE = 1.0
+GONE, BUDGET = 404, 429
+
+
+class NotGone(Exception):
+    """The pod or a claim of it is still there."""
+
+
+def controller_of(pod: ObjectView) -> str:
+    """The UID of a pod's controller; empty without one."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(one.get("uid")) for one in owners if one.get("controller")), "")
+
+
+class Pods:
+    """A pod of a cluster, and the others of its controller. The methods raise ApiException and HTTPError."""
+
+    def __init__(self, api: kubernetes.client.ApiClient, pod: str, uid: str) -> None:
+        self.namespace, _slash, self.name = pod.partition("/")
+        self.uid = uid
+        self.core = kubernetes.client.CoreV1Api(api)
+        self.custom = kubernetes.client.CustomObjectsApi(api)
+
+    def read(self) -> Object | None:
+        """The pod; None if it is gone."""
+        try:
+            answer = self.core.read_namespaced_pod(
+                self.name, self.namespace, _request_timeout=SECONDS, _preload_content=False
+            )
+        except kubernetes.client.ApiException as error:
+            if error.status != GONE:
+                raise
+            return None
+        found: Object = loads_cut(answer.data)
+        return found if found["metadata"].get("uid") == self.uid else None
+
+    def evict(self, check: bool) -> str:
+        """Why a PodDisruptionBudget refuses; empty if the pod is being evicted."""
+        client = kubernetes.client
+        options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=self.uid))
+        if check:
+            options.dry_run = ["All"]
+        body = client.V1Eviction(
+            metadata=client.V1ObjectMeta(name=self.name, namespace=self.namespace), delete_options=options
+        )
+        try:
+            self.core.create_namespaced_pod_eviction(
+                self.name, self.namespace, body, _request_timeout=SECONDS, _preload_content=False
+            )
+        except client.ApiException as error:
+            if error.status == BUDGET:
+                return refusal(error)
+            if error.status != GONE:
+                raise
+        return ""
+
+    def holding(self, claims: t.Iterable[str]) -> list[str]:
+        """Those of the pod's own claims that still have devices."""
+        found = []
+        for name in claims:
+            try:
+                answer = self.custom.get_namespaced_custom_object(
+                    "resource.k8s.io",
+                    "v1",
+                    self.namespace,
+                    "resourceclaims",
+                    name,
+                    _request_timeout=SECONDS,
+                    _preload_content=False,
+                )
+            except kubernetes.client.ApiException as error:
+                if error.status != GONE:
+                    raise
+                continue
+            claim: Object = loads_cut(answer.data)
+            users = (claim.get("status") or {}).get("reservedFor") or ()
+            if any(one.get("uid") == self.uid for one in users):
+                found.append(name)
+        return found
+
+    def siblings(self, controller: str) -> list[Object]:
+        """The pods of a controller that are not ending."""
+
+        def page(**query: t.Any) -> t.Any:
+            return self.core.list_namespaced_pod(self.namespace, **query)
+
+        return [
+            one
+            for one in read_all(page, "v1", "Pod")
+            if controller_of(one) == controller and not one["metadata"].get("deletionTimestamp")
+        ]
+
+
+def evicted(module: AnsibleModule, pods: Pods) -> dict[str, t.Any]:
+    """Evict the pod and wait; what the module returns. Raises NotGone, ApiException and HTTPError."""
+    params = module.params
+    pod = pods.read()
+    if pod is None:
+        return {"changed": False, "blocked": "", "replaced": True}
+    controller = controller_of(pod)
+    before = len(pods.siblings(controller))
+    end = time.monotonic() + (0 if module.check_mode else params["budget_timeout"])
+    blocked = pods.evict(module.check_mode)
+    while blocked and time.monotonic() < end:
+        time.sleep(PAUSE)
+        blocked = pods.evict(module.check_mode)
+    if blocked or module.check_mode:
+        return {"changed": not blocked, "blocked": blocked, "replaced": not blocked}
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    claims = [str(one["resourceClaimName"]) for one in made if one.get("resourceClaimName")]
+    end = time.monotonic() + params["timeout"]
+    while True:
+        there = "the pod" if pods.read() else ", ".join(f"its claim {name}" for name in pods.holding(claims))
+        if not there:
+            break
+        if time.monotonic() > end:
+            raise NotGone(f"{there} is still there {params['timeout']} s after the eviction")
+        time.sleep(PAUSE)
+    return {"changed": True, "blocked": "", "replaced": settled(pods, controller, before, params["settle_timeout"])}
+
+
+def settled(pods: Pods, controller: str, before: int, seconds: int) -> bool:
+    """Wait until so many pods of a controller as before have nodes. Returns whether they have."""
+    end = time.monotonic() + seconds
+    while controller:
+        there = pods.siblings(controller)
+        if len(there) >= before and all((one.get("spec") or {}).get("nodeName") for one in there):
+            break
+        if time.monotonic() > end:
+            return False
+        time.sleep(PAUSE)
+    return True
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "pod": {"type": "str", "required": True},
+            "uid": {"type": "str", "required": True},
+            "budget_timeout": {"type": "int", "default": 60},
+            "timeout": {"type": "int", "default": 600},
+            "settle_timeout": {"type": "int", "default": 120},
+            "kubeconfig": {"type": "path"},
+            "context": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    if LIBRARY_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
+    params = module.params
+    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    try:
+        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        doing = f"pod {params['pod']} cannot be evicted"
+        result = evicted(module, Pods(api, params["pod"], params["uid"]))
+    except kubernetes.client.ApiException as error:
+        module.fail_json(msg=f"{doing}: {refusal(error)}")
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, NotGone) as error:
+        module.fail_json(msg=f"{doing}: {error}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

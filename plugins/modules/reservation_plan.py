@@ -1,0 +1,380 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: reservation_plan
+short_description: Find the devices to hold for a job, and the fewest pods to move for it
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Finds devices for O(count) pods of a workload, which M(lanewise.dra.dra_hold) can then keep for them.
+  - If the pods do not fit, finds the fewest pods to move so that they do. RV(at_least) is a proven lower bound of that
+    number. If RV(optimal) is true, no plan has fewer moves.
+  - Moved are only pods of controllers that make a new pod elsewhere, with claims of their own. Never moved are pods
+    without a controller, of DaemonSets, of gangs, of other schedulers, with claims that are not made for them alone or
+    that others use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
+    PodDisruptionBudget allows no disruption, and what O(protect) names.
+  - Each pod to be moved needs a node with room, see O(may_wait). On which node the scheduler places it depends on
+    scores, which are not modelled.
+  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same
+    as for M(lanewise.dra.allocation_plan).
+requirements:
+  - cel-expr-python >= 0.1.3
+notes:
+  - Run it where the data is, usually with C(delegate_to=localhost).
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  objects:
+    description:
+      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
+      - Used are those that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
+    type: dict
+    required: true
+  workload:
+    description: The pod, which the job has O(count) times.
+    type: dict
+    required: true
+    suboptions:
+      name:
+        description: Its name in messages.
+        type: str
+        required: true
+      templates:
+        description:
+          - Names of ResourceClaimTemplates in O(workload.namespace), one for each claim of the pod.
+          - Give this or O(workload.claims).
+        type: list
+        elements: str
+      claims:
+        description: The specs of its ResourceClaims, of C(resource.k8s.io/v1).
+        type: list
+        elements: dict
+      namespace:
+        description: The namespace of the pod and its templates.
+        type: str
+        default: default
+      pod:
+        description:
+          - The pod's C(spec). Its resources, tolerations, node selector, node affinity and spread constraints count.
+        type: dict
+        default: {}
+      labels:
+        description: The pod's labels, which spread constraints select.
+        type: dict
+        default: {}
+  count:
+    description: How many of these pods the job has.
+    type: int
+    default: 1
+  hold:
+    description:
+      - The name of the hold. Its devices are used first.
+      - Pods whose claims tolerate it and have devices of it are pods of the job that run already.
+    type: str
+    required: true
+  require_toleration:
+    description:
+      - Whether to fail if a request of the workload's claims does not tolerate the hold. Such a job cannot use what is
+        held for it.
+    type: bool
+    default: false
+  max_moves:
+    description: The most pods that may be moved. By default none.
+    type: int
+    default: 0
+  may_wait:
+    description: Whether pods may be moved for which no other node has room. They then wait.
+    type: bool
+    default: false
+  never:
+    description: Pods that are not moved, as C(namespace/name).
+    type: list
+    elements: str
+    default: []
+  protect:
+    description: What is never moved.
+    type: dict
+    default: {}
+    suboptions:
+      namespaces:
+        description: Pods in these namespaces.
+        type: list
+        elements: str
+        default: [kube-system]
+      labels:
+        description: Pods with one of these labels. An empty value stands for any.
+        type: dict
+        default: {}
+      priority:
+        description: Pods of this priority and above.
+        type: int
+      controllers:
+        description: Pods of other controllers than these. V(Job) loses what its pod has computed, and may fail.
+        type: list
+        elements: str
+        default: [ReplicaSet, ReplicationController, StatefulSet]
+  searches:
+    description:
+      - How many sets of pods are searched. If that does not suffice, RV(at_least) may be lower than the fewest moves.
+    type: int
+    default: 20000
+  kubernetes_version:
+    description: The minor version of Kubernetes.
+    type: str
+    default: "1.37"
+  feature_gates:
+    description: Feature gates of the cluster that differ from the defaults of its version.
+    type: dict
+    default: {}
+seealso:
+  - module: lanewise.dra.allocation_plan
+  - module: lanewise.dra.dra_hold
+  - module: lanewise.dra.pod_eviction
+"""
+
+EXAMPLES = r"""
+- name: Read the cluster
+  lanewise.dra.dra_objects_info:
+    kinds:
+      - Node
+      - Pod
+      - ResourceSlice
+      - ResourceClaim
+      - ResourceClaimTemplate
+      - DeviceClass
+      - DeviceTaintRule
+      - PodDisruptionBudget
+  delegate_to: localhost
+  register: cluster
+
+- name: Which pods would have to move for eight nodes with eight GPUs each?
+  lanewise.dra.reservation_plan:
+    objects: "{{ cluster.objects }}"
+    kubernetes_version: "{{ cluster.kubernetes_version }}"
+    workload: {name: big, namespace: training, templates: [eight-pairs]}
+    count: 8
+    hold: big
+    max_moves: 20
+  delegate_to: localhost
+  register: plan
+
+- name: Show the answer
+  ansible.builtin.debug:
+    msg: "{{ plan.lines }}"
+"""
+
+RETURN = r"""
+fits:
+  description: Whether the job fits, after the moves.
+  returned: success
+  type: bool
+moves:
+  description:
+    - The pods to move in this order, each with C(pod), C(uid), C(node), and in C(to) a node that has room for it.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{pod: team/web-x7, uid: 6f..., node: gpu-01, to: gpu-04}]
+at_least:
+  description: No plan has fewer moves. Null if moves cannot make the job fit.
+  returned: success
+  type: int
+optimal:
+  description: Whether no plan has fewer moves than this one.
+  returned: success
+  type: bool
+devices:
+  description: The devices to hold, as C(driver/pool/device).
+  returned: success
+  type: list
+  elements: str
+placements:
+  description: For each pod of the job that is still to come the C(node) and its C(devices).
+  returned: success
+  type: list
+  elements: dict
+arrived:
+  description: How many pods of the job run already.
+  returned: success
+  type: int
+reason:
+  description: Why the job does not fit.
+  returned: success
+  type: str
+toleration:
+  description: What each request of the job's claims needs in C(tolerations).
+  returned: success
+  type: dict
+  sample: {key: lanewise.dev/hold, operator: Equal, value: big, effect: NoSchedule}
+lacking:
+  description: The requests of the workload's claims that do not tolerate the hold.
+  returned: success
+  type: list
+  elements: str
+kept:
+  description: The pods with claims that are not moved, with the reason.
+  returned: success
+  type: dict
+  sample: {team/db-0: its claim team/db is not made for it alone}
+lines:
+  description: The answer as readable lines.
+  returned: success
+  type: list
+  elements: str
+notes:
+  description: What was read and not used, or is not certain.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.dra.cel.engine import engine_for
+from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.holds.tolerations import lacking, others, toleration
+from ..module_utils.dra.kube.versions import V1, convert
+from ..module_utils.dra.plan.fleet import Workload
+from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
+from ..module_utils.dra.plan.movable import CONTROLLERS, Protect, movable
+from ..module_utils.dra.plan.reader import read
+from ..module_utils.dra.plan.room import SEARCHES, Job, Room, room
+
+#: Pods of a job, and pods to move, at most.
+MOST = 1024
+PROTECT = {
+    "namespaces": {"type": "list", "elements": "str", "default": ["kube-system"]},
+    "labels": {"type": "dict", "default": {}},
+    "priority": {"type": "int"},
+    "controllers": {"type": "list", "elements": "str", "default": list(CONTROLLERS)},
+}
+
+
+def checked(wanted: Workload, hold: str, required: bool) -> list[str]:
+    """The requests that do not tolerate the hold. Raises ValueError for claims that tolerate others, or should it."""
+    needed = toleration(hold)
+    broad = [one for claim in wanted.claims for one in others(claim, hold)]
+    if broad:
+        raise ValueError(
+            f"workload {wanted.name}: {', '.join(broad)} tolerates other holds than {hold}, and could take what is "
+            f"kept for others: use the toleration {needed} alone"
+        )
+    found = [one for claim in wanted.claims for one in lacking(claim, hold)]
+    if found and required:
+        raise ValueError(
+            f"workload {wanted.name}: {', '.join(found)} does not tolerate hold {hold}, so the job could not use what "
+            f"is held for it. Add {needed} to the tolerations of each request of its claims or templates"
+        )
+    return found
+
+
+def protect_of(given: dict[str, t.Any] | None) -> Protect:
+    """What the site protects."""
+    found = {name: spec.get("default") for name, spec in PROTECT.items()}
+    found.update({name: value for name, value in (given or {}).items() if value is not None})
+    labels = {str(key): str(value) for key, value in (found["labels"] or {}).items()}
+    return Protect(tuple(found["namespaces"]), labels, found["priority"], tuple(found["controllers"]))
+
+
+def planned(params: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What the module returns. Raises ValueError, KeyError and EngineMissing."""
+    for name, least in (("count", 1), ("max_moves", 0)):
+        if not least <= params[name] <= MOST:
+            raise ValueError(f"{name}: {params[name]} is not from {least} to {MOST}")
+    engine = engine_for(params["kubernetes_version"])
+    objects = objects_of(params["objects"])
+    wanted = workload(params["workload"], templates_of(objects))
+    without = checked(wanted, params["hold"], params["require_toleration"])
+    fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
+    moving, kept = movable(objects, protect_of(params["protect"]), params["never"])
+    tolerant = set()
+    for one in objects:
+        if one["kind"] == "ResourceClaim" and not lacking(convert(one, V1)["spec"], params["hold"]):
+            tolerant.add(f"{one['metadata']['namespace']}/{one['metadata']['name']}")
+    job = Job(
+        wanted, params["count"], params["hold"], params["max_moves"], params["may_wait"], max(1, params["searches"])
+    )
+    found = room(fleet, job, moving, engine, tolerant)
+    return {**shown(found), "lacking": without, "kept": kept, "lines": lines(found, job), "notes": list(fleet.notes)}
+
+
+def shown(found: Room) -> dict[str, t.Any]:
+    """The answer as data."""
+    return {
+        "fits": found.fits,
+        "moves": [{"pod": one.pod, "uid": one.uid, "node": one.node, "to": one.to} for one in found.moves],
+        "at_least": found.at_least,
+        "optimal": found.optimal,
+        "devices": ["/".join(one) for one in found.devices],
+        "placements": [
+            {"node": name, "devices": ["/".join(one) for one in devices]} for name, devices in found.placements
+        ],
+        "arrived": found.arrived,
+        "reason": found.reason,
+    }
+
+
+def lines(found: Room, job: Job) -> list[str]:
+    """The answer in words."""
+    if not found.fits:
+        return [f"{job.workload.name}: does not fit: {found.reason}"]
+    said = [f"{found.arrived} pod(s) run already"] if found.arrived else []
+    if found.moves:
+        bound = "no plan has fewer" if found.optimal else f"at least {found.at_least} are needed"
+        said.append(f"fits after {len(found.moves)} move(s) ({bound})")
+    else:
+        said.append("fits without moves")
+    result = [f"{job.workload.name}: {', '.join(said)}; {len(found.devices)} device(s) are to be held"]
+    result += [f"  move {one.pod} from {one.node}, {_where(one.to)}" for one in found.moves]
+    nodes: dict[str, int] = {}
+    for name, _devices in found.placements:
+        nodes[name] = nodes.get(name, 0) + 1
+    return result + [f"  {count} pod(s) on {name}" for name, count in nodes.items()]
+
+
+def _where(to: str) -> str:
+    return f"{to} has room for it" if to else "no node has room for it: it waits"
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "objects": {"type": "dict", "required": True},
+            "workload": {"type": "dict", "required": True, "options": WORKLOAD},
+            "count": {"type": "int", "default": 1},
+            "hold": {"type": "str", "required": True},
+            "require_toleration": {"type": "bool", "default": False},
+            "max_moves": {"type": "int", "default": 0},
+            "may_wait": {"type": "bool", "default": False},
+            "never": {"type": "list", "elements": "str", "default": []},
+            "protect": {"type": "dict", "default": {}, "options": PROTECT},
+            "searches": {"type": "int", "default": SEARCHES},
+            "kubernetes_version": {"type": "str", "default": "1.37"},
+            "feature_gates": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = planned(module.params)
+    except KeyError as error:
+        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+    except (ValueError, EngineMissing) as error:
+        module.fail_json(msg=str(error))
+    except (TypeError, AttributeError) as error:
+        module.fail_json(msg=f"The objects or the workload are not as the Kubernetes API has them: {error}")
+    module.exit_json(changed=False, toleration=toleration(module.params["hold"]), **result)
+
+
+if __name__ == "__main__":
+    main()

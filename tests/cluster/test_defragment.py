@@ -1,0 +1,137 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods are moved for a job on a real scheduler, after which the job is bound; and what makes the run end early."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.holding import PROGRAM, RESOURCE, Fleet, Playbooks
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytest.importorskip("ansible", reason="needs ansible-core")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+from ansible.module_utils.testing import patch_module_args  # noqa: E402
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds  # noqa: E402
+from ansible_collections.lanewise.dra.plugins.modules import pod_eviction  # noqa: E402
+
+NAMESPACE = "moves"
+JOB = {
+    "defragment_name": "big",
+    "defragment_owner": "team a",
+    "defragment_reason": "training",
+    "defragment_workload": {"name": "job", "namespace": NAMESPACE, "templates": ["big"]},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(newest: ControlPlane) -> Fleet:
+    found = Fleet(newest, NAMESPACE, {"def-0": 4, "def-1": 4})
+    found.template("one", 1)
+    found.template("big", 4, hold="big")
+    return found
+
+
+@pytest.fixture
+def fleet(cluster: Fleet) -> t.Iterator[Fleet]:
+    yield cluster
+    cluster.clear()
+    for one in cluster.rules():
+        cluster.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+
+
+@pytest.fixture
+def playbooks(newest: ControlPlane, tmp_path: Path) -> Playbooks:
+    return Playbooks(newest, tmp_path)
+
+
+def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet: Fleet, playbooks: Playbooks) -> None:
+    """Two pods of the first node can be moved, and one of the second cannot: it has no controller."""
+    fleet.replica_set("a", "one", "def-0")
+    fleet.replica_set("b", "one", "def-0")
+    fleet.replica_set("c", "one", "def-1")
+    fleet.pod("bare", "one", "def-1")
+    fleet.bound(4)
+    before = fleet.uids()
+    said = playbooks.run("defragment", "--check", **JOB)
+    assert "job: fits after 2 move(s) (no plan has fewer); 4 device(s) are to be held" in said
+    assert fleet.uids() == before and not fleet.rules()
+    running = playbooks.start("defragment", **JOB)
+    try:
+        fleet.plane.wait_for(lambda: set(before) - set(fleet.uids()), "the first eviction", 300)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    (held,) = holds(fleet.rules())
+    assert held.owner == "team a" and held.purpose == "defragment" and held.expires and len(held.devices) == 4
+    fleet.bound(4)
+    said = playbooks.run("defragment", **JOB)
+    assert "room for job: 4 devices are held" in said
+    bound = fleet.bound(4)
+    assert set(bound.values()) == {"def-1"}, bound  # all that was moved is there
+    fleet.pod("thief", "one")
+    assert "cannot allocate all claims" in fleet.refused("thief")
+    assert "changed=0" in playbooks.run("defragment", **JOB)
+    fleet.pod("job", "big")
+    assert fleet.bound(5)["job"] == "def-0"
+    assert len(fleet.devices("job")) == 4
+    # exactly the two pods of the plan were evicted
+    assert len(set(before) - set(fleet.uids())) == 2
+
+
+def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.replica_set("a", "one", "def-0")
+    fleet.pod("bare", "one", "def-1")
+    fleet.bound(2)
+    fleet.run("a")
+    budgets = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+    budget = {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}}
+    fleet.plane.expect("POST", budgets, budget)
+    try:
+        counted = lambda: fleet.plane.expect("GET", f"{budgets}/a").get("status", {}).get("currentHealthy")  # noqa: E731
+        fleet.plane.wait_for(counted, "the budget's count", 180)
+        before = fleet.uids()
+        said = playbooks.run("defragment", rc=2, **JOB)
+        assert "does not fit" in said and "No pod was moved" in said
+        assert fleet.uids() == before and not fleet.rules()
+        # the eviction itself is refused, too
+        uid, name = next((uid, name) for uid, name in before.items() if name.startswith("a-"))
+        given = {"kubeconfig": str(fleet.plane.kubeconfig), "pod": f"{NAMESPACE}/{name}", "uid": uid}
+        with patch_module_args({**given, "budget_timeout": 1}), pytest.raises(SystemExit):
+            pod_eviction.main()
+        answer = json.loads(capsys.readouterr().out)
+        assert not answer["changed"] and "disruption budget" in answer["blocked"] and fleet.uids() == before
+    finally:
+        fleet.plane.expect("DELETE", f"{budgets}/a")
+
+
+def test_a_run_that_ends_early_gives_everything_back(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The moved pod must not run beside pods of others, which the plan does not model: it gets its devices again."""
+    fleet.pod("bare", "one", "def-1")
+    fleet.bound(1)
+    fleet.plane.expect("PATCH", f"{fleet.pods_at}/bare", {"metadata": {"labels": {"app": "bare"}}})
+    apart = [{"labelSelector": {"matchLabels": {"app": "bare"}}, "topologyKey": "kubernetes.io/hostname"}]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}}
+    fleet.replica_set("shy", "one", "def-0", affinity=affinity)
+    before = fleet.uids()
+    said = playbooks.run("defragment", rc=2, **JOB, defragment_settle_timeout=3)
+    assert "was moved, and not all pods of its controller have a node again" in said
+    assert not fleet.rules()
+    again = fleet.bound(2)
+    assert set(again.values()) == {"def-0", "def-1"} and set(fleet.uids()) != set(before)
+
+
+def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+    assert "Set defragment_workload" in playbooks.run("defragment", rc=2, defragment_name="big")
+    work = {"name": "job", "namespace": NAMESPACE, "templates": ["one"]}
+    said = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": work})
+    assert "gpu does not tolerate hold big, so the job could not use what is held for it" in said

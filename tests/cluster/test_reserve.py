@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The playbook that keeps room for a job, on a real scheduler: the job gets what was held, and nobody else does."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.holding import PROGRAM, RESOURCE, Fleet, Playbooks, claim_spec
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+NAMESPACE = "reserve"
+JOB = {
+    "reserve_name": "tomorrow",
+    "reserve_owner": "team a",
+    "reserve_reason": "training",
+    "reserve_count": 2,
+    "reserve_workload": {"name": "job", "namespace": NAMESPACE, "templates": ["tomorrow"]},
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(newest: ControlPlane) -> Fleet:
+    found = Fleet(newest, NAMESPACE, {"res-0": 2, "res-1": 4})
+    found.template("one", 1)
+    found.template("tomorrow", 2, hold="tomorrow")
+    return found
+
+
+@pytest.fixture
+def playbooks(newest: ControlPlane, fleet: Fleet, tmp_path: Path) -> t.Iterator[Playbooks]:
+    yield Playbooks(newest, tmp_path)
+    fleet.clear()
+    for one in newest.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
+        newest.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+
+
+def test_room_for_a_job(fleet: Fleet, playbooks: Playbooks) -> None:
+    said = playbooks.run("reserve", "--check", "--diff", **JOB)
+    assert "fits without moves; 4 device(s) are to be held" in said and "changed=1" in said and not fleet.rules()
+    assert "changed=1" in playbooks.run("reserve", **JOB)
+    assert len(fleet.rules()) == 4
+    again = playbooks.run("reserve", **JOB)
+    assert "changed=0" in again and "hold tomorrow of team a" in again and "(training): 4 devices" in again
+    # two devices of six are left for others
+    for number in range(3):
+        fleet.pod(f"other-{number}", "one")
+    fleet.bound(2)
+    waiting = next(f"other-{number}" for number in range(3) if f"other-{number}" not in fleet.where())
+    assert "cannot allocate all claims" in fleet.refused(waiting)
+    fleet.pod("job-0", "tomorrow")
+    fleet.pod("job-1", "tomorrow")
+    bound = fleet.bound(4)
+    assert {"job-0", "job-1"} <= set(bound) and waiting not in bound
+    after = playbooks.run("reserve", **JOB)
+    assert "2 pod(s) run already" in after and "changed=0" in after
+    released = playbooks.run("reserve", reserve_name="tomorrow", reserve_state="absent")
+    assert "changed=1" in released and "nothing is held" in released and not fleet.rules()
+
+
+def test_a_job_that_does_not_fit(fleet: Fleet, playbooks: Playbooks) -> None:
+    said = playbooks.run("reserve", rc=2, **{**JOB, "reserve_count": 9})
+    assert "job: does not fit: 9 pod(s) do not fit, without moving pods" in said and not fleet.rules()
+
+
+def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+    assert "Set reserve_workload" in playbooks.run("reserve", rc=2, reserve_name="tomorrow")
+    assert "did you mean reserve_name?" in playbooks.run("reserve", rc=2, reserve_nam="tomorrow")
+    broad = claim_spec(1)
+    broad["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
+    work = {"name": "broad", "claims": [broad]}
+    said = playbooks.run("reserve", rc=2, **{**JOB, "reserve_workload": work})
+    assert "gpu tolerates other holds than tomorrow" in said and not fleet.rules()
+    plain = {"name": "plain", "claims": [claim_spec(1)]}
+    said = playbooks.run("reserve", "--check", **{**JOB, "reserve_workload": plain, "reserve_count": 1})
+    assert "the workload does not tolerate the hold yet: gpu need" in said
+
+
+def test_an_old_server_is_refused(oldest: ControlPlane, tmp_path: Path) -> None:
+    fleet = Fleet(oldest, NAMESPACE, {"res-0": 4})
+    fleet.template("tomorrow", 2)
+    said = Playbooks(oldest, tmp_path).run("reserve", rc=2, **JOB)
+    assert "Kubernetes 1.34 ignores DeviceTaintRules while its feature gate DRADeviceTaints is off" in said
