@@ -60,8 +60,8 @@ Install = t.Callable[["GpuNode"], None]
 class GpuNode:
     """`node` as `machine`, with both drivers running. Ends with `close`.
 
-    `gates` are those of NVIDIA's driver. `install` makes the driver of this collection run and waits until it is ready;
-    by default it is a process that nothing has installed.
+    `gates` are those of NVIDIA's driver, `shares` its --consumable-shares. `install` makes the driver of this
+    collection run and waits until it is ready; by default it is a process that nothing has installed.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class GpuNode:
         version: str,
         gates: t.Mapping[str, bool] | None = None,
         install: Install | None = None,
+        shares: str = "",
     ) -> None:
         self.node, self.plane = node, node.plane
         self.lanewise: Driver | None = None
@@ -84,7 +85,7 @@ class GpuNode:
             self._procfs()
             self._programs(folder)
             self._interfaces()
-            self.nvidia = NvidiaDriver(self.plane, node.name, self.root, version, gates=gates)
+            self.nvidia = NvidiaDriver(self.plane, node.name, self.root, version, gates=gates, shares=shares)
             self._closing.callback(self.nvidia.stop)
             (install or GpuNode._run)(self)
             self.nvidia.wait()

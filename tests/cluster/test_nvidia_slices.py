@@ -136,7 +136,8 @@ def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> 
                 if equal(given.get(key) or {}) != equal(computed[key])
             ]
             found += [f"{name}: {key} not predicted" for key in given.keys() - computed.keys() - blind]
-        missing = blind - (real["attributes"].keys() | (real.get("capacity") or {}).keys())
+        # a real A100 publishes HMM with a newer driver; the library in place of NVML has no such mode
+        missing = blind - (real["attributes"].keys() | (real.get("capacity") or {}).keys()) - {"addressingMode"}
         found += [f"{name}: {key} not published" for key in sorted(missing)]
         for part in ("consumesCounters", "allowMultipleAllocations", "taints"):
             both = [_counters(one.get(part)) for one in (real, ours.device)]

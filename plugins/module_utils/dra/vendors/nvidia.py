@@ -225,6 +225,7 @@ def _gpu(
     words = (gpu["model"] or "").replace("-", " ").split()
     named = next((a for chip, a in _ARCHITECTURES if chip in words), None)
     maker.put("architecture", model.architecture if model else named, sure=False)
+    maker.put("addressingMode", "ATS" if model and model.coherent else None, sure=False)
     own = function["kubernetes"]
     if known.has("25.12.0"):
         maker.standard(own, PCI_BUS_ID)
@@ -235,8 +236,8 @@ def _gpu(
         maker.numa(facts, function, LISTS in known.enabled)
     return maker, maker.unknown(
         *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
-        # published where GPU and CPU share memory
-        *(["addressingMode"] if model is None or model.coherent else []),
+        # newer drivers also publish it where the kernel shares its page tables, as HMM
+        *([] if "addressingMode" in maker.attributes else ["addressingMode"]),
         *([] if "productName" in maker.attributes else ["productName"]),
         *([] if "architecture" in maker.attributes else ["architecture"]),
         *fabric(facts, known),

@@ -6,13 +6,16 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.quantity import parse
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import knowledge
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer, numa_list
@@ -21,6 +24,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+SLICES = Path(__file__).resolve().parents[5] / "claims" / "slices"
 
 #: A server without counters: they are beta and off.
 OLD = Server("1.34")
@@ -216,6 +221,33 @@ def test_nvidia_gpus_for_virtual_machines() -> None:
     assert "numa" in values(of("dgx-a100", "gpu.nvidia.com", version="0.4.1", feature_gates=gates)[-1])
     # without an IOMMU the driver does not start
     assert not of("hgx-h100", "gpu.nvidia.com", feature_gates=gates)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "alike"), [("eks-p4d", "dgx-a100"), ("oke-gb200", "gb200"), ("aks-gb300", "gb300")]
+)
+def test_real_nodes_publish_what_is_predicted_for_machines_of_their_kind(recorded: str, alike: str) -> None:
+    """Names and types of attributes and capacities, and the values that come from our table of models."""
+    loaded = json.loads((SLICES / f"{recorded}.json").read_text(encoding="utf-8"))
+    [real] = [one["spec"]["devices"] for one in loaded if one["spec"]["driver"] == "gpu.nvidia.com"]
+    predicted = of(alike, "gpu.nvidia.com", version="0.4.1")
+    ours = predicted[0]
+    for device in real:
+        blind = {name.removeprefix("gpu.nvidia.com/") for name in ours.unknown}
+        assert device["attributes"].keys() | {"memory"} == ours.device["attributes"].keys() | blind
+        for name, value in ours.device["attributes"].items():
+            assert device["attributes"][name].keys() == value.keys()
+        if alike != "gb300":  # the table has no such model
+            assert device["attributes"]["architecture"] == ours.device["attributes"]["architecture"]
+    shares = {} if alike == "gb300" else {"consumable_shares": "memory"}
+    [memory] = {str(parse(one["capacity"]["memory"]["value"])) for one in real}
+    if shares:
+        [model] = {
+            str(parse(one.device["capacity"]["memory"]["value"])) for one in of(alike, "gpu.nvidia.com", **shares)
+        }
+        assert memory == model
+    by_address = sorted(real, key=lambda device: str(device["attributes"][PCI_BUS_ID]["string"]))
+    assert [device["name"] for device in by_address] == [f"gpu-{number}" for number in range(len(real))]
 
 
 def test_numa_nodes_as_lists_are_for_lists_only() -> None:

@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods get parts of one GPU's memory from NVIDIA's own driver, and the NIC below the same PCIe root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
+from ansible_collections.lanewise.dra.tests.cluster.node import Node
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
+pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
+
+from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
+
+DRIVERS = {
+    "gpu.nvidia.com": {"version": "0.5.0", "engine": "consumable-shares", "consumable_shares": "memory"},
+    "lanewise.dev": {"version": "1.0.0"},
+}
+PART = {"name": "gpu", "kind": "gpu", "share": {"memory": "30Gi"}}
+TEMPLATES = [
+    {
+        "name": "with-nic",
+        "namespace": "default",
+        "align": "pcie_root",
+        "devices": [PART, {"name": "nic", "kind": "nic"}],
+    },
+    {"name": "part", "namespace": "default", "devices": [PART]},
+    {"name": "whole", "namespace": "default", "devices": [{"name": "gpu", "kind": "gpu"}]},
+]
+
+
+def test_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Path) -> None:
+    """Two parts of 30Gi fit on a GPU of 80, a third does not, and a whole GPU is one that nobody has a part of."""
+    try:
+        machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"ConsumableShares": True}, shares="memory")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    try:
+        given = gpu_claims.variables("0.5.0", TEMPLATES, site="shares", drivers=DRIVERS)
+        site = gpu_claims.apply(node, given, machine.facts)
+        assert all(one.nodes or one.unknown for one in site.reach)
+        machine.start({"first": "with-nic"})
+        machine.start({"second": "part"})
+        machine.start({"third": "part"})
+        machine.start({"alone": "whole"})
+        first = machine.seen("first")
+        assert len(first.gpus) == 1 and machine.judge.aligned(first), first
+        has = {name: tuple(machine.seen(name).gpus) for name in ("first", "second", "third", "alone")}
+        assert has["second"] == has["first"] and has["third"] != has["first"]
+        assert has["alone"] not in (has["first"], has["third"])
+    finally:
+        for name in ("first", "second", "third", "alone"):
+            node.delete_pod(name)
+        machine.close()
