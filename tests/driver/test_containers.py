@@ -164,10 +164,11 @@ def test_any_names_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
 def test_versions_of_the_library(paths: Paths) -> None:
     """A library refuses specs newer than itself: nothing newer than 0.5.0 is used (specs-go/version.go)."""
     listed, _unused = devices(paths)
-    spec = cdi.specification(paths, CLAIM.uid, listed)
+    common = cdi.Common(("LANEWISE_MAP=/run/lanewise/map",), (cdi.Mount(paths.pod_map(CLAIM.uid), "/run/map"),))
+    spec = cdi.specification(paths, CLAIM.uid, listed, common=common)
     assert spec["cdiVersion"] == "0.5.0" and set(spec) <= {"cdiVersion", "kind", "devices", "containerEdits"}
     for edits in [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]:
-        assert set(edits) <= {"deviceNodes", "mounts", "hooks"}
+        assert set(edits) <= {"deviceNodes", "env", "mounts", "hooks"}
     assert "." not in spec["kind"].partition("/")[2]
 
 
