@@ -24,6 +24,12 @@ class Seen(t.NamedTuple):
     nics: list[str]
 
 
+def cpu_list(text: str) -> list[int]:
+    """The numbers of a list as the kernel writes it, such as 0-3,8."""
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return [number for ends in ranges for number in range(int(ends[0]), int(ends[-1]) + 1)]
+
+
 class MachineTree:
     """The tree of a machine, below `path`, whose GPUs NVIDIA's kernel module has."""
 
@@ -41,6 +47,7 @@ class MachineTree:
                 address = (link / "device").resolve().name
                 self.nic_by_mac[(link / "address").read_text().strip()] = address
                 self.speed[address] = int((link / "speed").read_text())
+        self._cpus = path / "sys/devices/system/cpu"
 
     @property
     def gpus(self) -> list[str]:
@@ -59,6 +66,25 @@ class MachineTree:
     def numa_node(self, address: str) -> int:
         """-1 where the machine does not say."""
         return int((self._devices / address / "numa_node").read_text())
+
+    @property
+    def cpus(self) -> list[int]:
+        """The CPUs that are online."""
+        return cpu_list((self._cpus / "online").read_text())
+
+    def cpu_node(self, cpu: int) -> int:
+        """The NUMA node of a CPU."""
+        [node] = (self._cpus / f"cpu{cpu}").glob("node[0-9]*")
+        return int(node.name.removeprefix("node"))
+
+    def cpu_socket(self, cpu: int) -> int:
+        return int((self._cpus / f"cpu{cpu}/topology/physical_package_id").read_text())
+
+    @property
+    def smt(self) -> bool:
+        """Whether some core has several CPUs."""
+        cores = {(self.cpu_socket(cpu), (self._cpus / f"cpu{cpu}/topology/core_id").read_text()) for cpu in self.cpus}
+        return len(cores) < len(self.cpus)
 
     def nearness(self, one: str, other: str) -> int:
         """ROOT, NODE or FAR for two PCI functions."""

@@ -19,8 +19,8 @@ import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, inside
 from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS
+from ansible_collections.lanewise.dra.tests.cluster.site_node import PROGRAM, Site, SystemdNode
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
-from ansible_collections.lanewise.dra.tests.cluster.test_node_role import PROGRAM, Site, SystemdNode
 
 Object = dict[str, t.Any]
 

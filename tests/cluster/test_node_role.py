@@ -23,112 +23,24 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, NAME, add_rail
-from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
-from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
-from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
+from ansible_collections.lanewise.dra.tests.cluster.site_node import (
+    CURRENT,
+    PYTHON,
+    REQUIRED,
+    UNIT,
+    WHEELHOUSE,
+    Site,
+    SystemdNode,
+    other_wheel,
+)
+from ansible_collections.lanewise.dra.tests.cluster.systemd import Machine
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.site.test_hostile_node import hostile
-from environment import CACHE  # tools/cluster.py has put its folder on the path
 
 Object = dict[str, t.Any]
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-#: Made by the playbook driver_wheelhouse before: there is no network in the sandbox.
-WHEELHOUSE = Path(os.environ.get("LANEWISE_WHEELHOUSE") or CACHE / "driver-wheelhouse")
-PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-UNIT = "lanewise-driver.service"
-CURRENT = Path("/opt/lanewise/current")
-STATUS = f"{CURRENT}/bin/lanewise-driver"
-
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-pytestmark = [
-    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
-    pytest.mark.skipif(not inside(), reason="needs namespaces of its own: 'make test ONLY=node'"),
-    pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
-    pytest.mark.skipif(not WHEELHOUSE.is_dir(), reason=f"there is no wheelhouse {WHEELHOUSE}"),
-]
-
-
-class SystemdNode(Node):
-    """A node whose kubelet and containerd run beside systemd."""
-
-    def __init__(self, plane: ControlPlane, machine: Machine) -> None:
-        self.machine = machine
-        super().__init__(plane)
-
-    def start(self, name: str) -> None:
-        run = self.plane.run
-        self.plane.run = lambda name, command: run(name, [*self.machine.inside, *command])  # type: ignore[method-assign]
-        try:
-            super().start(name)
-        finally:
-            del self.plane.run
-
-
-class Site:
-    """A controller that plays against the node. It runs on the node itself, as a connection is not what is tried."""
-
-    def __init__(self, node: Node, machine: Machine, folder: Path) -> None:
-        self.node, self.plane, self.machine, self.folder = node, node.plane, machine, folder
-        self.settings: Object = {"virtual_interfaces": ["rail*"], "log_level": "debug"}
-        self.output = ""
-        self.inventory = folder / "inventory.json"
-
-    def play(self, *arguments: str, rc: int = 0, playbook: str = "lanewise.dra.driver", **variables: t.Any) -> int:
-        """Play with these variables; the number of tasks that changed something."""
-        host: Object = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "dra_driver_kubeconfig": str(self.plane.kubeconfig),
-            "dra_driver_cache": str(self.folder / "cache"),
-            "dra_driver_wheelhouse": str(WHEELHOUSE),
-            "dra_driver_python": PYTHON,
-            "dra_driver_settings": self.settings,
-            "dra_driver_health_seconds": 20,
-            **variables,
-        }
-        self.inventory.write_text(json.dumps({"all": {"hosts": {self.node.name: host}}}))
-        command = [str(PROGRAM), "-i", str(self.inventory), playbook, *arguments]
-        command += [
-            "-e",
-            "driver_become=false",
-            "-e",
-            "site_become=false",
-            "-e",
-            f"site_report_dest={self.folder}/report",
-        ]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
-        paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        kept["ANSIBLE_HOME"] = str(self.folder / "home")
-        kept["ANSIBLE_PIPELINING"] = "1"
-        kept.pop("PIP_FIND_LINKS", None)
-        done = self.machine.run(*command, check=False, cwd=self.folder, env=kept)
-        self.output = done.stdout + done.stderr
-        print(self.output)  # shown where a test fails
-        assert done.returncode == rc, self.output
-        found = re.search(r"changed=(\d+)", done.stdout)
-        return int(found[1]) if found else 0
-
-    def systemctl(self, *arguments: str) -> str:
-        return self.machine.run("systemctl", *arguments, check=False).stdout.strip()
-
-    def property(self, name: str) -> str:
-        return self.systemctl("show", UNIT, f"--property={name}", "--value")
-
-    def module(self, name: str, **options: t.Any) -> Object:
-        """What a module of the collection returns on the node."""
-        arguments = self.folder / "arguments.json"
-        arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
-        program = f"ansible_collections.lanewise.dra.plugins.modules.{name}"
-        found: Object = json.loads(self.machine.run(sys.executable, "-m", program, str(arguments)).stdout)
-        return found
-
-    def info(self) -> Object:
-        return self.module("dra_driver_info")
-
-    def slices(self) -> list[Object]:
-        found = self.plane.expect("GET", f"{API}/resourceslices")["items"]
-        return [item for item in found if item["spec"]["driver"] == NAME]
+pytestmark = REQUIRED
 
 
 @pytest.fixture(scope="module")
@@ -362,29 +274,14 @@ def test_a_unit_that_systemd_has_not_read_is_reloaded_and_restarted(site: Site) 
     assert site.play() == 0
 
 
-def other_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
+def changed_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
     """A wheel of the driver with changes to its cli.py, and its version by C(name)."""
-    import zipfile
-
-    source = next((site.folder / "cache").glob("*/*.whl"))
-    made = site.folder / f"lanewise_driver-{name}-py3-none-any.whl"
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(made, "w") as new:
-        for entry in old.infolist():
-            content = old.read(entry).decode()
-            if entry.filename.endswith("/RECORD"):
-                content = "".join(f"{line.split(',')[0]},,\n" for line in content.splitlines())
-            if entry.filename == "lanewise_driver/cli.py":
-                for before, after in changes:
-                    assert before in content
-                    content = content.replace(before, after)
-            content = content.replace("\nVersion: 1.0.0", f"\nVersion: {name}")
-            new.writestr(entry.filename.replace("-1.0.0.", f"-{name}."), content.replace("-1.0.0.", f"-{name}."))
-    return made
+    return other_wheel(next((site.folder / "cache").glob("*/*.whl")), site.folder, name, *changes)
 
 
 def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
     good, settings = os.readlink(CURRENT), Path("/etc/lanewise/driver.yml").read_text()
-    broken = other_wheel(
+    broken = changed_wheel(
         site, "1.0.1", ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a leaf")')
     )
     site.play(rc=2, dra_driver_wheel=str(broken), dra_driver_settings={**site.settings, "log_level": "error"})
@@ -397,7 +294,7 @@ def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
 
 def test_an_upgrade_and_the_way_back_keep_pods_and_some_releases(site: Site) -> None:
     first = Path(os.readlink(CURRENT)).name
-    newer: Object = {"dra_driver_wheel": str(other_wheel(site, "1.0.2")), "dra_driver_keep_releases": 2}
+    newer: Object = {"dra_driver_wheel": str(changed_wheel(site, "1.0.2")), "dra_driver_keep_releases": 2}
     assert site.play(playbook="lanewise.dra.drift") == 0
     site.play(playbook="lanewise.dra.drift", rc=1, **newer)
     assert re.search(f"driver: {first} to 1.0.2-", site.output)
@@ -451,7 +348,7 @@ def cordoned(site: Site) -> bool:
 def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(site: Site) -> None:
     good, wheel = os.readlink(CURRENT), str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")
     changes = ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a root")')
-    site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(other_wheel(site, "1.0.3", changes)))
+    site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(changed_wheel(site, "1.0.3", changes)))
     stands = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
     assert "failed: 1 node" in stands and "did not become healthy with release 1.0.3-" in stands
     assert os.readlink(CURRENT) == good and site.info()["ready"] and not cordoned(site)
@@ -460,7 +357,7 @@ def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(si
 
 
 def test_a_rollout_in_which_the_api_server_goes_away_and_the_next_one_goes_on(site: Site) -> None:
-    newer, good = str(other_wheel(site, "1.0.4")), os.readlink(CURRENT)
+    newer, good = str(changed_wheel(site, "1.0.4")), os.readlink(CURRENT)
     releases = CURRENT.parent / "releases"
     begun = threading.Event()
 

@@ -23,9 +23,10 @@ from interpreters import primary
 from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
 
 _NODE_TESTS = tuple(
-    f"test_node{name}.py" for name in ("", "_driver", "_chaos", "_daemonset", "_alignment", "_gpu", "_mig", "_rounds")
+    f"test_node{name}.py"
+    for name in ("", "_driver", "_chaos", "_daemonset", "_alignment", "_gpu", "_mig", "_rounds", "_cpus")
 )
-_INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py")
+_INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py", "test_node_site.py")
 _NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true")
 
 
@@ -87,14 +88,15 @@ def lab(session: nox.Session) -> None:
 
 
 def install(session: nox.Session) -> None:
-    """Run the tests of the role dra_driver on a machine with systemd."""
+    """Run the tests of the role dra_driver and of site.yml on a machine with systemd."""
     if not SLOW:
-        raise Missing("takes ten minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
+        raise Missing("takes twelve minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
     _require_root("needs root on Linux, for namespaces and containers")
     venv = prepare(session)
     other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
     kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    _nvidia(session)
     given = {  # there is no network in the sandbox
         "dra_driver_wheelhouse": str(CACHE / "driver-wheelhouse"),
         "dra_driver_wheelhouse_pythons": [primary()],

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods get CPUs of the socket of their GPU or NIC: NVIDIA's own driver, ours, and a stand-in for the CPU DRA driver.
+
+The stand-in publishes what that driver's sources say (cpu_driver.py). So this shows that claims for three drivers work
+together on kubelet and scheduler. It does not show what the CPU driver itself does.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
+from ansible_collections.lanewise.dra.tests.cluster.machine_tree import cpu_list
+from ansible_collections.lanewise.dra.tests.cluster.node import Node
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
+pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
+
+from ansible_collections.lanewise.dra.tests.cluster.cpu_driver import NAME, CpuDriver
+from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
+
+CPUS = 8  # of each pod
+DRIVERS = {**gpu_claims.drivers("0.5.0"), NAME: {"version": "main"}}
+WANTED = [{"name": "cpus", "kind": "cpu", "capacity": {"dra.cpu/cpu": CPUS}}]
+NIC = {"name": "nic", "kind": "nic", "where": {"min_speed": "400G"}}
+TEMPLATES = [
+    {"name": name, "namespace": "default", "align": "numa_node", "devices": [*devices, *WANTED]}
+    for name, devices in {"gpu-cpus": [gpu_claims.GPU], "nic-cpus": [NIC], "all-three": [NIC, gpu_claims.GPU]}.items()
+]
+
+
+@pytest.fixture(name="made", scope="module")
+def _made(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tuple[GpuNode, CpuDriver]]:
+    try:
+        gpus = GpuNode(node, "hgx-h100", tmp_path_factory.mktemp("cpus"), "0.5.0")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    cpus = CpuDriver(node, gpus.judge)
+    try:
+        gpu_claims.apply(node, gpu_claims.variables("0.5.0", TEMPLATES, drivers=DRIVERS), gpus.facts)
+        yield gpus, cpus
+    finally:
+        cpus.close()
+        gpus.close()
+
+
+def test_what_is_published_is_what_we_predict(node: Node, made: tuple[GpuNode, CpuDriver]) -> None:
+    gpus, cpus = made
+    predicted = [one for one in offers(node.name, gpus.facts, DRIVERS) if one.driver == NAME]
+    assert len(predicted) == len(cpus.devices) == 2
+    for one, device in zip(predicted, cpus.devices):
+        known = {name: value for name, value in device["attributes"].items() if name != "dra.cpu/smtEnabled"}
+        assert one.device["attributes"] == known  # and the probe does not read SMT
+        assert {**one.device, "attributes": {}} == {**device, "attributes": {}}
+
+
+@pytest.mark.parametrize(("template", "others"), [("gpu-cpus", 1), ("nic-cpus", 1), ("all-three", 2)])
+def test_cpus_of_the_same_socket(node: Node, made: tuple[GpuNode, CpuDriver], template: str, others: int) -> None:
+    """As many pods as there are GPUs and fabric NICs. Their CPUs are by the variable that the driver would pin by."""
+    gpus, driver = made
+    tree = gpus.judge
+    pods = len(tree.gpus)
+    names = [f"{template}-{number}" for number in range(pods)]
+    gpus.start(dict.fromkeys(names, template))
+    taken: list[int] = []
+    sockets = set()
+    for name in names:
+        seen = gpus.seen(name)
+        devices = [*seen.gpus, *seen.nics]
+        assert len(devices) == others
+        [given] = re.findall(r"^DRA_CPUSET_[0-9a-f-]+=(.+)$", node.execute(name, "env"), re.MULTILINE)
+        own = cpu_list(given)
+        assert len(own) == CPUS
+        assert {tree.cpu_node(cpu) for cpu in own} == {tree.numa_node(device) for device in devices}
+        [socket] = {tree.cpu_socket(cpu) for cpu in own}
+        sockets.add(socket)
+        taken += own
+    assert len(set(taken)) == CPUS * pods and sockets == {0, 1}
+    for name in names:
+        node.delete_pod(name, wait=False)
+    node.plane.wait_for(lambda: not driver.given, "the end of the claims", 120)
