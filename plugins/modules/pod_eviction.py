@@ -107,7 +107,8 @@ except ImportError:
 
 #: Seconds between two looks.
 PAUSE = 1.0
-GONE, BUDGET = 404, 429
+GONE = 404
+BUDGET = 429
 
 
 class NotGone(Exception):

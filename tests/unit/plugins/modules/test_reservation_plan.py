@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import tolerating
+from ansible_collections.lanewise.dra.plugins.modules import reservation_plan
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
+    CLASS,
+    Object,
+    claim_spec,
+    node,
+    pod,
+)
+
+RETURN = yaml.safe_load(reservation_plan.RETURN)
+FLEET = [CLASS, *node("a", 4), *node("b", 4), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("bare", "b", [1], kind="")]
+WORK = {"name": "job", "claims": [tolerating(claim_spec(4), "big")]}
+
+
+def by_kind(objects: t.Iterable[Object]) -> dict[str, list[Object]]:
+    found: dict[str, list[Object]] = {}
+    for one in objects:
+        found.setdefault(one["kind"], []).append(one)
+    return found
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
+    """Run the module for a job with four GPUs, and give its answer."""
+    made_engine()
+
+    def call(**arguments: t.Any) -> dict[str, t.Any]:
+        given = {"objects": by_kind(FLEET), "workload": WORK, "hold": "big", "max_moves": 5}
+        with patch_module_args({**given, **arguments}), pytest.raises(SystemExit) as stop:
+            reservation_plan.main()
+        answer: dict[str, t.Any] = json.loads(capsys.readouterr().out)
+        assert bool(stop.value.code) == bool(answer.get("failed"))
+        return answer
+
+    return call
+
+
+def test_moves_and_devices(run: t.Any) -> None:
+    answer = run(require_toleration=True)
+    assert set(answer) - {"invocation", "changed"} == set(RETURN) and not answer["changed"]
+    assert answer["fits"] and answer["optimal"] and answer["at_least"] == 1 and answer["lacking"] == []
+    assert answer["moves"] == [{"pod": "team/p", "uid": "uid-p", "node": "a", "to": "b"}]
+    assert answer["devices"] == [f"gpu.example.com/a/gpu-{number}" for number in range(4)]
+    assert answer["kept"] == {"team/bare": "it has no controller that would make a new one"}
+    assert answer["lines"][:2] == [
+        "job: fits after 1 move(s) (no plan has fewer); 4 device(s) are to be held",
+        "  move team/p from a, b has room for it",
+    ]
+
+
+def test_what_is_protected_stays(run: t.Any) -> None:
+    for arguments in ({"never": ["team/p"]}, {"protect": {"namespaces": ["team"]}}, {"protect": {"priority": 0}}):
+        answer = run(**arguments)
+        assert not answer["fits"] and answer["at_least"] is None and answer["moves"] == []
+        assert "team/p" in answer["kept"] and "does not fit" in answer["lines"][0]
+    assert not run(max_moves=0)["fits"]
+
+
+def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
+    plain = {"name": "job", "claims": [claim_spec(4)]}
+    assert run(workload=plain)["lacking"] == ["gpu"]
+    assert "gpu does not tolerate hold big" in run(workload=plain, require_toleration=True)["msg"]
+    other = {"name": "job", "claims": [tolerating(claim_spec(4), "other")]}
+    assert "gpu tolerates other holds than big" in run(workload=other)["msg"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"count": 0}, "count: 0 is not from 1 to 1024"),
+        ({"max_moves": -1}, "max_moves: -1 is not from 0 to 1024"),
+        ({"workload": {"name": "x"}}, "workload x has no claims"),
+        ({"workload": {**WORK, "pod": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}}}, "cannot be read"),
+        ({"objects": {"Pod": "x"}}, "objects.Pod is not a list of objects"),
+        ({"kubernetes_version": "1.20"}, "1.20"),
+    ],
+)
+def test_what_cannot_be_planned(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
+    answer = run(**arguments)
+    assert answer["failed"] and said in answer["msg"]
