@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from ..cel.errors import EvaluationError, Uncheckable
 from ..claims.selector_memory import SelectorMemory
 from ..holds.tolerations import ways
-from ..kube.objects import Object, ObjectView
+from ..kube.objects import ObjectView
 from ..scheduler.search_devices import DeviceId, identify, tolerated
 from ..scheduler.search_requests import class_selectors, expressions
 from . import pods
@@ -173,7 +173,7 @@ def _selected(question: Question, node: Node, body: ObjectView) -> frozenset[int
     return frozenset(
         number
         for number, offer in enumerate(node.offers)
-        if tolerated(t.cast("Object", body), offer) and all(_matches(memory, text, node, number) for text in texts)
+        if tolerated(dict(body), offer) and all(_matches(memory, text, node, number) for text in texts)
     )
 
 

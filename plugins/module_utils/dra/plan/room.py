@@ -203,11 +203,11 @@ class _Search:
     def bounds(self) -> tuple[int | None, Choice | None]:
         """The lower bound, None where the job can never fit, and the cheapest plan that is known."""
         for size in range(self.job.moves + 1):
-            inside = all([group.level(size, self.budget) for group in self.groups])
+            inside = [group.level(size, self.budget) for group in self.groups]  # each goes as far as it can
             upper, lower = self.cheapest(), self._lower()
             if lower is None:
                 return None, None
-            if not inside or (upper and upper.cost <= lower) or lower > self.job.moves:
+            if not all(inside) or (upper and upper.cost <= lower) or lower > self.job.moves:
                 return lower, upper
             if all(group.whole for group in self.groups):
                 break
