@@ -43,13 +43,13 @@ PLAN: dict[str, dict[str, tuple[float, str]]] = {
         "claims": (9.0, "the driver's claims with a real API server; the driver killed again and again"),
         "lowest": (2.0, "the driver's protocol with the lowest grpcio and protobuf"),
         "cluster": (16.0, "API servers and schedulers"),
-        "node": (14.0, "pods on a real kubelet and containerd (root)"),
+        "node": (16.0, "pods on a real kubelet and containerd (root)"),
         "site": (3.0, "make try on each supported ansible-core"),
         "molecule": (2.0, "the example site as a scenario"),
         "docs": (2.0, "plugin documentation and the docs site"),
         "package": (2.0, "the artifact that Galaxy gets"),
         "lab": (60.0, "virtual nodes with SR-IOV (LANEWISE_SLOW=1)"),
-        "install": (23.0, "the driver's installation under systemd (LANEWISE_SLOW=1, root)"),
+        "install": (25.0, "the driver's installation under systemd, site.yml on a GPU node (LANEWISE_SLOW=1, root)"),
     },
 }
 _RESULTS = "LANEWISE_RESULTS"  # names the file where checks note a line each, for the table at the end

@@ -22,11 +22,9 @@ from environment import CACHE, WORK, Missing, ensure_package
 from interpreters import primary
 from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
 
-_NODE_TESTS = tuple(
-    f"test_node{name}.py"
-    for name in ("", "_driver", "_chaos", "_daemonset", "_alignment", "_gpu", "_mig", "_rounds", "_cpus")
-)
 _INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py", "test_node_site.py")
+_CLUSTER = Path(__file__).parents[2] / "tests" / "cluster"
+_NODE_TESTS = sorted({path.name for path in _CLUSTER.glob("test_node*.py")} - set(_INSTALL_TESTS))
 _NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true")
 
 
