@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import json
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
@@ -149,11 +150,23 @@ def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
         expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in found["pairs"]]
         assert pairs_of(variables["LANEWISE_PAIRS_DEVICES"]) == expected
         assert not {"NCCL_IB_HCA", "NCCL_TOPO_FILE", "UCX_NET_DEVICES", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
+    kept = specs()
+    assert len(kept) == len(pods)
+    gpus.lanewise.stop()
+    gpus.lanewise.start()
+    gpus.lanewise.wait_ready(60)
+    assert specs() == kept, "a driver that starts again gives restarted containers the same"
+    assert {name: json.loads(node.execute(name, "cat", MAP)) for name in pods} == maps
     assert faults(gpus, "pair-0", maps["pair-1"]), "the map of another pod"
     for change in (exchange_nics, exchange_uuids, exchange_pairs, another_rail, another_address):
         wrong = copy.deepcopy(maps["two"])
         change(wrong)
         assert faults(gpus, "two", wrong), change.__name__
+
+
+def specs() -> dict[str, bytes]:
+    """The CDI specs of our driver."""
+    return {path.name: path.read_bytes() for path in Path("/var/run/cdi").glob("k8s.lanewise.dev-claim-*.json")}
 
 
 def exchange_nics(found: Object) -> None:
@@ -187,11 +200,17 @@ def test_a_claim_without_a_gpu(node: Node, gpus: GpuNode) -> None:
     assert "LANEWISE_PAIRS_DEVICES" not in environment(node, "alone")
 
 
-def test_nccl_reads_the_tree_of_the_machine(node: Node, gpus: GpuNode, tmp_path: t.Any) -> None:
+def set_environment(gpus: GpuNode, names: list[str]) -> None:
+    """Change the setting, and wait until the driver has read it."""
+    before = gpus.lanewise.log().count("read new settings")
+    gpus.lanewise.write_settings(pod_environment=names)
+    gpus.node.plane.wait_for(lambda: gpus.lanewise.log().count("read new settings") > before, "the new settings", 30)
+
+
+def test_nccl_reads_the_tree_of_the_machine(node: Node, gpus: GpuNode, tmp_path: Path) -> None:
     """With the site's setting. What names RDMA devices is left out, because the machine has none."""
-    gpus.lanewise.write_settings(pod_environment=["nccl", "nccl_topology", "vllm"])
+    set_environment(gpus, ["nccl", "nccl_topology", "vllm"])
     try:
-        node.plane.wait_for(lambda: "read new settings" in gpus.lanewise.log(), "the new settings", 30)
         gpus.start({"file": "pair"})
         variables = environment(node, "file")
         (tmp_path / "nccl.xml").write_text(node.execute("file", "cat", variables["NCCL_TOPO_FILE"]))
@@ -205,4 +224,4 @@ def test_nccl_reads_the_tree_of_the_machine(node: Node, gpus: GpuNode, tmp_path:
         assert not {"NCCL_IB_HCA", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
         assert set(seen["leftOut"]) == {"nccl", "vllm"} and set(seen["environment"]) <= set(variables)
     finally:
-        gpus.lanewise.write_settings(pod_environment=[])
+        set_environment(gpus, [])
