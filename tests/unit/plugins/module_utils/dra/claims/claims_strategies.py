@@ -56,6 +56,9 @@ _VALUES: dict[str, st.SearchStrategy[t.Any]] = {
     "rdma": st.booleans(),
 }
 
+#: What NVIDIA's driver takes with all of its feature gates off.
+GPU_CONFIG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+
 
 def _maybe(draw: st.DrawFn, target: Values, key: str, strategy: st.SearchStrategy[t.Any], chance: int = 4) -> None:
     """Set a key in one of `chance` cases."""
@@ -123,7 +126,8 @@ def _exact(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list
     if driver.name == interface_config.DRIVER and "all" not in device and "count" not in device:
         _maybe(draw, device, "interface", interfaces(), 2)
     elif driver.name != interface_config.DRIVER:
-        _maybe(draw, device, "config", st.just([{"driver": driver.name, "parameters": {"a": [1, "é", None]}}]), 6)
+        parameters = GPU_CONFIG if driver.name == "gpu.nvidia.com" else {"a": [1, "é", None]}
+        _maybe(draw, device, "config", st.just([{"driver": driver.name, "parameters": parameters}]), 6)
     return device
 
 
