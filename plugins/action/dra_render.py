@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import difflib
 import pathlib
 import re
@@ -79,15 +80,15 @@ class ActionModule(ClusterAction, ControllerAction):
             result.update(
                 failed=True,
                 msg=f"{len(problems.problems)} error(s) in the claims of site {site_name!r}:\n{problems}",
-                problems=[vars(problem) for problem in problems.problems],
+                problems=[dataclasses.asdict(problem) for problem in problems.problems],
             )
             return result
         result.update(
             changed=False,
             objects=rendered.objects,
             kubernetes_version=rendered.kubernetes,
-            reach=[vars(entry) for entry in rendered.reach],
-            boards=[vars(entry) for entry in rendered.boards],
+            reach=[dataclasses.asdict(entry) for entry in rendered.reach],
+            boards=[dataclasses.asdict(entry) for entry in rendered.boards],
             summary=rendered.summary(),
         )
         if rendered.warnings:

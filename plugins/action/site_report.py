@@ -27,6 +27,7 @@ _SPEC: Spec = {
     "unreachable": {"type": "list", "elements": "str"},
     "failed": {"type": "list", "elements": "str"},
     "template_dir": {"type": "path"},
+    "claims": {"type": "dict"},
 }
 
 
@@ -86,5 +87,6 @@ class ActionModule(ReportAction):
             inventory=set((variables.get("groups") or {}).get("all") or []),
             source="; ".join(map(str, variables.get("ansible_inventory_sources") or [])),
             prune=options["prune"],
+            claims=options["claims"],
             now=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )

@@ -118,6 +118,7 @@ reach:
   elements: dict
 """
 
+import dataclasses
 import pathlib
 import re
 import traceback
@@ -270,11 +271,11 @@ def main() -> None:
         try:
             target = (params["kubernetes_version"], params["feature_gates"])
             reach = reach_of(known, params["nodes"], params["drivers"], engine, *target)
-            result["reach"] = [vars(entry) for entry in reach]
+            result["reach"] = [dataclasses.asdict(entry) for entry in reach]
         except Problems as error:
             problems += error.problems
     result["notes"] = notes
-    result["problems"] = [vars(problem) for problem in problems]
+    result["problems"] = [dataclasses.asdict(problem) for problem in problems]
     if problems and params["fail"]:
         lines = "\n".join(str(problem) for problem in problems)
         module.fail_json(msg=f"{len(problems)} error(s):\n{lines}", **result)

@@ -83,6 +83,12 @@ options:
         C(roles/topology/templates/report).
       - A relative path is relative to the playbook's folder.
     type: path
+  claims:
+    description:
+      - Which claims give out which pairs of GPU and NIC, a dictionary from the name of the site (C(dra_claims_site)) to
+        RV(lanewise.dra.dra_render#module:boards). The pages of the nodes show them.
+      - This replaces what the report has of these sites. Without it, the report keeps what it has.
+    type: dict
 seealso:
   - module: lanewise.dra.topology_info
 """

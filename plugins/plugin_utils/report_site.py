@@ -15,14 +15,15 @@ import functools
 import hashlib
 import json
 import typing as t
-from collections import Counter
 from dataclasses import dataclass, field
 
 from . import report_tables as tables
+from .report_claims import NOTHING, Claims
 from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
 from .report_forms import FORMS, check_facts
+from .report_nodes import Counts, Node, Shape, by_finding, cells, counts_of
 from .report_pages import Pages
 from .report_store import Store, Stored, facts_text, file_name
 from .values import Json, Result
@@ -32,69 +33,6 @@ _DIFF_LINES = 200
 
 #: States of a node in the latest run that tried to probe it, other than an empty string for "probed".
 UNREACHABLE, FAILED, ABSENT = "unreachable", "failed", "no facts"
-
-
-@dataclass
-class Node:
-    """What the fleet page and the tables need to know of one node."""
-
-    host: str  # as in the inventory
-    shown: str  # cleaned for people
-    file: str
-    status: str = ""
-    changed: str = ""
-    digest: str = ""
-    bare: bool = False  # the facts hold nothing to judge
-    build: str = ""
-    product: str = ""
-    gpu_model: str = ""
-    gpus: int = 0
-    nics: int = 0
-    nvme: int = 0
-    levels: str = ""
-    shape: str = ""
-    findings: list[tuple[str, str, str, str]] = field(default_factory=list)  # severity, id, summary, action
-    differences: list[str] = field(default_factory=list)
-    peers: str = ""
-
-    @property
-    def severities(self) -> dict[str, int]:
-        counts = Counter(finding[0] for finding in self.findings)
-        return {severity: counts[severity] for severity in SEVERITIES}
-
-
-@dataclass
-class FindingGroup:
-    """A finding that several nodes may have: by host, the node and how often it has the finding."""
-
-    severity: str
-    id: str
-    summary: str
-    action: str
-    nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A distinct topology: its nodes, of which the first one is drawn, and the drawing (SVG; empty for none)."""
-
-    first: Node
-    nodes: list[Node]
-    drawing: str
-
-
-class Counts(t.TypedDict):
-    """The numbers of the whole site, as the fleet page, `site.json` and the module's result have them."""
-
-    nodes: int
-    probed: int
-    gpus: int
-    nics: int
-    groups: int
-    shapes: int
-    outliers: int
-    absent: int
-    findings: dict[str, int]
 
 
 class PageState(t.TypedDict):
@@ -108,7 +46,8 @@ class PageState(t.TypedDict):
 class Request:
     """The input of one update of the report. `play` are the hosts that this run tried to probe.
 
-    `source` is where the inventory was read from: nodes that came from another one are kept.
+    `source` is where the inventory was read from: nodes that came from another one are kept. `claims` are the pairs of
+    claims by site, in the form of `report_claims`; None keeps those of earlier runs.
     """
 
     facts: dict[str, Json]
@@ -119,6 +58,7 @@ class Request:
     source: str = ""
     prune: bool = True
     now: str = ""
+    claims: t.Mapping[str, object] | None = None
 
 
 @dataclass
@@ -180,6 +120,7 @@ class Site:
             check_facts(facts.get("schema_version"), host)
         before = self.store.site()
         merged = self._merge(request, before)
+        self._claims = Claims(self.store, request.claims)
         self._fresh = merged.fresh
         rows = _Rows()
         nodes = [
@@ -187,7 +128,7 @@ class Site:
             for host in sorted({*merged.times, *merged.absent}, key=natural)
         ]
         groups = self._compare(nodes)
-        counts = _counts(nodes, groups)
+        counts = counts_of(nodes, groups)
         self._write(nodes, groups, counts, rows, merged, before)
         if self.changed and not self.diff:
             self.diff.append("~ pages written again; the facts are the same")
@@ -243,7 +184,7 @@ class Site:
         for node in merged.fresh.values():
             store.write_node(node)
         rendered = self._write_pages(nodes, before)
-        store.write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [_cells(node) for node in nodes]))
+        store.write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [cells(node) for node in nodes]))
         store.write("devices.csv", tables.csv_of(tables.DEVICE_COLUMNS, rows.devices))
         store.write("findings.csv", tables.csv_of(tables.FINDING_COLUMNS, rows.findings))
         page = self.pages.index(
@@ -251,7 +192,7 @@ class Site:
             by_host={node.host: node for node in nodes},
             groups=groups,
             counts=counts,
-            findings=_by_finding(nodes),
+            findings=by_finding(nodes),
             shapes=self._shapes(nodes),
             absent=[node for node in nodes if node.status],
         )
@@ -267,6 +208,7 @@ class Site:
         text = self._facts_text(host)
         view = _view_of(text)
         node.digest = hashlib.sha256(text.encode()).hexdigest()
+        node.claimed = self._claims.of(host, text)
         system = view.topology.system
         node.bare = view.is_bare
         node.product, node.build = system.product or system.board or "", build_of(view)
@@ -328,6 +270,7 @@ class Site:
                         node.digest,
                         node.differences,
                         node.peers,
+                        *([repr(node.claimed)] if node.claimed != NOTHING else ()),
                     ]
                 ).encode()
             ).hexdigest()
@@ -434,53 +377,9 @@ def _absent(request: Request, before: Json, times: dict[str, str]) -> dict[str, 
     return found
 
 
-def _cells(n: Node) -> tables.Row:
-    """A row of nodes.csv."""
-    return [
-        n.shown,
-        n.status,
-        n.product,
-        n.gpu_model,
-        n.gpus,
-        n.nics,
-        n.nvme,
-        n.levels,
-        *(n.severities[severity] for severity in SEVERITIES),
-        "yes" if n.differences else "no",
-        n.shape,
-        n.changed,
-    ]
-
-
 def _view_of(text: str) -> View:
     facts = json.loads(text)
     return View(read_facts(facts if isinstance(facts, dict) else {}))
-
-
-def _counts(nodes: list[Node], groups: list[Peers]) -> Counts:
-    severities = Counter(finding[0] for node in nodes for finding in node.findings)
-    return {
-        "nodes": len(nodes),
-        "probed": sum(bool(node.digest) for node in nodes),
-        "gpus": sum(node.gpus for node in nodes),
-        "nics": sum(node.nics for node in nodes),
-        "groups": len(groups),
-        "shapes": len({node.shape for node in nodes if node.shape}),
-        "outliers": sum(bool(node.differences) for node in nodes),
-        "absent": sum(bool(node.status) for node in nodes),
-        "findings": {severity: severities[severity] for severity in SEVERITIES},
-    }
-
-
-def _by_finding(nodes: list[Node]) -> list[FindingGroup]:
-    """The findings of all nodes by severity and identifier, each with the nodes that have it."""
-    groups: dict[tuple[str, str], FindingGroup] = {}
-    for node in nodes:
-        for severity, ident, summary, action in node.findings:
-            group = groups.setdefault((severity, ident), FindingGroup(severity, ident, summary, action))
-            _node, number = group.nodes.get(node.host, (node, 0))
-            group.nodes[node.host] = (node, number + 1)
-    return sorted(groups.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.nodes), one.id))
 
 
 def _origins(site: Json) -> dict[str, str]:

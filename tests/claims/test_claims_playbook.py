@@ -15,12 +15,15 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 NODE = "h100-01"
-SITE: dict[str, t.Any] = {
+TEMPLATES = COLLECTION / "roles" / "topology" / "templates" / "report"
+SITE_VARIABLES: dict[str, t.Any] = {
     "dra_claims_drivers": {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}},
     "dra_claims_templates": [
         {
@@ -43,13 +46,17 @@ class Folder:
         self.path = path
 
     def report(self, name: str) -> None:
-        (self.path / name / "nodes").mkdir(parents=True)
-        (self.path / name / "site.json").write_text("{}")
-        stored = {"format": 1, "host": NODE, "facts": facts("hgx-h100")}
-        (self.path / name / "nodes" / f"{NODE}.json").write_text(json.dumps(stored))
+        title = "GPU and RDMA topology"  # what the role calls it
+        made = Site(str(self.path / name), Pages([str(TEMPLATES)], title), title)
+        made.update(Request(facts={NODE: facts("hgx-h100")}, play={NODE}, inventory={NODE}, now="2026-01-02T03:04:05Z"))
 
     def run(self, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
-        own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **SITE, **variables}
+        own = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            **SITE_VARIABLES,
+            **variables,
+        }
         inventory = {"all": {"hosts": {NODE: {}}, "vars": own}}
         (self.path / "inventory.json").write_text(json.dumps(inventory))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
@@ -115,7 +122,11 @@ def test_true_and_false_of_the_command_line(folder: Folder) -> None:
 
 def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
     """To Ansible's reader these are texts without quotes, too; to that of Go they are numbers, true and false."""
-    pair = {**SITE["dra_claims_templates"][0], "name": "7e2", "labels": {"rack": "08", "spare": "n", "room": "a8"}}
+    pair = {
+        **SITE_VARIABLES["dra_claims_templates"][0],
+        "name": "7e2",
+        "labels": {"rack": "08", "spare": "n", "room": "a8"},
+    }
     workload = {"namespace": "training", "image": "example.com/app", "env": {"Y": "1"}, "storage_class": "0o17"}
     claims = [{"name": "0x1f", "template": "7e2"}]
     names = ("pod", "job", "nccl-jobset", "nccl-mpijob", "inference", "database")
@@ -154,7 +165,7 @@ def test_errors_of_the_inventory_are_reported(folder: Folder, variables: dict[st
 
 def test_errors_of_claims_and_workloads_are_reported_together(folder: Folder) -> None:
     workload = {"name": "x", "namespace": "training", "template": "infrence", "image": "i", "claims": [{"name": "A"}]}
-    broken = [{**SITE["dra_claims_templates"][0], "align": "pcie"}]
+    broken = [{**SITE_VARIABLES["dra_claims_templates"][0], "align": "pcie"}]
     gates = {"DRAPrioritisedList": False}
     wrong = {"dra_claims_templates": broken, "dra_claims_workloads": [workload], "dra_claims_feature_gates": gates}
     output = folder.run(rc=2, **wrong)
@@ -203,12 +214,18 @@ def test_a_template_for_a_misspelt_kind_is_reported(folder: Folder) -> None:
 def test_claims_for_boards_come_with_a_table_of_their_pairs(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.report("report")
-    pair = {**SITE["dra_claims_templates"][0], "align": "nearest", "at_least": "PIX"}
+    pair = {**SITE_VARIABLES["dra_claims_templates"][0], "align": "nearest", "at_least": "PIX"}
     output = folder.run(dra_claims_templates=[pair])
     assert re.search(r"training/pair: pair is for board [0-9a-f]{16} \(h100-01\): 8 GPUs have a NIC at PIX", output)
     [table] = tmp_path.rglob("boards/pairs.csv")
     mark, head, *rows = table.read_text().splitlines()
     assert mark.startswith("# Rendered by lanewise.dra") and head == "board,gpu,nic,level,claim,object,form,nodes"
     assert len(rows) == 8 and all(row.endswith(",PIX,training/pair,pair,published map,h100-01") for row in rows)
+    page = tmp_path / "report" / "nodes" / f"{NODE}.html"
+    assert page.read_text().count(" •</td>") == 2 * 8, "each pair is in the matrix twice"
+    stored = tmp_path / "report" / "claims.json"
+    assert list(json.loads(stored.read_text())["sites"]) == ["default"]
+    assert "changed=0" in folder.run(dra_claims_templates=[pair])
     folder.run()
-    assert not table.exists()
+    assert not table.exists() and "•" not in page.read_text()
+    assert json.loads(stored.read_text())["sites"] == {}

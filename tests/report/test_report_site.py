@@ -20,7 +20,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_compare import differences, group_peers
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_drawing import draw
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import View, clean, natural, read_facts
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Node
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_nodes import Node
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_store import file_name
 
 from .conftest import without_gpu

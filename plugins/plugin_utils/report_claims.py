@@ -1,0 +1,125 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Which claims give out which pairs of which node, as `dra_render` says it and the report keeps it in `claims.json`."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from dataclasses import dataclass, field
+
+from ..module_utils.topology.boards import board_map
+from .report_facts import clean, natural
+from .report_forms import FORMS, Unusable, of_release
+from .report_store import Store
+from .values import Json
+
+FILE = "claims.json"
+_PAIR = 4  # board, level, and the addresses of GPU and NIC
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The pairs of a node that claims give out: the objects that pods name, by the addresses of GPU and NIC.
+
+    `stale` are objects that were rendered for another map of this node.
+    """
+
+    pairs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
+
+    def at(self, one: str, other: str) -> str:
+        """The objects of a pair, in whatever order its addresses are given; empty where there are none."""
+        return ", ".join(self.pairs.get((one, other)) or self.pairs.get((other, one)) or ())
+
+    def of(self, gpu: str) -> list[tuple[str, str]]:
+        """The NICs that claims give out with a GPU, each with the objects."""
+        return [(nic, ", ".join(names)) for (mine, nic), names in self.pairs.items() if mine == gpu]
+
+
+NOTHING = Claimed()
+
+
+class Claims:
+    """All claims of a report, by the site that rendered them (`dra_claims_site`).
+
+    `given` replaces what is stored of its sites. Raises Unusable where a file or `given` cannot be used.
+    """
+
+    def __init__(self, store: Store, given: t.Mapping[str, object] | None) -> None:
+        self.sites = _stored(store)
+        if given is not None:
+            for site, uses in given.items():
+                self.sites[str(site)] = _checked(site, uses)
+            self.sites = {site: uses for site, uses in sorted(self.sites.items()) if uses}
+            if self.sites or store.path(FILE).exists():
+                store.write(FILE, json.dumps(FORMS.write({"sites": self.sites}), indent=1).encode() + b"\n")
+        self._by_host: dict[str, list[tuple[str, str, Json]]] = {}
+        for uses in self.sites.values():
+            for use in uses:
+                name = clean(f"{use['claim'].rpartition('/')[0]}/{use['name']}")
+                for board, nodes in use["boards"].items():
+                    for host in nodes:
+                        self._by_host.setdefault(host, []).append((name, board, use))
+
+    def of(self, host: str, facts: str) -> Claimed:
+        """The pairs of a host with these facts, as JSON."""
+        if host not in self._by_host:
+            return NOTHING
+        board = _board(facts)
+        found: dict[tuple[str, str], list[str]] = {}
+        stale = set()
+        for name, rendered, use in self._by_host[host]:
+            if rendered != board:
+                stale.add(name)
+                continue
+            for shape, _level, gpu, nic in use["pairs"]:
+                names = found.setdefault((gpu, nic), [])
+                if shape == board and name not in names:
+                    names.append(name)
+        pairs = {pair: sorted(names, key=natural) for pair, names in sorted(found.items()) if names}
+        return Claimed(pairs, sorted(stale, key=natural))
+
+
+def _stored(store: Store) -> dict[str, list[Json]]:
+    path = store.path(FILE)
+    try:
+        sites = of_release(json.loads(path.read_bytes()), path)["sites"]
+        return {str(site): _checked(site, uses) for site, uses in sites.items()}
+    except FileNotFoundError:
+        return {}
+    except Unusable:
+        raise
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise Unusable(
+            f"{path} is damaged: {error}. Remove it: lanewise.dra.claims writes it again when it renders the claims."
+        ) from None
+
+
+def _checked(site: object, uses: object) -> list[Json]:
+    """What the report keeps of a site's claims. Raises Unusable for what `dra_render` does not return."""
+    try:
+        found = []
+        for use in t.cast("list[Json]", uses):
+            boards = {str(board): [str(node) for node in nodes] for board, nodes in use["boards"].items()}
+            pairs = [[str(word) for word in pair] for pair in use["pairs"]]
+            if not all(len(pair) == _PAIR for pair in pairs):
+                raise ValueError("a pair has no board, level, GPU and NIC")
+            named = {key: str(use[key]) for key in ("claim", "name", "form")}
+            found.append({**named, "boards": boards, "pairs": pairs})
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unusable(
+            f"claims.{site}: this is not the result `boards` of dra_render ({error}). Give it as it was returned."
+        ) from None
+
+
+def _board(facts: str) -> str:
+    """The name of the map in stored facts; empty where they have none."""
+    try:
+        return board_map(json.loads(facts)).shape
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return ""

@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""What the fleet page, the tables and `site.json` say of each node, and of all nodes together."""
+
+from __future__ import annotations
+
+import typing as t
+from collections import Counter
+from dataclasses import dataclass, field
+
+from . import report_tables as tables
+from .report_claims import NOTHING, Claimed
+from .report_compare import Peers
+from .report_facts import SEVERITIES
+
+
+@dataclass
+class Node:
+    """What the fleet page and the tables need to know of one node."""
+
+    host: str  # as in the inventory
+    shown: str  # cleaned for people
+    file: str
+    status: str = ""
+    changed: str = ""
+    digest: str = ""
+    bare: bool = False  # the facts hold nothing to judge
+    build: str = ""
+    product: str = ""
+    gpu_model: str = ""
+    gpus: int = 0
+    nics: int = 0
+    nvme: int = 0
+    levels: str = ""
+    shape: str = ""
+    findings: list[tuple[str, str, str, str]] = field(default_factory=list)  # severity, id, summary, action
+    differences: list[str] = field(default_factory=list)
+    peers: str = ""
+    claimed: Claimed = NOTHING
+
+    @property
+    def severities(self) -> dict[str, int]:
+        counts = Counter(finding[0] for finding in self.findings)
+        return {severity: counts[severity] for severity in SEVERITIES}
+
+
+@dataclass
+class FindingGroup:
+    """A finding that several nodes may have: by host, the node and how often it has the finding."""
+
+    severity: str
+    id: str
+    summary: str
+    action: str
+    nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A distinct topology: its nodes, of which the first one is drawn, and the drawing (SVG; empty for none)."""
+
+    first: Node
+    nodes: list[Node]
+    drawing: str
+
+
+class Counts(t.TypedDict):
+    """The numbers of the whole site, as the fleet page, `site.json` and the module's result have them."""
+
+    nodes: int
+    probed: int
+    gpus: int
+    nics: int
+    groups: int
+    shapes: int
+    outliers: int
+    absent: int
+    findings: dict[str, int]
+
+
+def cells(n: Node) -> tables.Row:
+    """A row of nodes.csv."""
+    return [
+        n.shown,
+        n.status,
+        n.product,
+        n.gpu_model,
+        n.gpus,
+        n.nics,
+        n.nvme,
+        n.levels,
+        *(n.severities[severity] for severity in SEVERITIES),
+        "yes" if n.differences else "no",
+        n.shape,
+        n.changed,
+    ]
+
+
+def counts_of(nodes: list[Node], groups: list[Peers]) -> Counts:
+    """The numbers of the whole site."""
+    severities = Counter(finding[0] for node in nodes for finding in node.findings)
+    return {
+        "nodes": len(nodes),
+        "probed": sum(bool(node.digest) for node in nodes),
+        "gpus": sum(node.gpus for node in nodes),
+        "nics": sum(node.nics for node in nodes),
+        "groups": len(groups),
+        "shapes": len({node.shape for node in nodes if node.shape}),
+        "outliers": sum(bool(node.differences) for node in nodes),
+        "absent": sum(bool(node.status) for node in nodes),
+        "findings": {severity: severities[severity] for severity in SEVERITIES},
+    }
+
+
+def by_finding(nodes: list[Node]) -> list[FindingGroup]:
+    """The findings of all nodes by severity and identifier, each with the nodes that have it."""
+    groups: dict[tuple[str, str], FindingGroup] = {}
+    for node in nodes:
+        for severity, ident, summary, action in node.findings:
+            group = groups.setdefault((severity, ident), FindingGroup(severity, ident, summary, action))
+            _node, number = group.nodes.get(node.host, (node, 0))
+            group.nodes[node.host] = (node, number + 1)
+    return sorted(groups.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.nodes), one.id))

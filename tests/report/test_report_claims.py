@@ -1,0 +1,159 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which claims give out which pairs: on the nodes' pages, in a browser, and what the report keeps of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import shutil
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_claims import FILE
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import diagonal, with_own
+
+from .chromium import Browser
+from .conftest import Report
+from .test_report_browser import CONTRAST, STICKING_OUT
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+Values = dict[str, t.Any]
+DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+#: Of each marked cell of the matrix: the addresses of its row and column, and its title.
+MARKED = """[...document.querySelectorAll("table.matrix td.claimed")].map((cell) => {
+  const column = cell.closest("table").tHead.rows[0].cells[cell.cellIndex];
+  return [cell.parentElement.cells[0].title, column.title, cell.title, cell.textContent];
+})"""
+#: Of each GPU, what the last column of the table of pairs says.
+GIVEN = """[...document.querySelectorAll("#pairs tbody tr")].map((row) =>
+  [row.cells[1].textContent, row.cells[row.cells.length - 1].innerText.split("\\n")])"""
+
+
+def uses(nodes: Values, *names: str) -> list[Values]:
+    """What rendering returns of templates for nearest pairs of these nodes."""
+    devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+    templates = [
+        {"name": name, "namespace": "training", "align": "nearest", "at_least": "NODE", "devices": devices}
+        for name in names
+    ]
+    made = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, nodes)
+    return [dataclasses.asdict(one) for one in made.boards]
+
+
+@pytest.fixture(scope="module")
+def site(machines: Values) -> Values:
+    """Two boards with the same addresses and different maps, one of another kind, and one without GPUs."""
+    return {
+        "own": diagonal(copy.deepcopy(machines["hgx-h100"])),
+        "shared": with_own(copy.deepcopy(machines["hgx-h100"]), lambda i: [i // 2], "PXB"),
+        "gb300": machines["gb300"],
+        "cpu": machines["cpu-rdma"],
+    }
+
+
+@pytest.fixture(scope="module")
+def given(site: Values) -> list[Values]:
+    return uses({name: site[name] for name in ("own", "shared", "gb300")}, "pair", "other")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
+    if not PROGRAM:
+        pytest.skip("there is no Chromium on this machine")
+    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
+
+
+def expected(given: list[Values], host: str) -> dict[tuple[str, str], set[str]]:
+    """The objects of each pair of a host, from what rendering returned."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for use in given:
+        for board, _level, gpu, nic in use["pairs"]:
+            if host in use["boards"][board]:
+                found.setdefault((gpu, nic), set()).add(f"training/{use['name']}")
+    return found
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("host", ["own", "shared", "gb300", "cpu"])
+def test_the_matrix_marks_each_pair_and_no_other(
+    browser: Browser, report: Report, site: Values, given: list[Values], host: str, width: int
+) -> None:
+    report.run(site, claims={"default": given})
+    browser.open(report.folder / f"nodes/{host}.html", width, dark=width == 360)
+    wanted = expected(given, host)
+    assert bool(wanted) is (host != "cpu")
+    both = {pair[:: 1 if turned else -1]: names for pair, names in wanted.items() for turned in (True, False)}
+    marked = {(row, column): set(title.split(", ")) for row, column, title, _text in browser.evaluate(MARKED)}
+    assert marked == both
+    assert all(text.endswith(" •") for *_rest, text in browser.evaluate(MARKED))
+    lines = {gpu: said for gpu, said in browser.evaluate(GIVEN)} if wanted else {}
+    for gpu, said in lines.items():
+        names = {nic: sorted(names) for (mine, nic), names in wanted.items() if mine == gpu}
+        assert len(said) == len(names)
+        assert all(any(line.endswith(": " + ", ".join(one)) for line in said) for one in names.values())
+    assert browser.problems == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(STICKING_OUT) == [] and browser.evaluate(CONTRAST)["bad"] == []
+
+
+def test_the_report_keeps_claims_and_pages_follow(report: Report, site: Values, given: list[Values]) -> None:
+    report.run(site)
+    bare = report.text("nodes/own.html")
+    assert not (report.folder / FILE).exists() and "•" not in bare
+    assert report.run(site, claims={"default": given}).changed
+    marked = report.text("nodes/own.html")
+    assert "training/pair" in marked and "training/other" in marked
+    assert not report.run(site, claims={"default": given}).changed
+    assert not report.run(site).changed, "a probe keeps what claims said"
+    assert report.run({}, play=set(), inventory=set(site), prune=False, claims={"more": given[:1]}).changed
+    assert set(json.loads(report.text(FILE))["sites"]) == {"default", "more"}
+    report.run(site, claims={"default": [], "more": []})
+    assert report.text("nodes/own.html") == bare
+    assert not report.run(site, claims={"default": []}).changed
+
+
+def test_a_node_with_another_map_says_so(report: Report, site: Values, given: list[Values]) -> None:
+    report.run(site, claims={"default": given})
+    report.run({"own": site["shared"]}, inventory=set(site))
+    page = report.text("nodes/own.html")
+    assert "were rendered for another map of this node: training/other" in page and "•" not in page
+    assert "another map" not in report.text("nodes/shared.html")
+
+
+def test_what_cannot_be_used_changes_nothing(report: Report, site: Values, given: list[Values]) -> None:
+    report.run(site, claims={"default": given})
+    before = report.files()
+    wrong: list[object] = ["pair", [{"name": "x"}], [{**given[0], "pairs": [["a", "b"]]}], [{**given[0], "boards": []}]]
+    for one in wrong:
+        with pytest.raises(Unusable, match=r"claims.default: this is not the result `boards` of dra_render"):
+            report.run(site, claims={"default": one})
+    assert report.files() == before
+    path = report.folder / FILE
+    path.write_text('{"format": 2, "sites": {}}')
+    with pytest.raises(Unusable, match=r"a newer release of lanewise.dra wrote"):
+        report.run(site)
+    for text in ("[", '{"format": 1}', '{"format": 1, "sites": 3}'):
+        path.write_text(text)
+        with pytest.raises(Unusable, match=r"claims.json is damaged: .*Remove it"):
+            report.run(site)
+    path.unlink()
+    assert report.run(site).changed
+
+
+def test_names_from_a_stored_file_are_text(report: Report, site: Values, given: list[Values]) -> None:
+    evil = [{**given[0], "name": "<script>alert(1)</script>", "claim": '"><img src=x>/pair'}]
+    report.run(site, claims={"default": evil})
+    pages = [content.decode() for name, content in report.files().items() if name.endswith(".html")]
+    assert any("&lt;script&gt;alert" in page for page in pages)
+    assert not any("<script>alert" in page or "<img" in page for page in pages)
