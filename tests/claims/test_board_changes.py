@@ -1,0 +1,137 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A board changes below a rendered template: a card is swapped or moved to another slot, firmware renumbers the buses.
+
+For each form: whether rendering gives another template, which is what drift compares, and what the old one still gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import NEAREST_ANNOTATION
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_reasons import pair_reason
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import (
+    DRANET,
+    GPU,
+    NIC,
+    NVIDIA,
+    OURS,
+    World,
+    site,
+    with_own,
+)
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+Values = dict[str, t.Any]
+OLD_NVIDIA: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
+#: By the form that is rendered: the machine, the NIC of each GPU by number, and the drivers.
+FORMS: dict[str, tuple[str, t.Callable[[int], t.Collection[int]], Values]] = {
+    "published map": ("hgx-h100", lambda gpu: [(3 * gpu + 1) % 8], {**NVIDIA, **OURS}),
+    # six GPUs of one NIC are more than an attribute can list
+    "board and address": ("hgx-h100", lambda gpu: [0] if gpu < 6 else [gpu - 5], {**NVIDIA, **OURS}),
+    "address": ("gb200", lambda gpu: [(gpu + 1) % 4], {**OLD_NVIDIA, **DRANET}),
+}
+
+
+def board(form: str) -> Values:
+    name, own, _drivers = FORMS[form]
+    return with_own(copy.deepcopy(facts(name)), own)
+
+
+def swapped(form: str) -> Values:
+    """Another card in the same slot."""
+    changed = board(form)
+    nic = next(one for one in changed["nics"] if one["rdma_devices"] and not one["default_route"])
+    nic["model"], nic["firmware"] = "another ConnectX-7", "28.40.1000"
+    for device in changed["rdma_devices"]:
+        if device["name"] in nic["rdma_devices"]:
+            device["node_guid"] = device["sys_image_guid"] = "a088:c203:00ff:ffff"
+    return changed
+
+
+def moved(form: str) -> Values:
+    """The NICs of the last two GPUs have changed places."""
+    name, own, _drivers = FORMS[form]
+    number = len(facts(name)["gpus"])
+    last = {number - 1: number - 2, number - 2: number - 1}
+    return with_own(copy.deepcopy(facts(name)), lambda gpu: own(last.get(gpu, gpu)))
+
+
+def renumbered(form: str) -> Values:
+    """All devices have other addresses, and are as near to each other as before."""
+    text = json.dumps(board(form))
+    for domain in ("0000:", "0002:", "0008:", "0009:", "0010:", "0012:", "0018:", "0019:"):
+        text = text.replace(f'"{domain}', f'"f{domain[1:]}').replace(f"pci{domain}", f"pcif{domain[1:]}")
+    changed: Values = json.loads(text)
+    return changed
+
+
+def given(old: World, machine: Values, form: str) -> tuple[int, int]:
+    """How many claims of an older template get pairs on the changed machine, and how many of these are right."""
+    world = copy.copy(old)
+    world.held, world.board = {}, board_map(machine)
+    world.offers = offers("node", machine, FORMS[form][2])
+    world.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
+    world.published = {one.address for one in world.offers}
+    while world.take(len(world.held)):
+        pass
+    right = sum(world.board.level(gpu, nic) == "PIX" for gpu, nic in world.pairs())
+    return len(world.held), right
+
+
+def rendered(form: str, machine: Values) -> World:
+    world = World(site([GPU, NIC], FORMS[form][2]), {"node": machine})
+    assert [use.form for use in world.made.boards] == [form]
+    (made,) = (one for one in world.made.objects if one["kind"] == "ResourceClaimTemplate")
+    assert made["metadata"]["annotations"][NEAREST_ANNOTATION], "dra_apply would not replace it"
+    return world
+
+
+def total(form: str) -> int:
+    world = rendered(form, board(form))
+    return given(world, board(form), form)[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_swapped_card_changes_nothing(form: str) -> None:
+    before, after = rendered(form, board(form)), rendered(form, swapped(form))
+    assert board_map(board(form)).shape == board_map(swapped(form)).shape
+    assert swapped(form) != board(form) and after.claim == before.claim
+    assert given(before, swapped(form), form) == (total(form), total(form))
+
+
+@pytest.mark.parametrize(
+    ("form", "differs", "still"), [("published map", False, 8), ("board and address", True, 0), ("address", True, None)]
+)
+def test_a_moved_card(form: str, differs: bool, still: int | None) -> None:
+    """NICs publish the new map at once, so a template by the published map fits; one by the board's name gives nothing.
+    Addresses alone cannot know: until the claims are rendered again, the old pairs are given."""
+    before, after = rendered(form, board(form)), rendered(form, moved(form))
+    assert (after.claim != before.claim) is differs
+    number, right = given(before, moved(form), form)
+    if still is None:
+        assert number == total(form) and right == number - 2
+    else:
+        assert (number, right) == (still, still)
+    assert given(after, moved(form), form) == (total(form), total(form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_renumbered_buses(form: str) -> None:
+    """Nothing is given by the old template, which says why; the new one gives as many as before."""
+    before, after = rendered(form, board(form)), rendered(form, renumbered(form))
+    assert after.claim != before.claim
+    assert given(before, renumbered(form), form) == (0, 0)
+    there = offers("node", renumbered(form), FORMS[form][2])
+    assert "it is another board" in pair_reason(before.claim["devices"], before.classes, there, before.engine)
+    assert given(after, renumbered(form), form) == (total(form), total(form))

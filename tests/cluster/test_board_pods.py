@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Nearest pairs by real schedulers where a pod has several claims, and where GPUs are cut into partitions."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Result, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.tests.cluster.boards import VFS, Map, shuffled, with_map, with_vfs
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.machines.builder import build
+from ansible_collections.lanewise.dra.tests.machines.description import load
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+Pairs = list[tuple[str, str]]
+LANEWISE: Object = {"lanewise.dev": {}}
+NVIDIA: Object = {"gpu.nvidia.com": {"version": "0.5.0"}}
+CUT: Object = {"gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}
+RESOURCE = "/apis/resource.k8s.io/v1"
+
+
+class Site:
+    """A node with a random map, a template for pairs, and pods that come one after the other until one waits."""
+
+    def __init__(self, plane: ControlPlane, name: str, machine: Object, drivers: Object, devices: list[Object]) -> None:
+        self.plane, self.name, self.engine = plane, name, made_engine()
+        values = {
+            "dra_claims_drivers": drivers,
+            "dra_claims_templates": [{"name": "pair", "namespace": name, "align": "nearest", "devices": devices}],
+        }
+        made = compile_site(values, {name: machine})
+        (use,) = made.boards
+        assert use.form == "published map"
+        [self.spec] = [one["spec"]["spec"] for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
+        self.classes = {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"}
+        self.offers = [Server(plane.version).keeps(one) for one in offers(name, machine, drivers)]
+        self.devices = {(one.driver, str(one.device["name"])): one for one in self.offers}
+        self.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
+        plane.add_namespace(name)
+        for one in self.classes.values():
+            plane.request("POST", f"{RESOURCE}/deviceclasses", one)
+        plane.add_node(name)
+        for one in slices(self.offers):
+            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+    def pod(self, number: int, claims: int) -> list[list[tuple[str, Offer]]]:
+        """What each claim of one more pod gets; empty if it waits."""
+        names = [f"p{number}-{index}" for index in range(claims)]
+        place = f"{RESOURCE}/namespaces/{self.name}/resourceclaims"
+        for name in names:
+            self.plane.expect("POST", place, {"metadata": {"name": name}, "spec": self.spec})
+        container = {
+            "name": "c",
+            "image": "none.example.com/none",
+            "resources": {"claims": [{"name": name} for name in names]},
+        }
+        spec = {
+            "nodeSelector": {"kubernetes.io/hostname": self.name},
+            "containers": [container],
+            "resourceClaims": [{"name": name, "resourceClaimName": name} for name in names],
+        }
+        path = f"/api/v1/namespaces/{self.name}/pods"
+        self.plane.expect("POST", path, {"metadata": {"name": f"p{number}"}, "spec": spec})
+
+        def decided() -> t.Any:
+            pod = self.plane.expect("GET", f"{path}/p{number}")
+            if pod["spec"].get("nodeName"):
+                return [self.plane.expect("GET", f"{place}/{name}") for name in names]
+            conditions = pod.get("status", {}).get("conditions", ())
+            said = [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]
+            assert not said or "cannot allocate all claims" in said[0], said
+            return "waits" if said else None
+
+        answer = self.plane.wait_for(decided, f"the scheduler's decision on p{number}", 60)
+        if answer == "waits":
+            return []
+        results = [one["status"]["allocation"]["devices"]["results"] for one in answer]
+        return [[(one["request"], self.devices[one["driver"], one["device"]]) for one in found] for found in results]
+
+    def filled(self, claims: int) -> Pairs:
+        """The GPU and NIC of every claim until a pod waits, each as the offline allocator says."""
+        held: list[Result] = []
+        pairs: Pairs = []
+        for number in range(len(self.offers)):
+            predicted = allocate([self.spec] * claims, self.classes, self.offers, self.engine, held=held)
+            got = self.pod(number, claims)
+            if not got:
+                assert not isinstance(predicted, Allocation), (number, predicted)
+                return pairs
+            assert isinstance(predicted, Allocation), (number, predicted, got)
+            flat = [(request, identify(offer)) for found in got for request, offer in found]
+            assert [(one.request, one.id) for one in predicted.results] == flat
+            held += predicted.results
+            for found in got:
+                by_name = {request.partition("/")[0]: offer.address for request, offer in found}
+                pairs.append((by_name["gpu"], self.place[by_name["nic"]]))
+        raise AssertionError("no pod waits")
+
+
+def mixed(machine: Object, seed: int) -> tuple[Object, Map]:
+    """The machine with one NIC for each GPU, by a random map."""
+    gpus = [gpu["address"] for gpu in machine["gpus"]]
+    nics = [nic["address"] for nic in machine["nics"] if nic["rdma_devices"] and not nic["physfn"]]
+    near = {nic["address"]: nic["nearest_gpus"]["level"] for nic in machine["nics"]}
+    pairs = shuffled(gpus, [nic for nic in nics if near[nic] == "PIX"], seed)
+    return with_map(machine, pairs), pairs
+
+
+@pytest.mark.parametrize("claims", [2, 3])
+def test_several_claims_of_a_pod_share_the_free_pairs(control_plane: ControlPlane, claims: int) -> None:
+    machine, near = mixed(copy.deepcopy(facts("hgx-h100")), claims)
+    devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+    site = Site(control_plane, f"claims-{claims}", machine, {**NVIDIA, **LANEWISE}, devices)
+    pairs = site.filled(claims)
+    assert len(pairs) == claims * (len(near) // claims)
+    assert all(nic in near[gpu] for gpu, nic in pairs) and len({gpu for gpu, _nic in pairs}) == len(pairs)
+
+
+def test_partitions_share_the_vfs_beside_their_gpu(newest: ControlPlane, tmp_path: Path) -> None:
+    """Partitions are made as they are claimed: each GPU has more room for them than its NIC has VFs."""
+    machine, near = mixed(as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), tmp_path / "vfs")))), 9)
+    devices = [{"name": "gpu", "kind": "gpu", "where": {"partition": "1g.10gb"}}, {"name": "nic", "kind": "vf"}]
+    site = Site(newest, "partitions", machine, {**CUT, **LANEWISE}, devices)
+    pairs = site.filled(1)
+    assert len(pairs) == VFS * len(near)
+    assert all(nic in near[gpu] for gpu, nic in pairs)
+    assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {VFS}

@@ -1,0 +1,200 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Counts of claims with `align: nearest` on fleets of boards with random maps, against the real scheduler.
+
+LANEWISE_BOARD_FLEETS says how many fleets.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster.boards import shuffled, with_map
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+FLEETS = int(os.environ.get("LANEWISE_BOARD_FLEETS", "4"))
+SEED = 20261124
+MAPS, NODES, MOST = 3, 4, 3
+#: Seconds in which the pod that is one too many would be bound, if it could be.
+PATIENCE = 1.0
+DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
+RESOURCE = "/apis/resource.k8s.io/v1"
+NAMESPACE = "plan-boards"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+
+
+def machines() -> dict[str, Object]:
+    """Boards with the same addresses, each with a map of its own."""
+    found = {}
+    for number in range(MAPS):
+        machine = copy.deepcopy(facts("hgx-h100"))
+        gpus = [gpu["address"] for gpu in machine["gpus"]]
+        fabric = [nic["address"] for nic in machine["nics"] if nic["rdma_devices"] and not nic["default_route"]]
+        found[f"map-{number}"] = with_map(machine, shuffled(gpus, fabric[: len(gpus)], SEED + number))
+    return found
+
+
+def compiled(boards: Object) -> tuple[dict[str, Object], dict[str, Object]]:
+    """The classes, and the specs of claims for pairs and for single devices."""
+    gpu, nic = {"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}
+    templates: list[Object] = [
+        {
+            "name": f"near-{count}",
+            "namespace": NAMESPACE,
+            "groups": [{"align": "nearest", "count": count, "devices": [gpu, nic]}],
+        }
+        for count in range(1, MOST + 1)
+    ]
+    templates += [{"name": f"one-{one['name']}", "namespace": NAMESPACE, "devices": [one]} for one in (gpu, nic)]
+    made = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, boards)
+    assert {use.form for use in made.boards} == {"published map"}
+    of = {kind: {one["metadata"]["name"]: one for one in made.objects if one["kind"] == kind} for kind in _KINDS}
+    return of["DeviceClass"], {name: one["spec"]["spec"] for name, one in of["ResourceClaimTemplate"].items()}
+
+
+_KINDS = ("DeviceClass", "ResourceClaimTemplate")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return made_engine()
+
+
+class Boards:
+    """A fleet of these boards in a control plane, some of whose devices are in use."""
+
+    def __init__(self, plane: ControlPlane, number: int) -> None:
+        self.plane, self.name, self.started = plane, f"boards-{number}", 0
+        self.chance = random.Random(SEED + number)
+        boards = machines()
+        self.classes, self.specs = compiled(boards)
+        if plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
+            plane.add_namespace(NAMESPACE)
+        for one in self.classes.values():
+            plane.request("POST", f"{RESOURCE}/deviceclasses", one)
+        self.nodes = [f"{self.name}-{place}" for place in range(self.chance.randint(2, NODES))]
+        for node in self.nodes:
+            plane.add_node(node, {"fleet": self.name})
+            for one in slices(offers(node, boards[self.chance.choice(sorted(boards))], DRIVERS)):
+                plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        for _turn in range(self.chance.randint(2, 4 * len(self.nodes))):
+            self.start(self.chance.choice(["one-gpu", "one-nic", "near-1"]))
+        self.settled()
+
+    def workload(self, template: str) -> Workload:
+        return Workload(template, (self.specs[template],), {"nodeSelector": {"fleet": self.name}}, NAMESPACE)
+
+    def start(self, template: str) -> None:
+        self.started += 1
+        name = f"{self.name}-{self.started}"
+        self.plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": self.specs[template]})
+        container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
+        spec = {
+            "nodeSelector": {"fleet": self.name},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+            "resourceClaims": [{"name": "d", "resourceClaimName": name}],
+        }
+        self.plane.expect("POST", PODS, {"metadata": {"name": name, "labels": {"fleet": self.name}}, "spec": spec})
+
+    def settled(self) -> tuple[set[str], set[str]]:
+        """When the scheduler has decided about every pod: those that are bound, and those that wait."""
+
+        def decided() -> t.Any:
+            bound, waiting = set(), set()
+            for pod in self.plane.expect("GET", f"{PODS}?labelSelector=fleet%3D{self.name}")["items"]:
+                conditions = pod.get("status", {}).get("conditions", ())
+                if pod["spec"].get("nodeName"):
+                    bound.add(pod["metadata"]["name"])
+                elif any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions):
+                    waiting.add(pod["metadata"]["name"])
+                else:
+                    return None
+            return bound, waiting
+
+        return t.cast("tuple[set[str], set[str]]", self.plane.wait_for(decided, f"pods of {self.name}", 120))
+
+    def clear(self, names: t.Iterable[str]) -> None:
+        for name in names:
+            self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+            self.plane.expect("DELETE", f"{CLAIMS}/{name}")
+
+    def fleet(self) -> Fleet:
+        kinds = (
+            ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
+            ("Pod", "v1", PODS),
+            ("ResourceSlice", "resource.k8s.io/v1", f"{RESOURCE}/resourceslices"),
+            ("ResourceClaim", "resource.k8s.io/v1", CLAIMS),
+            ("DeviceClass", "resource.k8s.io/v1", f"{RESOURCE}/deviceclasses"),
+        )
+        found = []
+        for kind, version, path in kinds:
+            found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
+        fleet = reader.read(found, self.plane.minor)
+        assert set(fleet.nodes) == set(self.nodes)
+        return fleet
+
+
+@pytest.mark.parametrize("number", range(FLEETS))
+def test_so_many_nearest_pairs_are_bound_and_no_more(newest: ControlPlane, engine: Engine, number: int) -> None:
+    site = Boards(newest, number)
+    site.clear(site.settled()[1])
+    template = f"near-{site.chance.randint(1, MOST)}"
+    (predicted,) = fits.fit(site.fleet(), [site.workload(template)], engine)
+    assert not predicted.at_least and not predicted.at_most, predicted.notes
+    before, _waiting = site.settled()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
+    bound, waiting = site.settled()
+    time.sleep(PATIENCE)
+    assert site.settled()[0] == bound
+    assert len(bound - before) == predicted.total and len(waiting) == 1, (
+        template,
+        predicted.total,
+        predicted.reasons(),
+    )
+
+
+def test_what_goes_frees_the_stranded_devices_that_name_it(newest: ControlPlane, engine: Engine) -> None:
+    """NICs are taken one by one: each strands its GPU. Their claims go: as many pairs more are bound as was said."""
+    site = Boards(newest, 1000)
+    site.clear({*site.settled()[0], *site.settled()[1]})
+    for _turn in range(5):
+        site.start("one-nic")
+    site.settled()
+    fleet, work = site.fleet(), site.workload("near-1")
+    lost = [one for one in stranded(fleet, [work], engine) if one.holders]
+    assert lost and all(len(one.holders) == 1 for one in lost)
+    (now,) = fits.fit(fleet, [work], engine)
+    says = [line for one in now.nodes.values() for line in one.unpaired]
+    assert len(says) == len(lost) and all(" is free, its NIC " in line and NAMESPACE in line for line in says)
+    freed = sorted({holder for one in lost for holder in one.holders})
+    (then,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [work], engine)
+    assert then.total == now.total + len(freed)
+    site.clear(one.partition("/")[2] for one in freed)
+    before, _waiting = site.settled()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _turn: site.start("near-1"), range(then.total + 1)))
+    bound, waiting = site.settled()
+    assert len(bound - before) == then.total and len(waiting) == 1
