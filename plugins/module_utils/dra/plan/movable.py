@@ -23,6 +23,8 @@ from .pods import requests, selected
 
 #: Controllers that replace a single pod, wherever there is room.
 CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
+#: Controllers whose pods come back to the same node, whatever a site allows.
+_PINNED = ("DaemonSet", "Node")
 #: Labels and annotations of pods that run only together with others.
 GANGS = (
     "batch.kubernetes.io/job-completion-index",
@@ -121,7 +123,7 @@ def _kept(pod: ObjectView, claims: t.Mapping[str, Object], budgets: t.Sequence[O
     controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
     if controller is None:
         return "it has no controller that would make a new one"
-    if controller.get("kind") not in protect.controllers:
+    if controller.get("kind") not in protect.controllers or controller.get("kind") in _PINNED:
         return f"its controller is a {controller.get('kind')}"
     gang = next((name for name in GANGS if name in labels or name in notes), None)
     gang = gang or next((name for name in _GANG_FIELDS if spec.get(name)), None)

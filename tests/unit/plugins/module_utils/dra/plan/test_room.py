@@ -153,6 +153,9 @@ def test_pods_that_are_never_moved(engine: Engine, kind: str, more: Object, said
     found, kept = movable(objects, Protect(labels={"tier": "gold"}, priority=1000))
     assert found == [] and said in kept["team/p"]
     assert movable([*node("a", 1), *pod("p", "a", [0])])[1] == {}
+    allowed = Protect(controllers=["DaemonSet", "Job"])
+    assert movable(pod("p", "a", [0], "DaemonSet"), allowed)[0] == []
+    assert len(movable(pod("p", "a", [0], "Job"), allowed)[0]) == 1
 
 
 def test_shared_claims_and_budgets_keep_pods() -> None:
