@@ -10,6 +10,8 @@ runs settings, as root, and prints their figures as JSON, one a line. Only one o
 each would answer for the other's changes of interfaces. A block is one start of one driver: a pod that warms up, then a
 few rounds. Blocks come in pairs, one of each driver in an order drawn by chance, and the confidence interval resamples
 these pairs. Both drivers have the same interfaces, the same configuration and the same pods.
+
+It has more than 500 lines because settings, blocks and statistics are parts of one experiment.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@
 
 runs one part in an environment that has the driver's dependencies, and prints its figures as JSON, one a line; parts
 that need a node of their own make it, and need root. C(tests.bench) runs all parts.
+
+It has more than 500 lines because all parts take and print their figures in the same way.
 """
 
 from __future__ import annotations
@@ -454,7 +456,7 @@ def claims_inside(folder: Path) -> Figures:  # noqa: PLR0915
             statistics.median(taken["republish"]),
             "s",
             f"the server's write of the same slice, {statistics.median(taken['write']) * 1000:.1f} ms, after "
-            f"{SETTLE_SECONDS} s in which it waits for further news",
+            f"{SETTLE_SECONDS} s in which it waits for further changes",
             "from a change of an interface's MTU to the slice that says so at the API server; 10 rounds, median",
         )
 

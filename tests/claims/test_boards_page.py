@@ -100,8 +100,8 @@ def real_rows(folder: Path) -> list[str]:
                     published = [one for one in published if one.driver in gpu]
                     published += [one for one in offers(name, machine, of) if one.driver == driver]
                 cells = [pairs(machine, group, of, published) for _title, group in ASKED]
-                told = " and overrides" if stated else ""
-                rows.append(f"| `{name}`, `{driver}`{told} | {len(machine['gpus'])} | {' | '.join(cells)} |")
+                with_overrides = " and overrides" if stated else ""
+                rows.append(f"| `{name}`, `{driver}`{with_overrides} | {len(machine['gpus'])} | {' | '.join(cells)} |")
     return rows
 
 

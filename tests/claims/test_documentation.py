@@ -15,6 +15,8 @@ after `yaml` in a fence say what a block is:
 - `other`: anything but our inventory: playbooks, pods, fragments of others.
 
 A `text` block after an inventory block shows which of the example machines can satisfy its claims.
+
+It has more than 500 lines because all tests read the same tables and blocks of the same pages.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def audit(event: str, arguments: tuple[t.Any, ...]) -> None:
 
 
 def called(library: ctypes.CDLL, name: str) -> None:
-    """Take calls of a library's function as changes: no audit event tells of them."""
+    """Take calls of a library's function as changes: no audit event reports them."""
     function = getattr(library, name)
 
     def call(*arguments: t.Any) -> t.Any:

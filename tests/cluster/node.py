@@ -200,7 +200,7 @@ SystemdCgroup = false
                 f"--node-ip={ADDRESS}",
                 f"--root-dir={ROOT}",
                 f"--cert-dir={ROOT / 'pki'}",
-                "--v=3",  # tells which of a driver's services it takes
+                "--v=3",  # it logs which of a driver's services it takes
             ],
         }[name]
         # what a container process inherits from containerd must not end with the control plane's supervisor

@@ -279,7 +279,7 @@ def test_a_device_that_is_deleted_from_the_slices(site: Site) -> None:
 
 
 def test_a_topology_that_changes(site: Site) -> None:
-    """A card in another slot, and one that is gone, as a new probe tells it: the slices are from before."""
+    """A card in another slot and one that is gone, both in a new probe; the slices are from before."""
     [stored] = (site.report / "nodes").glob("*.json")
     before = stored.read_text()
     node = json.loads(before)

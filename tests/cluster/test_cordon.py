@@ -77,7 +77,7 @@ def test_the_next_run_gives_back_what_a_killed_one_has_kept(newest: ControlPlane
     assert "left=False" in play("cluster")
 
 
-def test_the_note_goes_where_somebody_has_given_the_node_back(newest: ControlPlane, play: Play) -> None:
+def test_the_note_is_removed_if_another_user_has_uncordoned_the_node(newest: ControlPlane, play: Play) -> None:
     play("cluster", "drain")
     newest.expect("PATCH", NODE, {"spec": {"unschedulable": None}})
     assert "left=True" in play("cluster")
@@ -102,7 +102,7 @@ def test_a_node_whose_pods_could_not_be_taken_away_is_left(newest: ControlPlane,
     assert "there is no Node elsewhere" in " ".join(output.split()) and "left=" not in output
 
 
-def test_a_cordon_of_somebody_else_is_not_ours(newest: ControlPlane, play: Play) -> None:
+def test_the_cordon_of_another_user_is_not_ours(newest: ControlPlane, play: Play) -> None:
     newest.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     assert "left=False" in play("cluster", "drain")
     assert state(newest) == (True, False)

@@ -5,6 +5,8 @@
 """The driver's cluster side before real API servers, with the account, roles and policies that it is installed with.
 
 The driver that publishes runs in a network namespace of its own, which has veths only.
+
+It has more than 500 lines because all tests use the same API servers, accounts and publishing driver.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def inventory(folder: Path, plane: ControlPlane | None, **options: t.Any) -> sub
 
 
 def read(output: str) -> t.Any:
-    """What ansible-inventory tells, whose texts from elsewhere are marked as unsafe."""
+    """What ansible-inventory prints; its texts from elsewhere are marked as unsafe."""
     return json.loads(output, object_hook=lambda one: one.get("__ansible_unsafe", one))
 
 

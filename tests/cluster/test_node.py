@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The node that other tests put pods on: it runs them, tells why it does not, and ends them."""
+"""The node that other tests put pods on: it runs them, says why it does not, and ends them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 
 
-def test_pod_runs_in_a_network_of_its_own(node: Node) -> None:
+def test_a_pod_runs_in_a_separate_network_namespace(node: Node) -> None:
     node.run_pod(node.pod("plain"))
     links = {link["ifname"] for link in json.loads(node.execute("plain", "ip", "-json", "link"))}
     assert links == {"lo", "eth0"}

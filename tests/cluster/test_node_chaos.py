@@ -7,6 +7,8 @@ containerd and scheduler.
 
 C(LANEWISE_CHAOS_STRIDE=1) kills the driver at every step of every operation instead of a few; C(LANEWISE_OUTAGE) is how
 many seconds the API server is away; C(LANEWISE_PODS) how many pods come and go in a row.
+
+It has more than 500 lines because all tests use one node and look for the same leftovers.
 """
 
 from __future__ import annotations

@@ -459,7 +459,7 @@ def test_containerd_has_no_switch_for_cdi_any_more(node: Node, driver: Driver, t
 
 
 def test_containerd_that_does_not_read_the_drivers_specs(node: Node, driver: Driver, tmp_path: Path) -> None:
-    """The role tells before it installs, and no container starts without its device. That may be in the pod's network
+    """The role says so before it installs, and no container starts without its device. That may be in the pod's network
     by then, before any container: it comes back with the end of a pod that never ran."""
 
     def refused(name: str) -> None:

@@ -111,7 +111,7 @@ class KubeletSite(Site):
         return self.systemctl("show", "kubelet.service", "--property=MainPID", "--value")
 
     def reported(self) -> Object:
-        """The configuration that the running kubelet tells by the API server, once the node is ready."""
+        """The configuration of the running kubelet, read through the API server once the node is ready."""
         self.node.wait_ready()
         path = f"/api/v1/nodes/{self.node.name}/proxy/configz"
 
@@ -204,7 +204,7 @@ def test_settings_that_kubelet_rejects_are_reported_and_undone(site: KubeletSite
     assert "cpuManagerPolicyOptions" not in site.reported()
 
 
-def test_a_new_reservation_has_states_of_its_own(site: KubeletSite) -> None:
+def test_a_new_reservation_has_separate_states(site: KubeletSite) -> None:
     """kubelet does not start over the state of another reservation of memory."""
     config = site.node.folder / "kubelet.json"
     settings = json.loads(config.read_text())

@@ -5,6 +5,8 @@
 """The role dra_driver on a real node: systemd as its first process, kubelet, containerd, a control plane.
 
 Tests build on each other in the order of the file, as a node's life does.
+
+So they stay in one file, although it has more than 500 lines.
 """
 
 from __future__ import annotations

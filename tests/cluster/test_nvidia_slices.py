@@ -81,7 +81,7 @@ def _publish(plane: ControlPlane, tmp_path: Path) -> t.Iterator[t.Callable[..., 
 def test_the_machines_gpus_are_published(
     publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, version: str
 ) -> None:
-    """Under their minor numbers, with the UUIDs that the machine's kernel module tells."""
+    """Under their minor numbers, with the UUIDs that the machine's kernel module reports."""
     published = {
         device["name"]: {name: next(iter(value.values())) for name, value in device["attributes"].items()}
         for one in publish(machine, version)

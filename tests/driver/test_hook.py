@@ -132,7 +132,7 @@ def test_attach(server: HookServer, paths: Paths, shelf: Shelf, container: int) 
     assert 'lanewise_operation_seconds_count{operation="attach",outcome="ok"} 1.0' in server.metrics.text().decode()
 
 
-def test_attach_while_somebody_holds_all_connections_to_the_metrics(
+def test_attach_while_a_client_holds_all_connections_to_the_metrics(
     server: HookServer, paths: Paths, shelf: Shelf, container: int
 ) -> None:
     """Each took a thread once, until there were none for hooks."""

@@ -5,6 +5,8 @@
 """What a node gives away and what it keeps: example machines, and real interfaces and routes in namespaces.
 
 What needs a namespace runs as a program of its own in one, with a /sys of that namespace.
+
+It has more than 500 lines because the programs that run in the namespaces stand beside their tests.
 """
 
 from __future__ import annotations

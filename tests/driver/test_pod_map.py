@@ -120,7 +120,7 @@ def one_pair(machine: Inventory, gpu: int, **more: t.Any) -> Record:
     return record(machine, near(machine, address), found, **more)
 
 
-def test_a_claim_of_ours_alone_asks_nobody(machine: Inventory) -> None:
+def test_a_claim_of_our_devices_alone_needs_no_request(machine: Inventory) -> None:
     api = Api()
 
     def places() -> Places:
@@ -298,7 +298,7 @@ def test_variables_of_libraries(machine: Inventory) -> None:
     assert variables["NCCL_IB_HCA"] == f"={','.join(names)}"
     mapping = f"{gpus[0]}={nics[1]},{gpus[1]}={nics[0]}"
     assert variables["VLLM_GPU_NIC_PCIE_MAPPING"] == mapping
-    # NCCL has to see all, so vLLM is not told to choose for it
+    # NCCL has to see all, so vLLM is not asked to choose for it
     assert variables["VLLM_NIC_SELECTION_VARS"] == "UCX_NET_DEVICES:1"
     assert variables["NCCL_TOPO_FILE"] == "/run/lanewise/nccl-topology.xml"
     made.variables = ["ucx"]

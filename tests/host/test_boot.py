@@ -98,7 +98,7 @@ def test_the_packed_program_runs_without_what_no_boot_needs(tmp_path: Path) -> N
 
 
 def started(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
-    """What the command of the unit does, as systemd reads it, with a program that tells what it was given."""
+    """What the command of the unit does, as systemd reads it, with a program that prints its arguments."""
     shown = folder / "program.py"
     shown.write_text("import sys; print(sys.version_info[:2] >= (3, 9), sys.flags.isolated, sys.argv[1:])\n")
     argv = shlex.split(start(python, str(shown)) + " boot")

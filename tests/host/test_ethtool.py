@@ -19,7 +19,7 @@ def wide(queues: int = 4) -> None:
 
 
 @on_a_node
-def test_channels_and_features_are_those_that_ioctls_tell():
+def test_channels_and_features_are_those_of_ioctls():
     wide()
     asked = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
     outcome = apply(Ethtool, {"rail0": {"ethtool": asked}})

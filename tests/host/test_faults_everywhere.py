@@ -226,7 +226,7 @@ def test_what_stays_changed_is_reported_if_the_undo_fails_too(
 
 
 def _compare(name: str, world: World, failed: Failed, place: str) -> None:
-    """Each value that the message tells is the one that is there."""
+    """Each value in the message is the present one."""
     system = FailingNode(world)
     node, found = chosen(name, system)
     by_name = {one.name: one for one in found}

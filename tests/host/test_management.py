@@ -38,7 +38,7 @@ def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
 
 @on_a_node
 def test_a_change_of_the_management_interface_is_refused_or_can_be_undone() -> None:
-    """Where no default route tells: the node's address is on lo, and answers go by a group of nexthop objects."""
+    """Without a default route: the node's address is on lo, and answers go by a group of nexthop objects."""
     made("SSH to an address on lo, by a nexthop group")
     rule = Rule("rails", selector({"interface": "nic*", "type": "virtual"}), {"mtu": 1400}, count=4)
     system = System()

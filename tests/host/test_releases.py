@@ -177,7 +177,7 @@ def test_notes_of_a_newer_release_stay(stored: Stored) -> None:
     assert stored.text("origin") == NEWER and not (stored.world.root / program.DESIRED.lstrip("/")).exists()
 
 
-def test_settings_that_only_a_newer_release_has_are_not_forgotten(stored: Stored) -> None:
+def test_settings_that_only_a_newer_release_knows_are_kept(stored: Stored) -> None:
     later = json.dumps({**json.loads(ORIGIN), "shaping": {NODE: {"rate": 1}}})
     stored.put("origin", later)
     with pytest.raises(HostError, match="it has settings of shaping, which this release does not know"):

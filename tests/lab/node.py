@@ -10,6 +10,8 @@
 
 A node boots once; what it was then is kept, and later nodes go on from there. Nothing needs root or a network here:
 nodes are reached on 127.0.0.1, and their fabrics are sockets in the lab's folder.
+
+It has more than 500 lines because a node is one class, from its disk to its shell.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ PATIENCE = 600
 SILENCE = 300
 BOOTS = 3
 SOCKETS = (0, 1)
-#: Ids that the kernel tells of the emulated functions, where tests ask for it: real ones, and those of a GPU.
+#: Ids that the kernel reports for the emulated functions, if a test asks for that: real ones, and those of a GPU.
 GPU_IDS = "1af4:1050=10de:2330:030200"
 #: The same for a NIC and its VFs. They stay with their driver, igb.
 NIC_IDS = "8086:10c9=15b3:1021,8086:10ca=15b3:101e"

@@ -167,7 +167,7 @@ def test_a_change_that_fails_gives_the_node_back(site: Site) -> None:
         )
 
 
-def test_a_cordon_of_somebody_else_stays(site: Site) -> None:
+def test_the_cordon_of_another_user_stays(site: Site) -> None:
     site.cordon(True)
     site.play(4)
     assert site.vfs == 4 and site.cordoned

@@ -58,7 +58,7 @@ def test_vfs_are_made_and_each_is_set_up(one: Node, nic: Device) -> None:
     assert [entry["spoofchk"] for entry in shown] == [False] * 3
     assert [entry["vlan_list"] for entry in shown[:2]] == [[{"vlan": 100, "qos": 3}]] * 2
     assert shown[1].get("address", shown[1].get("mac")) == "02:00:00:00:00:11" and shown[1]["trust"] is True
-    # another number makes them anew, and they are set up again
+    # another number creates them again, and they are set up again
     settings["num_vfs"] = 2
     settings["vfs"] = settings["vfs"][:1]
     settle(one, [SRIOV, VF], {nic.address: settings})

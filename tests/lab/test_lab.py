@@ -46,7 +46,7 @@ def settings(node: Node, interface: str) -> list[dict[str, t.Any]]:
     return found
 
 
-def test_every_function_is_where_qemu_was_told_to_put_it(node: Node) -> None:
+def test_every_function_is_where_qemu_was_asked_to_put_it(node: Node) -> None:
     for device in node.devices:
         path = node.ssh(f"readlink -f {SYS}/{device.address}")
         assert path == "/".join(["/sys/devices", device.root, *device.bridges, device.address])
@@ -56,7 +56,7 @@ def test_every_function_is_where_qemu_was_told_to_put_it(node: Node) -> None:
     assert read(node, "/sys/devices/system/node/node0/distance").split() == ["10", "21"]
 
 
-def test_vfs_come_and_go_with_their_driver(node: Node) -> None:
+def test_vfs_appear_and_disappear_with_their_driver(node: Node) -> None:
     for device in nics(node):
         addresses = vfs(node, device, 3)
         assert len(addresses) == 3
@@ -69,7 +69,7 @@ def test_vfs_come_and_go_with_their_driver(node: Node) -> None:
         assert vfs(node, device, 0) == []
 
 
-def test_the_kernel_keeps_what_a_vf_is_set_to(node: Node) -> None:
+def test_the_kernel_keeps_the_settings_of_a_vf(node: Node) -> None:
     device = nics(node)[0]
     vfs(node, device, 2)
     name = node.interface(device)
@@ -87,7 +87,7 @@ def test_the_kernel_keeps_what_a_vf_is_set_to(node: Node) -> None:
         vfs(node, device, 0)
 
 
-def test_rdma_goes_from_node_to_node(nodes: list[Node]) -> None:
+def test_rdma_between_two_nodes(nodes: list[Node]) -> None:
     for number in SOCKETS:
         for node in nodes:
             name = node.interface(nics(node)[number])
@@ -124,7 +124,7 @@ def gid_of(node: Node, device: str, address: str) -> int:
     raise AssertionError(f"{node.name}: {device} has no GID of {address}")
 
 
-def test_rdma_goes_from_namespace_to_namespace(nodes: list[Node]) -> None:
+def test_rdma_between_two_namespaces(nodes: list[Node]) -> None:
     """As between pods: by the connection manager, with what comes back compared."""
     addresses = []
     try:
@@ -197,7 +197,7 @@ def test_netdevsim_has_vfs_and_a_switch(node: Node) -> None:
         node.ssh("echo 7 > /sys/bus/netdevsim/del_device")
 
 
-def test_dcb_keeps_what_it_is_told(node: Node) -> None:
+def test_dcb_keeps_its_settings(node: Node) -> None:
     name = node.interface(nics(node)[0])
     assert node.status(f"dcb pfc show dev {name}") != 0
     node.ssh("modprobe lab_dcb driver=igb")
@@ -212,7 +212,7 @@ def test_dcb_keeps_what_it_is_told(node: Node) -> None:
         node.ssh("rmmod lab_dcb")
 
 
-def test_functions_read_as_others_and_keep_their_drivers(node: Node) -> None:
+def test_functions_with_ids_of_other_cards_keep_their_drivers(node: Node) -> None:
     device = nics(node)[0]
     gpu = next(one for one in node.devices if one.kind == "gpu")
     node.ssh(f"modprobe lab_pci_ids ids={GPU_IDS},{NIC_IDS}")
@@ -235,7 +235,7 @@ def test_an_nvme_disk_is_plugged_in_below_each_switch(nodes: list[Node]) -> None
         assert nodes[1].ssh(f"ls -d {path}/nvme/nvme*")
 
 
-def test_the_probe_agrees_with_what_qemu_was_told(node: Node, tmp_path: Path) -> None:
+def test_the_probe_agrees_with_qemus_options(node: Node, tmp_path: Path) -> None:
     node.ssh(f"modprobe lab_pci_ids ids={GPU_IDS}")
     try:
         counts = {device.address: len(vfs(node, device, number)) for number, device in enumerate(nics(node), 1)}
@@ -296,7 +296,7 @@ def test_a_reboot_is_a_new_boot_of_the_same_disk(node: Node) -> None:
     assert node.ssh("hostname") == node.name
 
 
-def test_a_restored_node_is_as_it_was_first(node: Node) -> None:
+def test_a_restored_node_has_its_first_state(node: Node) -> None:
     node.ssh("echo lost > /root/lost; ip link add dummy9 type dummy")
     node.restore()
     assert node.status("test -e /root/lost") == 1
@@ -306,14 +306,14 @@ def test_a_restored_node_is_as_it_was_first(node: Node) -> None:
         assert read(node, f"{SYS}/{device.address}/sriov_numvfs") == "0"
 
 
-def test_nodes_differ(nodes: list[Node]) -> None:
+def test_nodes_have_names_and_addresses_of_their_own(nodes: list[Node]) -> None:
     assert len({node.ssh("hostname") for node in nodes}) == len(nodes)
     assert len({read(node, "/etc/machine-id") for node in nodes}) == len(nodes)
     macs = [read(node, f"{SYS}/{device.address}/net/*/address") for node in nodes for device in nics(node)]
     assert len(set(macs)) == len(macs)
 
 
-def test_a_failed_command_tells_what_it_printed(node: Node) -> None:
+def test_the_error_of_a_failed_command_has_its_output(node: Node) -> None:
     with pytest.raises(Failed, match="no-such-folder"):
         node.ssh("ls /no-such-folder")
     assert node.ssh("ls /no-such-folder; echo on", check=False) == "on"
@@ -330,7 +330,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_owner_leaves_nothing(nodes: list[Node]) -> None:
+def test_nodes_end_when_their_owner_is_killed(nodes: list[Node]) -> None:
     """All processes of its lab end, and its folder goes."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     assert owner.stdout
@@ -359,7 +359,7 @@ def mentions(text: str) -> list[str]:
     return found
 
 
-def test_a_lab_starts_in_a_folder_of_the_callers(tmp_path: Path) -> None:
+def test_a_lab_starts_in_a_folder_that_the_caller_names(tmp_path: Path) -> None:
     with Lab(tmp_path / "lab") as lab:
         assert lab.inventory() == {"all": {"hosts": {}}}
     assert not (tmp_path / "lab").exists()

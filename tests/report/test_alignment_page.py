@@ -84,7 +84,7 @@ def test_the_page_shows_every_verdict(checked):
     assert page(checked) == text
 
 
-def test_nothing_to_tell():
+def test_without_claims_and_measurements():
     empty = {"kept": 0, "broken": 0, "unknown": 0, "none": 0, "claims": 0, "pending": 0, "unproven": 0}
     text = page({"summary": empty, "claims": [], "comparisons": [], "notes": []})
     assert "No claim is allocated." in text and '<svg class="plot"' not in text

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The report's files: what they say, when they change, and what hostile or broken facts can do to them."""
+"""The report's files: what they say, when they change, and what hostile or broken facts can do to them.
+
+It has more than 500 lines because all tests read the report of the same site.
+"""
 
 from __future__ import annotations
 

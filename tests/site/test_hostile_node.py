@@ -133,7 +133,7 @@ def test_any_other_fact_is_refused(tmp_path, defaults, name):
 
 
 @pytest.mark.parametrize("path", MET, ids=lambda path: str(path.relative_to(COLLECTION)))
-def test_every_task_on_the_controller_looks_at_the_facts_first(path):
+def test_every_task_on_the_controller_checks_the_facts_first(path):
     around = {"name": "", "vars": {}, "here": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     tasks = [one for entry in entries for one in on_the_controller(entry, around)]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What leaves a site in a support bundle holds no secret, and still tells what belongs together."""
+"""What leaves a site in a support bundle holds no secret, and still shows what belongs together."""
 
 from __future__ import annotations
 

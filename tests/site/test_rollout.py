@@ -127,7 +127,7 @@ def test_a_site_that_asks_for_nothing_is_left_alone(machines, tmp_path):
     assert "skipping: no hosts matched" in output
 
 
-def test_limit_looks_at_no_other_node(machines, tmp_path):
+def test_limit_checks_no_other_node(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
     output = play(tmp_path, {"one": tree, "two": tree, "gone": UNREACHABLE}, "--limit", "two", "--check")
     assert "[one]" not in output and "gone" not in output and "    - '    two'" in output

@@ -44,7 +44,7 @@ def test_the_bundle_describes_nodes_without_their_addresses(host):
     for node in ("h100-01", "localhost"):
         assert [name for name in names if name.endswith(f"nodes/{node}.topology.json")]
     text = host.check_output(f"tar --extract --to-stdout --file {bundle}").lower()
-    assert "0000:59:00.0" in text and "connectx-7" in text  # what tells the fault
+    assert "0000:59:00.0" in text and "connectx-7" in text  # which card it is, and what is wrong
     assert "=== ip -details link" in text  # of this machine
     found = f"cat {OLD}/class/net/*/address /sys/class/net/*/address; cat {OLD}/class/infiniband/*/node_guid"
     own = {one for one in host.check_output(found).lower().split() if set(one) - set("0:")}

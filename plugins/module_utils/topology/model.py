@@ -5,8 +5,8 @@
 
 """What a node is made of, as plain data.
 
-Every class here is one fact sheet. A field that the machine did not state is `None`; no field is ever filled with
-a guess. PCI addresses are `DDDD:BB:DD.F` strings in lower case as the kernel writes them (the domain has five or
+Every class here describes one kind of thing. A field that the machine did not state is `None`; no field is ever filled
+with a guess. PCI addresses are `DDDD:BB:DD.F` strings in lower case as the kernel writes them (the domain has five or
 more digits behind Intel VMD and on some hypervisors). CPU sets are kernel list strings such as `0-15,32-47`.
 """
 
@@ -29,7 +29,7 @@ class OverrideError(ValueError):
 
 
 class _LazyFields:
-    """`__dataclass_fields__` of a fact sheet, made when somebody asks for it: on the controller, never on a node."""
+    """`__dataclass_fields__` of a class of the model, made when it is first read: never on a node."""
 
     def __get__(self, instance: object, cls: type) -> dict[str, t.Any]:
         if cls is Sheet:
@@ -39,7 +39,7 @@ class _LazyFields:
 
 
 class Sheet:
-    """What all fact sheets can do, written once.
+    """What all classes of the model can do, written once.
 
     They are dataclasses to those who look. But to generate the methods of two dozen classes takes longer than to probe
     a node, and would be done in each run of the module.

@@ -6,7 +6,7 @@
 """A topology file for NCCL (NCCL_TOPO_FILE), from the facts of a node.
 
 The file says where GPUs and NICs are: NUMA nodes, PCIe switches, functions by PCI address. It has no `gpu` and no `net`
-elements: NCCL counts devices in each process anew, keeps what a file says of a network's speed, port and GUID instead
+elements: NCCL counts devices again in each process, keeps what a file says of a network's speed, port and GUID instead
 of asking the device, and adds both elements itself below the function of an address. What the probe does not know is
 left out too, because NCCL then reads sysfs. Devices that a process does not have are trimmed.
 

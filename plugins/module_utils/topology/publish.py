@@ -40,7 +40,7 @@ __all__ = [
     "LINK_DOWN",
     "MISSING",
     "PCIE_ROOT",
-    "TOLD_BY_INTERFACE",
+    "INTERFACE_ATTRIBUTES",
     "UNCLEAN",
     "USER_SPACE",
     "VERSION_ANNOTATION",
@@ -64,7 +64,7 @@ COUNTER = "functions"
 #: The annotation of a slice with the version of the driver that wrote it.
 VERSION_ANNOTATION = f"{DRIVER}/version"
 #: Attributes and capacities that a probe cannot see of a function while its interface is in another namespace.
-TOLD_BY_INTERFACE = (
+INTERFACE_ATTRIBUTES = (
     *("alias", "bandwidth", "firmware", "ifName", "linkLayer", "linkSpeedMbps"),
     *("mac", "mtu", "nodeGUID", "rdmaDevice", "up"),
 )
@@ -77,7 +77,7 @@ class Publication:
     `devices` and `counter_sets` are v1 Device and CounterSet objects in the order of PCI addresses; `addresses` maps
     device names to PCI addresses, and `interfaces` names the interfaces of devices that have none; `withheld` says
     by address, or by name of an interface without one, why something is not published. `away` are the devices whose
-    interface the probe did not see, as those that pods have: `TOLD_BY_INTERFACE` is unknown of them.
+    interface the probe did not see, as those that pods have: their `INTERFACE_ATTRIBUTES` are unknown.
     """
 
     devices: list[Object] = field(default_factory=list)
@@ -279,7 +279,7 @@ def _kept(device: Object) -> Object:
 
 def _without_interface(device: Object) -> Object:
     """A device with what is sure of it while its interface is away."""
-    known = {key: value for key, value in device["attributes"].items() if key not in TOLD_BY_INTERFACE}
+    known = {key: value for key, value in device["attributes"].items() if key not in INTERFACE_ATTRIBUTES}
     return {"name": device["name"], "attributes": known}
 
 

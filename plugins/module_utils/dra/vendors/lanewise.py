@@ -69,7 +69,7 @@ _KNOWLEDGE = DriverKnowledge(
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     publication = publish.publication(facts, options["counters"])
     sets = {entry["name"]: entry for entry in publication.counter_sets}
-    away = frozenset(known.qualified(name) for name in publish.TOLD_BY_INTERFACE)
+    away = frozenset(known.qualified(name) for name in publish.INTERFACE_ATTRIBUTES)
     return [
         Offer(
             known.name,

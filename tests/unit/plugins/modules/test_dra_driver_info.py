@@ -26,7 +26,7 @@ SYSTEMD = {
 
 
 class Node:
-    """A node in a folder. Its systemctl tells `properties`, and a driver that is installed is ready."""
+    """A node in a folder. Its systemctl prints `properties`, and an installed driver is ready."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -58,7 +58,7 @@ def test_a_rule_says_how_many(make_node: MakeNode) -> None:
 
 
 def test_a_boot_chooses_by_rate_before_a_link_is_up(make_node: MakeNode) -> None:
-    """The kernel tells the rate of an interface that is up only."""
+    """The kernel reports the rate of an interface only while it is up."""
     wanted = {"near_gpu": "PIX", "min_speed_mbps": 400000}
     live = make_node("hgx-h100", wanted, {"mtu": 4200})
     written = json.loads(json.dumps(desired(live, live.rules, {})))
@@ -105,7 +105,7 @@ def test_a_card_that_a_pod_has_is_counted_and_left_alone(make_node: MakeNode) ->
         first: f"a pod has it by the resource claim with UID {CLAIM}",
         second: "its interface is in another network namespace, such as that of a container",
     }
-    # the driver's record tells of the first what a probe cannot
+    # the driver's record has what a probe cannot read of the first
     assert Node(free.system, [Rule("slow", selector({**fast, "interface": "eth*"}), {})]).left_alone.keys() == {second}
     (records / f"{CLAIM}.json").write_text(json.dumps({"devices": first}))
     assert Node(free.system, [Rule("slow", selector({"interface": "eth*"}), {})]).left_alone.keys() == {first, second}

@@ -42,7 +42,7 @@ def test_a_namespace_that_a_pod_has_makes_it_a_reboot(machine, monkeypatch):
     assert len(plan.reboot) == 1 and why in plan.reboot[0]
 
 
-def test_what_somebody_else_wrote_is_replaced_and_put_back(machine):
+def test_another_programs_file_is_replaced_and_restored(machine):
     mine = "# mine\noptions ib_core netns_mode=1\n"
     place = machine.root / PATH.lstrip("/")
     place.parent.mkdir(parents=True)

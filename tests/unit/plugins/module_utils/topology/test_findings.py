@@ -175,7 +175,7 @@ def test_gpu_and_nic_of_one_node_on_two_roots(tree):
     assert (finding.devices, finding.evidence) == (["0000:18:00.0"], ["NUMA node 0: NODE"])
 
 
-def test_locality_that_the_machine_does_not_tell(tree):
+def test_locality_that_the_machine_does_not_report(tree):
     tree.pci("pci0001:00/0001:00:00.0", GPU)
     tree.pci("pci0002:00/0002:00:00.0", NIC)
     assert one(tree, "gpu-nic-locality-unknown").devices == ["0001:00:00.0"]

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import TOLD_BY_INTERFACE, publication
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import INTERFACE_ATTRIBUTES, publication
 from ansible_collections.lanewise.dra.tests.machines.builder import build, hand_over
 from ansible_collections.lanewise.dra.tests.machines.description import names
 
@@ -48,5 +48,5 @@ def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
     for device in published.devices:
         same = dict(whole[device["name"]]["attributes"])
         if device["name"] in published.away:
-            same = {key: value for key, value in same.items() if key not in TOLD_BY_INTERFACE}
+            same = {key: value for key, value in same.items() if key not in INTERFACE_ATTRIBUTES}
         assert device["attributes"] == same

@@ -17,8 +17,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
     COUNTER,
+    INTERFACE_ATTRIBUTES,
     LINK_DOWN,
-    TOLD_BY_INTERFACE,
     Policy,
     Selector,
     device_name,
@@ -254,7 +254,7 @@ def test_a_function_whose_interface_is_in_a_pod_is_there_with_what_is_sure() -> 
     assert name == "pci-0000-19-00-0"
     (device,) = [device for device in result.devices if device["name"] == name]
     left_out = set(whole[name]["attributes"]) - set(device["attributes"])
-    assert left_out and left_out <= set(TOLD_BY_INTERFACE) and "capacity" not in device
+    assert left_out and left_out <= set(INTERFACE_ATTRIBUTES) and "capacity" not in device
     assert all(value == whole[name]["attributes"][key] for key, value in device["attributes"].items())
     # to the running driver, which knows what its pods have, it is a function that has nothing to give
     assert publication(facts, policy=Policy()).withheld["0000:19:00.0"] == reason

@@ -2,157 +2,25 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NCCL and lstopo files as nodes: documents written here, and real ones where the test data is at hand."""
+"""NCCL and lstopo files as nodes: documents written here."""
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
 import re
-import tarfile
-import tempfile
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, cpuset, probe
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
+from ansible_collections.lanewise.dra.plugins.module_utils.topology import cpuset
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Link, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-# Two sockets with two switches each, two GPUs and a NIC below every switch: the layout that AWS documents for p4d.
-CLOUD = """<?xml version="1.0"?>
-<!-- one node -->
-<system version="1">
-  <cpu numaid="0" affinity="0000ffff,ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
-    <pci busid="ffff:ff:01.0" class="0x060400" vendor="0xffff" device="0xffff" link_speed="8 GT/s" link_width="16">
-      <pci busid="0000:10:1C.0" class="0x030200" vendor="0x10de" device="0x20b0" link_speed="8 GT/s" link_width="16"/>
-      <pci busid="0000:10:1d.0" class="0x030200" vendor="0x10de" device="0x20b0" link_speed="8.0 GT/s PCIe"/>
-      <pci busid="0000:10:1b.0" class="0x020000" vendor="0x1d0f" device="0xefa0" link_speed="" link_width="0"/>
-    </pci>
-    <pci busid="ffff:ff:02.0" class="0x060400" link_speed="8 GT/s" link_width="16">
-      <pci busid="0000:20:1c.0" class="0x030200"/>
-      <pci busid="0000:20:1b.0" class="0x020000" vendor="0x1d0f" device="0xefa0"/>
-    </pci>
-  </cpu>
-  <cpu numaid="1" affinity="ffff0000,00000000" arch="x86_64">
-    <pci busid="ffff:ff:03.0" class="0x060400">
-      <pci busid="0000:90:1c.0" class="0x030200"/>
-      <pci busid="0000:90:1b.0" class="0x020000"/>
-    </pci>
-  </cpu>
-</system>
-"""
-
-# What a dump of a running job adds: networks and GPUs by name, shortened classes, NVML's long domains.
-DUMP = """<system version="1">
-  <cpu host_hash="0x1" numaid="-1" arch="arm64">
-    <pci busid="00000000:0B:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
-      <pci busid="00000000:0C:00.0" class="0x03">
-        <gpu dev="0" sm="90" rank="0" gdr="1"><nvlink target="0000:05:00.0" count="4" tclass="0x068000"/></gpu>
-      </pci>
-      <pci busid="0000:0d:00.0" class="0x02">
-        <nic>
-          <net name="mlx5_0" dev="0" speed="200000" port="1" latency="0.0" guid="0x785634120003a1a0" gdr="1"/>
-          <net name="mlx5_0" dev="1" speed="100000" port="2" guid="0x785634120003a1a0" gdr="1"/>
-          <net name="mlx5_0" dev="2" speed="100000" port="2" guid="0x785634120003a1a0" gdr="1"/>
-        </nic>
-      </pci>
-      <pci busid="0000:0e:00.0">
-        <nic><net name="ens9f0" dev="3" speed="25000" port="0" guid="0x3"/></nic>
-      </pci>
-      <pci busid="0000:0f:00.0"><gpu dev="1" sm="90"/></pci>
-    </pci>
-    <nic><net name="eth0" dev="4" speed="10000" port="0" guid="0x0"/></nic>
-  </cpu>
-  <cpu host_hash="0x1" numaid="-1" arch="arm64"><nic><net name="mlx5_0+mlx5_1" speed="300000" port="1"/></nic></cpu>
-</system>
-"""
-
-LSTOPO = """<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE topology SYSTEM "hwloc2.dtd">
-<topology version="2.0">
-  <object type="Machine" os_index="0" cpuset="0x0000000f,,0x000000ff" nodeset="0x00000003" gp_index="1">
-    <info name="DMIProductName" value="R1"/>
-    <info name="DMISysVendor" value="Vendor"/>
-    <info name="OSRelease" value="6.8.0"/>
-    <info name="Architecture" value="x86_64"/>
-    <object type="Package" os_index="0" cpuset="0x000000ff" gp_index="2">
-      <info name="CPUModel" value="CPU 1"/>
-      <object type="NUMANode" os_index="0" cpuset="0x000000ff" local_memory="1024" gp_index="3"/>
-      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[17-1e]">
-        <object type="Bridge" bridge_type="1-1" depth="1" bridge_pci="0000:[18-1e]" pci_busid="0000:17:00.0"
-                pci_type="0604 [8086:2030] [8086:0000] 04" pci_link_speed="15.753846">
-          <object type="PCIDev" pci_busid="0000:18:00.0" pci_type="0207 [15b3:101b] [15b3:0007] 00"
-                  pci_link_speed="31.507692">
-            <info name="PCISlot" value="4"/>
-            <object type="OSDev" name="ib0" osdev_type="2">
-              <info name="Address" value="00:00:10:86:fe:80:00:00:00:00:00:00:b8:59:9f:03:00:01:02:03"/>
-              <info name="Port" value="1"/>
-            </object>
-            <object type="OSDev" name="mlx5_0" osdev_type="3">
-              <info name="NodeGUID" value="b859:9f03:0001:0203"/>
-              <info name="SysImageGUID" value="b859:9f03:0001:0203"/>
-              <info name="Port1State" value="4"/>
-              <info name="Port1LID" value="0x15"/>
-              <info name="Port1LMC" value="0"/>
-              <info name="Port1GID0" value="fe80:0000:0000:0000:b859:9f03:0001:0203"/>
-            </object>
-          </object>
-          <object type="PCIDev" pci_busid="0000:19:00.0" pci_type="0302 [10de:20b2] [10de:1463] a1"
-                  pci_link_speed="0.000000">
-            <object type="OSDev" name="nvml0" subtype="NVML" osdev_type="1">
-              <info name="GPUModel" value="NVIDIA A100-SXM4-80GB"/>
-            </object>
-          </object>
-        </object>
-      </object>
-      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[30-30]">
-        <object type="PCIDev" pci_busid="0000:30:00.0" pci_type="0302 [10de:20b2] [10de:1463] a1"/>
-      </object>
-      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="10000:[01-01]">
-        <object type="PCIDev" pci_busid="10000:01:00.0" pci_type="0108 [144d:a80a] [144d:aa8b] 00">
-          <object type="OSDev" name="nvme0n1" osdev_type="0">
-            <info name="Model" value="Disk"/>
-            <info name="SerialNumber" value="S1"/>
-          </object>
-        </object>
-      </object>
-    </object>
-    <object type="Package" os_index="1" cpuset="0x0000000f,,0x0" gp_index="9">
-      <object type="NUMANode" os_index="8" cpuset="0x0000000f,,0x0" gp_index="10"/>
-      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0001:[04-04]">
-        <object type="PCIDev" pci_busid="0001:04:00.0" pci_type="0300 [0000:0000] [0000:0000] ff"/>
-      </object>
-    </object>
-    <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0002:[00-00]">
-      <object type="PCIDev" pci_busid="0002:00:01.0" pci_type="0200 [8086:1592] [8086:0001] 02"/>
-    </object>
-  </object>
-  <distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">
-    <indexes length="4">0 8 </indexes>
-    <u64values length="8">10 40 </u64values><u64values length="8">40 10 </u64values>
-  </distances2>
-</topology>
-"""
-
-
-def load(document, form="auto", stated=()):
-    data = document if isinstance(document, bytes) else document.encode()
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "topology.xml")
-        with open(path, "wb") as file:
-            file.write(data)
-        return read_xml(path, form, stated)
-
-
-def level(topology, one, other):
-    return affinity.level(topology.functions[one], topology.functions[other])
-
-
-def ids_of(topology):
-    return {finding.id for finding in topology.findings}
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.xml_documents import (
+    CLOUD,
+    DUMP,
+    LSTOPO,
+    LSTOPO_3,
+    ids_of,
+    level,
+    load,
+)
 
 
 def test_nccl_levels():
@@ -470,25 +338,6 @@ def test_lstopo_1_names_packages_sockets():
     assert load(old).packages == load(LSTOPO).packages
 
 
-def in_form_3(document):
-    """A file of hwloc 2 as hwloc 3 writes it: what is not hardware at the root, bits, programming interfaces."""
-    document = document.replace('version="2.0"', 'version="3.0"')
-    for name in ("OSRelease", "Architecture"):
-        (line,) = (line for line in document.splitlines(True) if f'"{name}"' in line)
-        document = document.replace(line, "").replace("</topology>", f"{line}</topology>")
-    bits = {"0": 1, "1": 4, "2": 16, "3": 48}  # an RDMA device is a network device, too
-    document = re.sub('osdev_type="(.)"', lambda match: f'osdev_type="{bits[match.group(1)]}"', document)
-    return re.sub(
-        'pci_type="((....)[^"]*)"',
-        lambda match: f'pci_type="{match.group(1)} {INTERFACES.get(match.group(2), "00")}"',
-        document,
-    )
-
-
-INTERFACES = {"0108": "02", "0604": "01"}  # subclass -> programming interface
-LSTOPO_3 = in_form_3(LSTOPO)
-
-
 def test_lstopo_3_says_the_same_and_the_programming_interface():
     second, third = as_dict(load(LSTOPO)), as_dict(load(LSTOPO_3))
     codes = {address: function["class_code"] for address, function in third["functions"].items()}
@@ -581,168 +430,3 @@ def test_unreadable_file(tmp_path):
         read_xml(str(tmp_path / "absent.xml"))
     with pytest.raises(OSError):
         read_xml(str(tmp_path))
-
-
-# A tree is the list of the trees below it, the empty list a leaf; addresses are dealt out in the order of the walk.
-TREES = st.recursive(st.just([]), lambda below: st.lists(below, min_size=1, max_size=4), max_leaves=20)
-
-
-def nccl_document(forest, expected):
-    counter = iter(range(1, 1 << 16))
-
-    def write(tree, above):
-        number = next(counter)
-        address = f"{number >> 8:04x}:{number & 0xFF:02x}:00.0"
-        expected[address] = above
-        if not tree:
-            return f'<pci busid="{address.upper()}" class="0x030200"/>'
-        inner = "".join(write(one, [*above, address]) for one in tree)
-        return f'<pci busid="{address}" class="0x060400">{inner}</pci>'
-
-    return f'<system version="1"><cpu numaid="0">{"".join(write(tree, []) for tree in forest)}</cpu></system>'
-
-
-def lstopo_document(forest, expected):
-    counter = iter(range(1, 1 << 16))
-
-    def write(tree, above):
-        number = next(counter)
-        address = f"0000:{number:02x}:00.0"
-        expected[address] = above
-        place = f'pci_busid="{address}"'
-        if not tree:
-            return f'<object type="PCIDev" {place} pci_type="0302 [10de:2330] [10de:16c1] a1"/>'
-        inner = "".join(write(one, [*above, address]) for one in tree)
-        place += ' pci_type="0604 [1000:c030] [1000:c030] b0"'
-        return f'<object type="Bridge" bridge_type="1-1" {place}>{inner}</object>'
-
-    hosts = "".join(
-        f'<object type="Bridge" bridge_type="0-1" bridge_pci="0000:[{index:02x}-ff]">{write(tree, [])}</object>'
-        for index, tree in enumerate(forest)
-    )
-    return f'<topology version="2.0"><object type="Machine" cpuset="0x3">{hosts}</object></topology>'
-
-
-@settings(max_examples=60, deadline=None)
-@given(forest=st.lists(TREES, min_size=1, max_size=4), writer=st.sampled_from([nccl_document, lstopo_document]))
-def test_any_tree_keeps_its_bridges(forest, writer):
-    expected = {}
-    topology = load(writer(forest, expected))
-    assert {address: function.bridges for address, function in topology.functions.items()} == expected
-    leaves = set(expected) - {bridge for bridges in expected.values() for bridge in bridges}
-    assert {gpu.address for gpu in topology.gpus} == leaves
-    assert [gpu.index for gpu in topology.gpus] == list(range(len(leaves)))
-
-
-EDITS = st.lists(
-    st.tuples(
-        st.floats(0, 1, exclude_max=True),
-        st.integers(0, 12),
-        st.one_of(
-            st.text(max_size=6),
-            st.sampled_from(['"', "<", "/>", "</object>", "<pci/>", "-1", "0x", "99999999999", "\0", "&#0;", "&x;"]),
-        ),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-@settings(max_examples=250, deadline=None)
-@given(document=st.sampled_from([CLOUD, DUMP, LSTOPO, LSTOPO_3]), edits=EDITS)
-def test_damaged_files_are_read_or_refused(document, edits):
-    for place, length, text in edits:
-        start = int(place * len(document))
-        document = document[:start] + text + document[start + length :]
-    try:
-        topology = load(document.encode("utf-8", "surrogatepass"))
-    except ValueError as error:
-        assert str(error)
-    else:
-        json.dumps(as_dict(topology))
-
-
-@settings(max_examples=250, deadline=None)
-@given(
-    document=st.sampled_from([CLOUD, DUMP, LSTOPO, LSTOPO_3]), place=st.integers(0, 10_000), value=st.text(max_size=12)
-)
-def test_damaged_attributes_are_read_or_refused(document, place, value):
-    """Keeps the document well-formed, so that every attribute meets every value."""
-    quoted = [index for index, character in enumerate(document) if character == '"']
-    pair = place % (len(quoted) // 2)
-    value = value.replace("&", "").replace("<", "").replace('"', "")
-    document = document[: quoted[2 * pair] + 1] + value + document[quoted[2 * pair + 1] :]
-    try:
-        topology = load(document.encode("utf-8", "surrogatepass"))
-    except ValueError as error:
-        assert str(error)
-    else:
-        json.dumps(as_dict(topology))
-
-
-def real_files():
-    """The folder with recorded machines, or None: named by the environment, or shared/topologies beside the clone."""
-    places = [pathlib.Path(os.environ["LANEWISE_TOPOLOGIES"])] if os.environ.get("LANEWISE_TOPOLOGIES") else []
-    places += [parent / "shared" / "topologies" for parent in pathlib.Path(__file__).resolve().parents]
-    return next((place for place in places if place.is_dir()), None)
-
-
-REAL = real_files()
-needs_real_files = pytest.mark.skipif(REAL is None, reason="set LANEWISE_TOPOLOGIES to the folder of recorded machines")
-TREES_ON_FILE = sorted(REAL.glob("hwloc/*.tar.xz")) if REAL else [None]
-
-
-@needs_real_files
-def test_real_nccl_files():
-    shapes = {}
-    for path in sorted(REAL.glob("nccl/*.xml")):
-        topology = read_xml(str(path))
-        json.dumps(as_dict(topology))
-        shapes[path.name] = (
-            len(topology.gpus),
-            len(topology.nics),
-            sorted((group.level, len(group.gpus), len(group.nics)) for group in topology.groups),
-        )
-    assert shapes == {
-        "p4d-24xl-topo.xml": (8, 4, [("PIX", 2, 1)] * 4),
-        "ndv4-topo.xml": (8, 8, [("PIX", 2, 2)] * 4),
-        "ncv4-topo.xml": (4, 0, []),
-        "g5.48xl-topo.xml": (0, 0, []),
-    }
-
-
-@needs_real_files
-@pytest.mark.parametrize("archive", TREES_ON_FILE, ids=lambda path: path and path.name)
-def test_lstopo_and_sysfs_agree(archive, tmp_path):
-    """The file that lstopo wrote of a recorded tree and the tree itself: same levels, same tree, same identity."""
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):
-            tar.extractall(tmp_path, filter="fully_trusted")
-        else:
-            tar.extractall(tmp_path)
-    root = next(folder.parent for folder in sorted(tmp_path.glob("**/sys")) if (folder / "devices").is_dir())
-    name = archive.name[: -len(".tar.xz")]
-    (document,) = (path for path in archive.parent.iterdir() if path.name.startswith(f"{name}.lstopo"))
-    read, imported = probe.probe(str(root), diagnose=diagnose), read_xml(str(document))
-    common = [address for address in imported.functions if address in read.functions]
-    assert len(common) == len(imported.functions)
-    devices = [address for address in common if imported.functions[address].kind != "bridge"]
-    assert devices
-    for one in common:
-        ours, theirs = imported.functions[one], read.functions[one]
-        assert (ours.kind, ours.vendor_id, ours.device_id) == (theirs.kind, theirs.vendor_id, theirs.device_id)
-        assert ours.class_code in (None, theirs.class_code)
-        # a bridge that the recording left out cannot be in the file
-        assert ours.bridges == [bridge for bridge in theirs.bridges if bridge in read.functions]
-        if theirs.root_complex and ours.root_complex:
-            assert ours.root_complex == theirs.root_complex
-        if ours.link and theirs.link and theirs.link.gb_per_s:
-            assert ours.link.gb_per_s == theirs.link.gb_per_s
-    for one in devices:
-        for other in devices:
-            assert level(imported, one, other) == level(read, one, other), (one, other)
-    assert imported.affinity == read.affinity
-    assert imported.groups == read.groups
-    assert {(one.name, one.address, one.mac) for one in imported.interfaces} <= {
-        (one.name, one.address, one.mac) for one in read.interfaces
-    }

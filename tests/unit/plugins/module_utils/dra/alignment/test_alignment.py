@@ -5,6 +5,8 @@
 """Promises of claims against slices and against the kernel's word, on the example machines.
 
 Claims are allocated by hand here: which devices they have is the test's choice, aligned or not.
+
+The file has more than 500 lines because it has a case for each verdict of each promise.
 """
 
 from __future__ import annotations
@@ -400,7 +402,7 @@ def test_a_tainted_nic_is_no_better_one() -> None:
 
 
 def test_a_nic_in_use_is_still_like_others() -> None:
-    """The probe sees neither rate nor link layer of a NIC while a pod has it: its driver still tells them."""
+    """The probe sees neither rate nor link layer of a NIC while a pod has it: its driver still publishes them."""
     world = World("hgx-h100")
     gpu, nic = world.pair("SYS")
     near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
@@ -650,7 +652,7 @@ DRANET = 'device.attributes["dra.net"]'
 
 @pytest.mark.parametrize(("kind", "rdma_too"), [("nic", False), ("nic", True), ("rdma", False), ("rdma", True)])
 def test_attributes_that_a_driver_omits_for_a_nic_in_use_break_no_claim(kind: str, rdma_too: bool) -> None:
-    """DRANET tells what it reads of an interface only while the node has it, and of an RDMA device alike."""
+    """DRANET publishes what it reads of an interface only while the node has it; the same for an RDMA device."""
     pytest.importorskip("cel_expr_python")
     world, classes = in_use_by_dranet(kind, rdma_too)
     nic = next(one["address"] for one in world.only()["devices"] if one["kind"] == "nic")

@@ -68,7 +68,7 @@ def test_the_published_pairs_lie_in_the_range():
 
 
 def grace(known, cpu, port):
-    """The facts of a GB200 machine that tells of itself a CPU's name, and another id of its root ports, or neither."""
+    """The facts of a GB200 machine that reports a CPU's name and another ID of its root ports, or neither."""
     known["system"]["cpu_model"] = cpu
     for function in known["functions"].values():
         if function["vendor_id"] == "10de" and function["device_id"] == "22b8":

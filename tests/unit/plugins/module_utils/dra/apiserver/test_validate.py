@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Every rule once. That the rules are the server's own is shown by tests/cluster/test_validation.py."""
+"""Every rule once. That the rules are the server's own is shown by tests/cluster/test_validation.py.
+
+So it is a list of more than 500 lines.
+"""
 
 from __future__ import annotations
 

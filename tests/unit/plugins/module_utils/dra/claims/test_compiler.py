@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Inventories to objects: what is written, what is refused and why, and where claims can run on example machines."""
+"""Inventories to objects: what is written, what is refused and why, and where claims can run on example machines.
+
+It has more than 500 lines because each key of the language has its cases.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,7 @@ def test_site_names_its_own_class() -> None:
     one(site({"devices": [GPU]}, classes=[wrong]), "dra_claims_classes[0].name", "duplicate-name", "kind gpu")
 
 
-def test_partition_has_a_class_of_its_own() -> None:
+def test_a_partition_has_a_separate_class() -> None:
     made = compile_site(site({"devices": [{**GPU, "where": {"partition": "1g.10gb"}}]}))
     assert sorted(objects(made, "DeviceClass")) == ["gpu-partition"]
     classes = [{"name": "whole", "kind": "gpu", "where": {"model": "H100"}}]
@@ -392,7 +395,7 @@ def test_an_extended_resource_that_the_drivers_own_chart_has(version: str, warne
     assert any("makes a class with nvidia.com/gpu from 25.12.0 on" in words for words in made.warnings) is warned
 
 
-def test_a_version_that_nobody_published_is_a_warning() -> None:
+def test_an_unpublished_version_is_a_warning() -> None:
     made = compile_site(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {"version": "25.10.0"}}))
     assert any("nobody published NVIDIA GPU DRA driver 25.10.0" in words for words in made.warnings)
 

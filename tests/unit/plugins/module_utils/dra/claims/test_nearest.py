@@ -6,6 +6,8 @@
 
 Levels between GPUs and NICs of example machines are replaced by random ones; what the allocator answers is compared
 with a matching of the free devices, whatever other pods have.
+
+It has more than 500 lines because the matching and the random levels serve all of its tests.
 """
 
 from __future__ import annotations

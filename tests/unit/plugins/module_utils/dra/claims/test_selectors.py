@@ -242,7 +242,7 @@ def test_precedence_is_kept_by_parentheses():
     assert selectors.all_of(a, selectors.raw("x || y // why")).text.endswith("(x || y // why\n)")
 
 
-def test_each_part_is_a_selector_of_its_own():
+def test_each_part_is_a_separate_selector():
     parts = [selectors.driver_is(f"d{number}") for number in range(3)]
     assert selectors.device_selectors(parts) == [{"cel": {"expression": part.text}} for part in parts]
     assert selectors.device_selectors([]) == []

@@ -111,7 +111,7 @@ def test_every_table_is_well_formed(name: str) -> None:
             assert known.alignments(level) or known.hint(level), (kind, level)
 
 
-def test_drivers_whose_devices_a_probe_cannot_tell() -> None:
+def test_drivers_whose_devices_a_probe_cannot_derive() -> None:
     none = ["compute-domain.nvidia.com", "npu.furiosa.ai", "qat.intel.com", "tpu.google.com"]
     assert offers.blind(DRIVERS) == none
     assert offers.blind(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
@@ -185,7 +185,7 @@ def test_errors_name_their_path() -> None:
     ]
 
 
-def test_a_site_describes_a_driver_of_its_own() -> None:
+def test_a_site_describes_an_unknown_driver() -> None:
     known = knowledge(
         "tpu.example.com",
         {
