@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import EXPIRES
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.holding import PROGRAM, RESOURCE, Fleet, Playbooks, claim_spec
 
@@ -81,6 +82,25 @@ def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     plain = {"name": "plain", "claims": [claim_spec(1)]}
     said = playbooks.run("reserve", "--check", **{**JOB, "reserve_workload": plain, "reserve_count": 1})
     assert "the workload does not tolerate the hold yet: gpu need" in said
+
+
+def test_drift_reports_an_overdue_hold(fleet: Fleet, playbooks: Playbooks) -> None:
+    playbooks.run("reserve", **JOB)
+    site = {
+        "dra_claims_kubeconfig": str(fleet.plane.kubeconfig),
+        "dra_claims_apply": False,
+        "dra_claims_drivers": {"gpu.nvidia.com": {"version": "0.5.0"}},
+        "ansible_connection": "local",
+        "ansible_python_interpreter": "{{ ansible_playbook_python }}",
+    }
+    said = " ".join(playbooks.run("drift", **site).split())
+    assert "is overdue" not in said
+    for one in fleet.rules():
+        change = {"metadata": {"annotations": {EXPIRES: "2026-01-01T00:00:00Z"}}}
+        fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}", change)
+    said = " ".join(playbooks.run("drift", rc=1, **site).split())
+    late = "hold tomorrow of team a, until 2026-01-01T00:00:00Z (training), is overdue: 4 devices are still held"
+    assert f"{late}: release or extend it with lanewise.dra.reserve" in said, said
 
 
 def test_an_old_server_is_refused(oldest: ControlPlane, tmp_path: Path) -> None:
