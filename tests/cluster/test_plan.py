@@ -90,8 +90,9 @@ def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
     assert len(bound - before) == predicted.total, about
     (words,) = waiting.values()
     kinds = {kind for kind, _reason, _nodes in predicted.reasons()}
-    # where the spread constraint ends it, the scheduler does not look at the devices of nodes that it excludes
-    kinds = {fits.SPREAD} if predicted.held_back else kinds
+    # where the spread constraint excludes nodes, the scheduler does not look at their devices
+    if predicted.held_back or (site.spreads and WORDS[fits.SPREAD] in words):
+        kinds = {fits.SPREAD}
     assert all(said in words for kind, said in WORDS.items() if kind in kinds), about
 
 
