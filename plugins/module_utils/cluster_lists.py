@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import typing as t
 
-from .dra.kube.bounded_json import loads_cut
+from .dra.kube.bounded_json import JsonError, loads_cut
 from .dra.kube.objects import Object
 
 if t.TYPE_CHECKING:
@@ -22,6 +22,14 @@ Listed = t.Callable[..., t.Any]
 
 #: Objects of one answer, and seconds to wait for it.
 CHUNK, SECONDS = 500, 60
+#: The most objects of a kind: a list of more is an error, not a part of it.
+MOST = 1_000_000
+#: How often a list is begun again that expires before it is read.
+RESTARTS = 5
+
+
+class TooMuch(JsonError):
+    """A list that is too long, or that expires faster than it can be read."""
 
 
 def minor(code: kubernetes.client.VersionInfo) -> str:
@@ -34,11 +42,12 @@ def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[O
     requested again from the start.
 
     `ask` is a method of the package kubernetes that lists. Raises its ApiException, urllib3's HTTPError and
-    bounded_json.JsonError.
+    bounded_json.JsonError, of which TooMuch is one.
     """
     from kubernetes import client
 
     found: list[Object] = []
+    restarts = 0
     query: Object = {"limit": chunk}
     while True:
         try:
@@ -46,9 +55,14 @@ def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[O
         except client.ApiException as error:
             if error.status != 410 or "_continue" not in query:
                 raise
-            found, query = [], {}
+            restarts += 1
+            if restarts > RESTARTS:
+                raise TooMuch(f"the list expired {restarts} times before all of it was read") from error
+            found, query = [], {"limit": chunk}
             continue
         found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
+        if len(found) > MOST:
+            raise TooMuch(f"there are more than {MOST}")
         more = answer["metadata"].get("continue")
         if not more:
             return found

@@ -18,8 +18,9 @@ description:
   - Names free devices that none of the workloads can use, with the claims that keep them from use.
   - Answers the same for the fleet after a change, O(what_if).
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
+  - Counts what the ResourceQuotas of a namespace admit, but for quotas with scopes.
   - Models the default scheduler's search for devices, its filters for node resources, taints, node selectors and
-    affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption, quotas,
+    affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption,
     host ports, volumes, plugins of others and other schedulers. Pods that have one of these may fit less often.
   - Devices that belong to several nodes are not counted.
 requirements:
@@ -34,8 +35,9 @@ options:
   objects:
     description:
       - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
-      - Used are C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass) and
-        C(DeviceTaintRule). Without any C(Node), each node that a slice names has room for every pod.
+      - Used are C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass),
+        C(DeviceTaintRule) and C(ResourceQuota). Without any C(Node), each node that a slice names has room for every
+        pod.
     type: dict
     required: true
   workloads:
@@ -78,6 +80,14 @@ options:
       - C(add) takes C(like), a node, and C(count). The new nodes have the devices of that one, and are empty.
       - C(lose) takes C(node) and C(devices), names or PCI addresses.
       - C(release) takes C(claims), a list of C(namespace/name). The claims go, with their pods.
+      - C(replace) takes C(node) and C(devices), and may have C(attributes) and C(capacity) of the new devices. The
+        claims that have the old ones go, and so do taints.
+      - C(degrade) takes C(node) and C(devices), and one or more of C(attributes), C(capacity) and C(taint), which the
+        devices then have.
+      - C(server) takes C(version), such as V(1.34), and C(feature_gates).
+      - C(driver) takes C(name) and the options of this driver in C(dra_claims_drivers), such as C(version). It needs
+        O(facts); nodes without facts are unknown afterwards.
+      - C(workload) takes C(name), and what becomes different of this one of O(workloads).
     type: list
     elements: dict
     default: []
@@ -94,6 +104,28 @@ options:
     type: list
     elements: str
     default: []
+  facts:
+    description:
+      - The topology facts of nodes by name, as M(lanewise.dra.topology_info) returns them.
+      - Without C(Node) and C(ResourceSlice) in O(objects), these are the fleet, with the devices that O(drivers) would
+        publish. Nothing is in use then, and there is room for every pod.
+    type: dict
+    default: {}
+  drivers:
+    description: The drivers of the site with their options, as C(dra_claims_drivers). Needed for a fleet of O(facts).
+    type: dict
+    default: {}
+  prices:
+    description:
+      - What devices cost. Each is a dictionary with C(driver), C(price) and, if only devices with these values of
+        attributes are meant, C(attributes). The first that applies counts.
+    type: list
+    elements: dict
+    default: []
+  price_unit:
+    description: The unit of O(prices), such as V(EUR an hour). It is only shown.
+    type: str
+    default: ""
   kubernetes_version:
     description: The minor version of Kubernetes.
     type: str
@@ -162,6 +194,13 @@ fit:
     held_back:
       description: How many more would fit on the nodes without the pod's spread constraints.
       type: int
+    over_quota:
+      description: How many more would fit, but are not admitted by the ResourceQuotas of the namespace.
+      type: int
+    quota:
+      description: The quota and the resource that admit no more; empty if none does.
+      type: str
+      sample: quota team/gpus leaves gpu.deviceclass.resource.k8s.io/devices for 3 more
     nodes:
       description:
         - For each node the C(count), the C(reason) why no more fit there, and its C(kind), which is V(refused),
@@ -179,6 +218,31 @@ after:
   returned: always
   type: list
   elements: dict
+steps:
+  description: The C(totals) by workload after each C(step) of O(what_if).
+  returned: always
+  type: list
+  elements: dict
+  sample: [{step: cordon, totals: {eight-pairs: 21}}]
+worth:
+  description:
+    - What the stranded devices stand for. C(devices), their bandwidth in C(gbps) (10⁹ bits per second), C(money) in
+      C(unit) (null without O(prices)), and C(unpriced), devices without a price.
+  returned: always
+  type: dict
+fleet:
+  description:
+    - Every device with its state. C(nodes) has the C(states) of each C(node), a letter for each device of C(shapes)
+      number C(shape); C(states) has the word of each letter. C(closed) says why a node takes no pods without
+      tolerations, C(unclear) which drivers nothing is known of.
+    - M(lanewise.dra.plan_report) draws it.
+  returned: always
+  type: dict
+table:
+  description: The counts side by side, as the fleet is and after each step of O(what_if); empty without it.
+  returned: always
+  type: list
+  elements: str
 stranded:
   description:
     - Free devices that no workload can use, as the fleet is. C(node), C(device), C(reason).
@@ -207,13 +271,17 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.kube.versions import V1, convert
 from ..module_utils.dra.plan import words
 from ..module_utils.dra.plan.fit import Fit, fit
-from ..module_utils.dra.plan.fleet import Fleet
-from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
-from ..module_utils.dra.plan.reader import read
-from ..module_utils.dra.plan.stranded import stranded
-from ..module_utils.dra.plan.what_if import after
+from ..module_utils.dra.plan.fleet import Fleet, Workload
+from ..module_utils.dra.plan.fleet_map import fleet_map
+from ..module_utils.dra.plan.given import WORKLOAD, Templates, objects_of, templates_of, workload
+from ..module_utils.dra.plan.reader import probed, read
+from ..module_utils.dra.plan.scenario import Scenario, after
+from ..module_utils.dra.plan.states import States
+from ..module_utils.dra.plan.stranded import Stranded, stranded
+from ..module_utils.dra.plan.worth import prices, worth
 
 
 def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> dict[str, t.Any]:
@@ -222,30 +290,78 @@ def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> dict[str, t.Any]
     return {**result, "by": {label: found.by(fleet, label) for label in labels}}
 
 
+def read_fleet(params: dict[str, t.Any], objects: list[dict[str, t.Any]]) -> Fleet:
+    """The fleet of the objects, or of the facts where the objects have no nodes and no slices. Raises ValueError."""
+    release, gates = params["kubernetes_version"], params["feature_gates"]
+    if params["facts"] and not any(one["kind"] in ("Node", "ResourceSlice") for one in objects):
+        classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
+        return probed(params["facts"], params["drivers"], classes, release, gates)
+    return read(objects, release, gates)
+
+
+class Plan:
+    """The answers for a scenario and those that come of it."""
+
+    def __init__(self, start: Scenario, labels: t.Sequence[str], gates: dict[str, bool]) -> None:
+        self.start, self.labels, self.gates = start, labels, gates
+        self.states: States | None = None
+
+    def fit(self, here: Scenario) -> list[Fit]:
+        """The counts. What an earlier one has searched for the same workloads is not searched again."""
+        server = here.fleet.server
+        if self.states is None or here.workloads is not self.start.workloads or not self.states.serves(here.fleet):
+            self.states = States(here.fleet, here.workloads, engine_for(f"1.{server.minor}", server.gates))
+            self.start = here
+        return fit(here.fleet, here.workloads, self.states.memory.engine, self.states)
+
+    def shown(self, found: t.Sequence[Fit], here: Scenario) -> list[dict[str, t.Any]]:
+        """Counts as the module returns them."""
+        return [shown(one, here.fleet, self.labels) for one in found]
+
+
 def planned(module: AnsibleModule) -> dict[str, t.Any]:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     params = module.params
-    engine = engine_for(params["kubernetes_version"])
     objects = objects_of(params["objects"])
-    fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
+    given = prices(params["prices"])
     templates = templates_of(objects)
-    workloads = [workload(entry, templates) for entry in params["workloads"]]
-    found = fit(fleet, workloads, engine)
-    changed: list[Fit] = []
-    shown_after: list[dict[str, t.Any]] = []
-    if params["what_if"]:
-        then = after(fleet, params["what_if"])
-        changed = fit(then, workloads, engine)
-        shown_after = [shown(one, then, params["by"]) for one in changed]
-    lost = stranded(fleet, workloads, engine) if params["stranded"] else []
+    workloads = tuple(workload(entry, templates) for entry in params["workloads"])
+    fleet = read_fleet(params, objects)
+    start = Scenario(fleet, workloads, params["facts"], lambda value: changed_workload(value, params, templates))
+    plan = Plan(start, params["by"], params["feature_gates"])
+    found = plan.fit(start)
+    lost: list[Stranded] = []
+    if params["stranded"]:
+        states = t.cast(States, plan.states)
+        lost = stranded(fleet, workloads, states.memory.engine, states)
+    then = after(start, params["what_if"])
+    columns = [("now", found), *((next(iter(step)), plan.fit(one)) for step, one in zip(params["what_if"], then))]
+    last = columns[-1][1] if then else []
+    value = worth(fleet, lost, given)
+    unit = params["price_unit"]
     return {
         "changed": False,
-        "fit": [shown(one, fleet, params["by"]) for one in found],
-        "after": shown_after,
+        "fit": plan.shown(found, start),
+        "after": plan.shown(last, then[-1]) if then else [],
+        "steps": [{"step": head, "totals": {one.workload: one.total for one in fits}} for head, fits in columns[1:]],
         "stranded": [dataclasses.asdict(one) for one in lost],
-        "lines": words.lines(found, changed, lost),
-        "notes": sorted({note for one in [*found, *changed] for note in one.notes}),
+        "worth": {**dataclasses.asdict(value), "unit": unit},
+        "fleet": fleet_map(fleet, lost, params["by"]),
+        "lines": words.lines(found, last, lost, value, unit),
+        "table": words.table([one.name for one in workloads], columns) if then else [],
+        "notes": sorted({note for _head, fits in columns for one in fits for note in one.notes}),
     }
+
+
+def changed_workload(value: dict[str, t.Any], params: dict[str, t.Any], templates: Templates) -> Workload:
+    """A workload with other values, as the step `workload` of `what_if` has them. Raises ValueError."""
+    wrong = sorted(set(value) - set(WORKLOAD))
+    if wrong:
+        raise ValueError(f"a workload has no {', '.join(wrong)}; it has {', '.join(WORKLOAD)}")
+    entry = next(one for one in params["workloads"] if one["name"] == value["name"])
+    # other claims take the place of all claims
+    without = {"templates": None, "claims": None} if {"templates", "claims"} & set(value) else {}
+    return workload({**entry, **without, **value}, templates)
 
 
 def too_few(result: dict[str, t.Any], require: dict[str, t.Any]) -> list[str]:
@@ -271,6 +387,10 @@ def main() -> None:
             "stranded": {"type": "bool", "default": True},
             "require": {"type": "dict", "default": {}},
             "by": {"type": "list", "elements": "str", "default": []},
+            "facts": {"type": "dict", "default": {}},
+            "drivers": {"type": "dict", "default": {}},
+            "prices": {"type": "list", "elements": "dict", "default": []},
+            "price_unit": {"type": "str", "default": ""},
             "kubernetes_version": {"type": "str", "default": "1.37"},
             "feature_gates": {"type": "dict", "default": {}},
         },

@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules, Pods and
-    PodDisruptionBudgets of all namespaces, and Nodes.
+  - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceQuotas, Pods
+    and PodDisruptionBudgets of all namespaces, and Nodes.
   - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
     and invalid UTF-8 as U+FFFD, so that such a claim cannot hide others.
   - Fields that are not about devices are left out, such as most annotations, volumes, commands and environments.
@@ -52,7 +52,15 @@ options:
       - Pod
       - Node
       - PodDisruptionBudget
+      - ResourceQuota
     default: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
+  for_plan:
+    description:
+      - Whether to return only what M(lanewise.dra.allocation_plan) uses.
+      - Opaque configurations of claims, owners, images and network data are then left out, too. Names, labels, and
+        attributes of devices are not.
+    type: bool
+    default: false
 seealso:
   - module: lanewise.dra.alignment_check
   - plugin: lanewise.dra.slices
@@ -99,6 +107,7 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import kept
 
 try:
     import kubernetes
@@ -111,8 +120,8 @@ except ImportError:
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
 #: Those that are listed only if they are asked for.
-MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget")
-_CORE = ("Pod", "Node")
+MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget", "ResourceQuota")
+_CORE = ("Pod", "Node", "ResourceQuota")
 #: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
     "metadata": ("managedFields",),
@@ -160,6 +169,8 @@ def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> lis
         return read_all(kubernetes.client.CoreV1Api(api).list_pod_for_all_namespaces, "v1", kind)
     if kind == "Node":
         return read_all(kubernetes.client.CoreV1Api(api).list_node, "v1", kind)
+    if kind == "ResourceQuota":
+        return read_all(kubernetes.client.CoreV1Api(api).list_resource_quota_for_all_namespaces, "v1", kind)
     group, _slash, version = api_version.partition("/")
     plural = "deviceclasses" if kind == "DeviceClass" else f"{kind.lower()}s"
     custom = kubernetes.client.CustomObjectsApi(api)
@@ -174,6 +185,7 @@ def main() -> None:
             "kubeconfig": {"type": "path"},
             "context": {"type": "str"},
             "api_version": {"type": "str", "default": "resource.k8s.io/v1"},
+            "for_plan": {"type": "bool", "default": False},
             "kinds": {"type": "list", "elements": "str", "choices": [*KINDS, *MORE], "default": list(KINDS)},
         },
         supports_check_mode=True,
@@ -181,6 +193,7 @@ def main() -> None:
     if LIBRARY_ERROR:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
     params = module.params
+    reduce = kept if params["for_plan"] else reduced
     objects: dict[str, list[Object]] = {}
     missing = []
     version = ""
@@ -193,7 +206,7 @@ def main() -> None:
             served = version_of(kind, params["api_version"], version)
             doing = f"{kind}s of {served} cannot be listed"
             try:
-                objects[kind] = [reduced(one) for one in listed(api, kind, served)]
+                objects[kind] = [reduce(one) for one in listed(api, kind, served)]
             except kubernetes.client.ApiException as error:
                 if error.status != 404:
                     raise

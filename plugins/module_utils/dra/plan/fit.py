@@ -15,7 +15,7 @@ from ..claims.pair_reasons import unpaired
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Refusal
-from . import pods, spread
+from . import pods, quotas, spread
 from .fleet import Fleet, Node, Workload
 from .states import MOST, States
 
@@ -51,7 +51,8 @@ class Fit:
     """How many more of a workload fit on a fleet.
 
     `nodes` says it of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
-    constraints. `at_least` and `at_most` say that the total is a bound, and `notes` why.
+    constraints, and those that are `over_quota`: `quota` says which quota admits no more. `at_least` and `at_most` say
+    that the total is a bound, and `notes` why.
     """
 
     workload: str
@@ -61,6 +62,8 @@ class Fit:
     at_most: bool = False
     notes: tuple[str, ...] = ()
     held_back: int = 0
+    over_quota: int = 0
+    quota: str = ""
 
     def reasons(self) -> list[tuple[str, str, list[str]]]:
         """Why no more fit: each kind and reason once, with the nodes that it holds for, most nodes first."""
@@ -108,17 +111,23 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
     if ignored:
         notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit")
-    total, nodes, bound = _spread(fleet, workload, nodes)
+    spread_total, nodes, bound = _spread(fleet, workload, nodes)
+    limit = quotas.admitted(fleet, workload)
+    total = spread_total if limit.count is None else min(spread_total, limit.count)
+    notes += limit.notes
     if bound:
         notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
     return Fit(
         workload.name,
         total,
         nodes,
-        at_least=any(not one.certain for one in nodes.values()),
-        at_most=bool(ignored) or bound,
+        # a quota that is reached is sure, whatever else is not
+        at_least=any(not one.certain for one in nodes.values()) and total != limit.count,
+        at_most=bool(ignored) or bound or bool(limit.notes),
         notes=tuple(notes),
-        held_back=sum(one.count for one in nodes.values()) - total,
+        held_back=sum(one.count for one in nodes.values()) - spread_total,
+        over_quota=spread_total - total,
+        quota=limit.reason if total == limit.count else "",
     )
 
 

@@ -85,16 +85,31 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Quota:
+    """What a ResourceQuota leaves of each resource, CPU in thousandths; `name` is `namespace/name`.
+
+    `scoped` is whether it has scopes: it then counts some pods only.
+    """
+
+    namespace: str
+    name: str
+    left: t.Mapping[str, int]
+    scoped: bool = False
+
+
+@dataclass(frozen=True)
 class Fleet:
     """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
 
-    `notes` say what was read and is not part of the answer, or not certain; each names its object.
+    `notes` say what was read and is not part of the answer, or not certain; each names its object. `quotas` are those
+    of all namespaces.
     """
 
     nodes: t.Mapping[str, Node]
     classes: t.Mapping[str, Object]
     server: Server
     notes: tuple[str, ...] = ()
+    quotas: tuple[Quota, ...] = ()
 
 
 @dataclass(frozen=True)

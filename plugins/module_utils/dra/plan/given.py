@@ -38,6 +38,8 @@ def workload(entry: dict[str, t.Any], templates: Templates) -> Workload:
                 f"objects; of this namespace there is {there}"
             )
         claims.append(found["spec"]["spec"])
+    if not isinstance(entry["pod"], dict) or not isinstance(entry["labels"], dict):
+        raise ValueError(f"workload {entry['name']}: pod and labels have to be mappings")
     broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
     if broken:
         raise ValueError(f"workload {entry['name']}: claims[{broken[0]}] has no devices: give the spec of a claim")

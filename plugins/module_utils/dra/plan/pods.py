@@ -40,31 +40,31 @@ def _most(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
-def requests(spec: ObjectView) -> dict[str, int]:
-    """What a v1 PodSpec asks for, in units as `units` has them. Raises QuantityError.
+def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
+    """What a v1 PodSpec asks for, in units as `units` has them; with `part` limits its limits. Raises QuantityError.
 
     Init containers run one after the other, beside those that stay (restartPolicy Always) and began before.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        total = _add(total, _asked(container))
+        total = _add(total, _asked(container, part))
     staying: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        asked = _asked(container)
+        asked = _asked(container, part)
         if container.get("restartPolicy") == "Always":
             total, staying = _add(total, asked), _add(staying, asked)
             peak = _most(peak, staying)
         else:
             peak = _most(peak, _add(asked, staying))
     total = _most(total, peak)
-    whole = _asked(spec)
+    whole = _asked(spec, part)
     total.update({name: amount for name, amount in whole.items() if name in _OF_POD or name.startswith("hugepages-")})
     return _add(total, units(spec.get("overhead")))
 
 
-def _asked(part: ObjectView) -> dict[str, int]:
-    return units((part.get("resources") or {}).get("requests"))
+def _asked(of: ObjectView, part: str) -> dict[str, int]:
+    return units((of.get("resources") or {}).get(part))
 
 
 def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:

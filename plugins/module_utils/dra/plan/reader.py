@@ -21,11 +21,12 @@ from ..vendors.drivers import knowledge
 from ..vendors.offer import Offer
 from ..vendors.offers import offers
 from ..vendors.server import Server
-from .fleet import Fleet, Held, Node, Placed
+from . import quotas
+from .fleet import Fleet, Held, Node, Placed, Quota
 from .pods import requests, units
 
 #: Kinds that a fleet is made of; others are passed over.
-KINDS = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule")
+KINDS = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "ResourceQuota")
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -57,7 +58,8 @@ def read(
         names = sorted({*reading.offers, *reading.unclear})
         nodes = {name: reading.node({"metadata": {"name": name}}) for name in names}
     reading.note_strangers(nodes)
-    return Fleet(nodes, classes, server, tuple(reading.notes))
+    found = tuple(reading.quotas(by_kind["ResourceQuota"]))
+    return Fleet(nodes, classes, server, tuple(reading.notes), found)
 
 
 def v1_rule(rule: ObjectView) -> ObjectView:
@@ -164,6 +166,13 @@ class _Reading:
             self.placed.setdefault(spec["nodeName"], []).append(placed)
         if waiting:
             self.notes.append(f"{waiting} pod(s) with claims wait for a node; they want the same devices")
+
+    def quotas(self, found: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
+        for one in found:
+            try:
+                yield quotas.read(one)
+            except quantity.QuantityError as error:
+                self.notes.append(f"quota {title(one)} cannot be read, and does not count: {error}")
 
     def node(self, node: ObjectView) -> Node:
         """A v1 Node with all that was collected of it."""

@@ -3,13 +3,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a fleet would be after a change: nodes cordoned, drained, removed or added, devices lost, claims gone."""
+"""What a fleet would be after a change: nodes cordoned, drained, removed or added, devices lost, replaced or slower,
+claims gone. `scenario` has the changes of servers, drivers and workloads."""
 
 from __future__ import annotations
 
 import typing as t
 from dataclasses import replace
 
+from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..scheduler.search_devices import identify
@@ -25,6 +27,8 @@ STEPS = {
     "remove": "nodes that go, with all that is on them",
     "add": "nodes that come: like one that is there, but empty",
     "lose": "devices that fail",
+    "replace": "devices that are swapped for new ones: free, without taints, with these attributes if they differ",
+    "degrade": "devices that become worse: with these attributes, capacities or this taint",
     "release": "claims that go, with the pods that use them",
 }
 
@@ -33,22 +37,27 @@ def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") ->
     """The fleet after some steps, one after the other. Each is a mapping of one of STEPS to what it is about:
 
     `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels`, which the nodes have; `add`
-    takes `like` and `count`; `lose` takes `node` and `devices`, names or PCI addresses; `release` takes `claims`, a
-    list of `namespace/name`. Where the pods of a drained node go is not asked: they count as gone.
+    takes `like` and `count`; `lose`, `replace` and `degrade` take `node` and `devices`, names or PCI addresses, the
+    last two also `attributes` and `capacity`, and `degrade` a `taint`; `release` takes `claims`, a list of
+    `namespace/name`. Where the pods of a drained node go is not asked: they count as gone.
 
     Raises Problems with all that is wrong in the first step that cannot be taken.
     """
     for number, step in enumerate(steps):
-        place = f"{path}[{number}]"
-        if not isinstance(step, dict) or len(step) != 1 or next(iter(step)) not in STEPS:
-            known = ", ".join(STEPS)
-            raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
-        name, value = next(iter(step.items()))
-        place = f"{place}.{name}"
-        if not isinstance(value, dict):
-            raise Problems([Problem(place, "is not a mapping", "wrong-type", "see the documentation of the step")])
-        fleet = _TAKE[name](fleet, value, place)
+        fleet = take(fleet, step, f"{path}[{number}]")
     return fleet
+
+
+def take(fleet: Fleet, step: ObjectView, place: str) -> Fleet:
+    """The fleet after one step, see `after`. Raises Problems."""
+    if not isinstance(step, dict) or len(step) != 1 or next(iter(step)) not in STEPS:
+        known = ", ".join(STEPS)
+        raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
+    name, value = next(iter(step.items()))
+    place = f"{place}.{name}"
+    if not isinstance(value, dict):
+        raise Problems([Problem(place, "is not a mapping", "wrong-type", "see the documentation of the step")])
+    return _TAKE[name](fleet, value, place)
 
 
 def _chosen(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
@@ -126,24 +135,95 @@ def _moved(node: Node, name: str) -> t.Iterator[Offer]:
         yield replace(offer, node=name, pool=pool)
 
 
-def _lose(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str] = ()) -> tuple[Node, set[int]]:
+    """The node that a step is about, and the positions of its devices. `more` are other keys that the step may have."""
     name, devices = value.get("node"), value.get("devices")
     if name not in fleet.nodes:
         raise Problems([Problem(f"{place}.node", f"there is no node {name!r}", "no-node", "name one that is there")])
-    if not isinstance(devices, list) or not devices or set(value) - {"node", "devices"}:
-        raise Problems([Problem(place, "must have node and devices, a list, and nothing else", "bad-step", "")])
+    if not isinstance(devices, list) or not devices or set(value) - {"node", "devices", *more}:
+        may = f"; it may have {', '.join(more)}" if more else ""
+        said = f"must have node and devices, a list, and nothing else{may}"
+        raise Problems([Problem(place, said, "bad-step", "")])
     node = fleet.nodes[str(name)]
-    there = {key for offer in node.offers for key in (str(offer.device["name"]), offer.address) if key}
-    missing = [str(one) for one in devices if one not in there]
+    keys = [{str(offer.device["name"]), offer.address} - {""} for offer in node.offers]
+    missing = [str(one) for one in devices if not any(one in names for names in keys)]
     if missing:
         said = f"node {name} has no device {', '.join(missing)}"
         raise Problems([Problem(f"{place}.devices", said, "no-device", "give names or PCI addresses of its devices")])
-    kept = tuple(
-        offer for offer in node.offers if offer.device["name"] not in devices and (offer.address or None) not in devices
-    )
+    return node, {number for number, names in enumerate(keys) if names & set(devices)}
+
+
+def _lose(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+    node, gone = _devices(fleet, value, place)
+    kept = tuple(offer for number, offer in enumerate(node.offers) if number not in gone)
     ids = {identify(offer) for offer in kept}
     held = tuple(one for one in node.held if one.result.id in ids)
     return _changed(fleet, [node.name], lambda _node: replace(node, offers=kept, held=held))
+
+
+def _replace(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+    """A device cannot be swapped while it is in use, so its claims go, with their pods."""
+    node, chosen = _devices(fleet, value, place, ("attributes", "capacity"))
+    ids = {identify(node.offers[number]) for number in chosen}
+    free = node.without({one.owner for one in node.held if one.result.id in ids})
+    return _renewed(fleet, free, chosen, value, place, ())
+
+
+def _degrade(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+    node, chosen = _devices(fleet, value, place, ("attributes", "capacity", "taint"))
+    taint = value.get("taint")
+    if not {"attributes", "capacity", "taint"} & set(value):
+        raise Problems([Problem(place, "must have attributes, capacity or a taint", "bad-step", "say what is worse")])
+    if taint is not None and not (isinstance(taint, dict) and taint.get("key") and taint.get("effect")):
+        raise Problems([Problem(f"{place}.taint", "must have key and effect", "wrong-type", "")])
+    return _renewed(fleet, node, chosen, value, place, None if taint is None else (taint,))
+
+
+def _renewed(
+    fleet: Fleet,
+    node: Node,
+    chosen: t.Collection[int],
+    value: ObjectView,
+    place: str,
+    taints: tuple[ObjectView, ...] | None,
+) -> Fleet:
+    """The fleet with other values of some devices. `taints` are all that they have; None keeps those that are there,
+    and one is added to them."""
+    attributes, capacity = value.get("attributes") or {}, value.get("capacity") or {}
+    if not isinstance(attributes, dict) or not isinstance(capacity, dict):
+        raise Problems([Problem(place, "has attributes or capacity that is not a mapping", "wrong-type", "")])
+    new = {name: _typed(one, f"{place}.attributes.{name}") for name, one in attributes.items()}
+    amounts = {name: _amount(one, f"{place}.capacity.{name}") for name, one in capacity.items()}
+    offers = list(node.offers)
+    for number in chosen:
+        device = dict(offers[number].device)
+        if new:
+            device["attributes"] = {**(device.get("attributes") or {}), **new}
+        for name, amount in amounts.items():
+            there = device.get("capacity") or {}
+            device["capacity"] = {**there, name: {**there.get(name, {}), "value": amount}}
+        if taints is not None:
+            kept = device.pop("taints", []) if taints else []
+            device["taints"] = [*kept, *taints]
+        offers[number] = replace(offers[number], device=device)
+    by_id = {identify(offer): offer for offer in offers}
+    held = tuple(replace(one, result=replace(one.result, offer=by_id[one.result.id])) for one in node.held)
+    return _changed(fleet, [node.name], lambda _node: replace(node, offers=tuple(offers), held=held))
+
+
+def _typed(value: object, place: str) -> ObjectView:
+    """A v1 DeviceAttribute of a plain value. A version is text here."""
+    for kind, name in ((bool, "bool"), (int, "int"), (str, "string")):
+        if isinstance(value, kind):
+            return {name: value}
+    raise Problems([Problem(place, f"{value!r} is not a text, whole number or boolean", "wrong-type", "")])
+
+
+def _amount(value: object, place: str) -> str:
+    try:
+        return quantity.canonical(quantity.parse(str(value)))
+    except quantity.QuantityError as error:
+        raise Problems([Problem(place, str(error), "wrong-type", "give a quantity, such as 100G")]) from error
 
 
 def _release(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
@@ -165,5 +245,7 @@ _TAKE: dict[str, t.Callable[[Fleet, ObjectView, str], Fleet]] = {
     "remove": _remove,
     "add": _add,
     "lose": _lose,
+    "replace": _replace,
+    "degrade": _degrade,
     "release": _release,
 }

@@ -11,6 +11,7 @@ import typing as t
 
 from .fit import Fit
 from .stranded import Stranded
+from .worth import Worth
 
 #: Nodes that a line names before it only counts the others.
 _NAMED = 4
@@ -22,20 +23,51 @@ def total(found: Fit) -> str:
     return f"{bound[found.at_least, found.at_most]}{found.total}"
 
 
-def lines(fits: t.Sequence[Fit], after: t.Sequence[Fit], lost: t.Sequence[Stranded]) -> list[str]:
+def lines(
+    fits: t.Sequence[Fit],
+    after: t.Sequence[Fit],
+    lost: t.Sequence[Stranded],
+    worth: Worth | None = None,
+    unit: str = "",
+) -> list[str]:
     """How many fit, before and after a change, with the reasons why no more; then the stranded devices."""
     found = []
     changed = {one.workload: one for one in after}
     for one in fits:
         then = changed.get(one.workload)
         found.append(f"{one.workload}: {total(one)} more" + (f", {total(then)} after the change" if then else ""))
-        if one.held_back:
-            found.append(f"  {one.held_back} fit on nodes, but are held back by the spread constraints")
-        found += [f"  {_some(names)}: {reason}" for _kind, reason, names in (then or one).reasons()]
-        found += _unpaired(then or one)
+        last = then or one
+        if last.over_quota:
+            found.append(f"  {last.over_quota} fit on nodes, but are not admitted: {last.quota}")
+        if last.held_back:
+            found.append(f"  {last.held_back} fit on nodes, but are held back by the spread constraints")
+        found += [f"  {_some(names)}: {reason}" for _kind, reason, names in last.reasons()]
+        found += _unpaired(last)
     for (reason, who), devices in _by_reason(lost).items():
         found.append(f"stranded: {_some(devices)}: {reason}{who}")
+    if worth and worth.devices:
+        found.append(f"stranded in all: {_worth(worth, unit)}")
     return found
+
+
+def _worth(worth: Worth, unit: str) -> str:
+    parts = [f"{worth.devices} device(s)"]
+    if worth.gbps:
+        parts.append(f"{worth.gbps:g} Gbit/s")
+    if worth.money is not None:
+        without = f" ({worth.unpriced} without a price)" if worth.unpriced else ""
+        parts.append(f"{worth.money:g} {unit}".rstrip() + without)
+    return ", ".join(parts)
+
+
+def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]]]) -> list[str]:
+    """The counts of workloads side by side: a column for the fleet as it is, and one after each change."""
+    rows = [["", *(head for head, _fits in columns)]]
+    for name in names:
+        counts = [next((total(one) for one in fits if one.workload == name), "") for _head, fits in columns]
+        rows.append([name, *counts])
+    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def _unpaired(one: Fit) -> list[str]:

@@ -36,6 +36,8 @@ class Server:
         self.lost = features.lost_of_devices(minor, gates)
         self.counts = "consumesCounters" not in self.lost
         self.rules = [rule["spec"] for rule in rules]
+        # 1.34 has rules behind the gate of taints
+        self.obeys = features.enabled("DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules", minor, gates)
 
     def claim(self, obj: Object) -> Object:
         """A v1 object without the fields that the server drops."""
@@ -49,15 +51,26 @@ class Server:
         distinct = features.distinguishes(self.minor, self.gates)
         return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
 
+    def _ruled(self, offer: Offer) -> list[ObjectView]:
+        """The taints that rules give a device."""
+        here = {"driver": offer.driver, "pool": offer.pool, "device": offer.device["name"]}
+        return [
+            rule["taint"]
+            for rule in self.rules
+            if self.obeys and all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
+        ]
+
+    def again(self, offer: Offer, old: Server) -> Offer:
+        """The device as this scheduler sees it, of one as another server's scheduler saw it."""
+        ruled = old._ruled(offer)
+        own = [taint for taint in offer.device.get("taints") or () if taint not in ruled]
+        device = {name: value for name, value in offer.device.items() if name != "taints"}
+        return self.keeps(replace(offer, device={**device, **({"taints": own} if own else {})}))
+
     def keeps(self, offer: Offer) -> Offer:
         """The device as the scheduler sees it."""
         device = {name: value for name, value in offer.device.items() if name not in self.lost}
-        here = {"driver": offer.driver, "pool": offer.pool, "device": device["name"]}
-        taints = [
-            rule["taint"]
-            for rule in self.rules
-            if all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
-        ]
+        taints = self._ruled(offer)
         if taints:
             device["taints"] = [*device.get("taints", ()), *taints]
         return replace(offer, device=device, counter_sets=offer.counter_sets if self.counts else ())

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Every device of a fleet with its state, in a form that stays small for thousands of nodes."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..alignment.devices import kind_of
+from ..holds import hold
+from ..kube.objects import ObjectView
+from ..scheduler.search_devices import identify
+from ..vendors.offer import Offer
+from .fleet import Fleet, Node
+from .stranded import Stranded
+
+#: The letter of each state. A device in use is that, whatever else it is; a hold comes before other taints.
+STATES = {
+    "u": "used",
+    "h": "held",
+    "d": "degraded",
+    "s": "stranded",
+    "f": "free",
+    "x": "unknown",
+}
+
+
+def fleet_map(fleet: Fleet, lost: t.Sequence[Stranded], labels: t.Sequence[str] = ()) -> dict[str, t.Any]:
+    """The devices of all nodes, each with its state.
+
+    `shapes` are lists of devices, `driver/device` and kind (gpu, nic, cpu, other), which nodes have in common; `nodes`
+    have `node`, `shape` (its number) and `states`, a letter of STATES for each device of the shape. `unclear` are the
+    drivers of whose devices on the node nothing is known, with the reason; `labels` the values of these labels.
+    """
+    stranded: dict[str, dict[str, bool]] = {}
+    for one in lost:
+        stranded.setdefault(one.node, {})[one.device] = one.certain
+    shapes: dict[tuple[tuple[str, str], ...], int] = {}
+    nodes = []
+    for node in fleet.nodes.values():
+        there = [offer for offer in node.offers if not offer.possible]
+        shape = tuple((f"{one.driver}/{one.device['name']}", kind_of(one.driver, None, None)) for one in there)
+        held = node.owners()
+        states = "".join(_state(one, identify(one) in held, stranded.get(node.name, {})) for one in there)
+        nodes.append(
+            {
+                "node": node.name,
+                "shape": shapes.setdefault(shape, len(shapes)),
+                "states": states,
+                "closed": _closed(node),
+                "unclear": dict(node.unclear),
+                "labels": {name: node.labels[name] for name in labels if name in node.labels},
+            }
+        )
+    return {
+        "states": STATES,
+        "shapes": [[{"device": name, "kind": kind} for name, kind in shape] for shape in shapes],
+        "nodes": nodes,
+    }
+
+
+def _state(offer: Offer, used: bool, stranded: t.Mapping[str, bool]) -> str:
+    if used:
+        return "u"
+    taints: t.Sequence[ObjectView] = offer.device.get("taints") or ()
+    if any(taint.get("key") == hold.KEY for taint in taints):
+        return "h"
+    if taints:
+        return "d"
+    certain = stranded.get("/".join(identify(offer)))
+    return "f" if certain is None else "s" if certain else "x"
+
+
+def _closed(node: Node) -> str:
+    """Why the node takes no pod without tolerations; empty where it does."""
+    if node.cordoned:
+        return "cordoned"
+    keys = sorted(str(one.get("key")) for one in node.taints if one.get("effect") in ("NoSchedule", "NoExecute"))
+    return f"tainted {', '.join(keys)}" if keys else ""
+
+
+def counts(found: t.Mapping[str, t.Any]) -> dict[str, int]:
+    """How many devices of a map are in each state, by its word."""
+    text = "".join(one["states"] for one in found["nodes"])
+    return {word: text.count(letter) for letter, word in STATES.items()}

@@ -1,0 +1,103 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How many more pods of a workload the ResourceQuotas of its namespace admit.
+
+Source: pkg/quota/v1/evaluator/core of Kubernetes 1.37 (pods.go, resource_claims.go). A quota with scopes counts some
+pods only, and never claims: it is not modelled, and noted.
+"""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from dataclasses import dataclass
+
+from ..kube import limits, quantity
+from ..kube.objects import ObjectView
+from . import pods
+from .fleet import Fleet, Quota, Workload
+
+_CLASS = ".deviceclass.resource.k8s.io/devices"
+_IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
+_CLAIMS = ("count/resourceclaims.resource.k8s.io",)
+_PODS = ("pods", "count/pods")
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """How many more pods are admitted, and the quota and resource that end it. `notes` are quotas that do not count."""
+
+    count: int | None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def read(quota: ObjectView) -> Quota:
+    """A v1 ResourceQuota. What the server has not counted yet is taken for unused. Raises QuantityError."""
+    metadata, spec, status = quota["metadata"], quota.get("spec") or {}, quota.get("status") or {}
+    used = status.get("used") or {}
+    left = {}
+    for name, hard in (spec.get("hard") or {}).items():
+        amount = quantity.parse(hard) - quantity.parse(used.get(name, "0"))
+        left[name] = math.floor(amount * (1000 if name.rpartition(".")[2] == "cpu" else 1))
+    scoped = bool(spec.get("scopes") or spec.get("scopeSelector"))
+    return Quota(str(metadata["namespace"]), f"{metadata['namespace']}/{metadata['name']}", left, scoped)
+
+
+def admitted(fleet: Fleet, workload: Workload) -> Admitted:
+    """How many more pods of a workload, with their claims, its namespace's quotas admit; count None without a limit.
+
+    Raises QuantityError for requests and limits of the pod that cannot be read.
+    """
+    asked = usage(workload, fleet.classes)
+    found: list[tuple[int, str]] = []
+    notes = []
+    for quota in fleet.quotas:
+        if quota.namespace != workload.namespace:
+            continue
+        if quota.scoped:
+            notes.append(f"quota {quota.name} has scopes: it is not modelled, and may admit fewer")
+            continue
+        for resource, amount in asked.items():
+            if amount and resource in quota.left:
+                count = max(0, quota.left[resource]) // amount
+                found.append((count, f"quota {quota.name} leaves {resource} for {count} more"))
+    return Admitted(*min(found), tuple(notes)) if found else Admitted(None, "", tuple(notes))
+
+
+def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, int]:
+    """What one pod with its claims takes of quotas, by the names that a quota gives resources; `classes` are v1
+    DeviceClasses by name."""
+    found = dict.fromkeys(_PODS, 1)
+    found.update(dict.fromkeys(_CLAIMS, len(workload.claims)))
+    for name, amount in pods.requests(workload.pod).items():
+        found[f"requests.{name}"] = amount
+        if name in ("cpu", "memory", "ephemeral-storage"):
+            found[name] = amount
+    for name, amount in pods.requests(workload.pod, "limits").items():
+        found[f"limits.{name}"] = amount
+    for claim in workload.claims:
+        for device_class, number in _devices(claim).items():
+            extended = (classes.get(device_class) or {}).get("spec", {}).get("extendedResourceName")
+            names = [device_class + _CLASS, _IMPLICIT + device_class, *([f"requests.{extended}"] if extended else [])]
+            found.update({name: found.get(name, 0) + number for name in names})
+    return found
+
+
+def _devices(claim: ObjectView) -> dict[str, int]:
+    """The devices of each class that a claim is charged for: of alternatives the most, of `All` the most there can
+    be."""
+    total: dict[str, int] = {}
+    for request in claim["devices"].get("requests") or ():
+        most: dict[str, int] = {}
+        for body in request.get("firstAvailable") or [request.get("exactly") or {}]:
+            every = body.get("allocationMode") == "All"
+            number = limits.ALLOCATION_RESULTS if every else int(body.get("count") or 1)
+            name = str(body.get("deviceClassName"))
+            most[name] = max(most.get(name, 0), number)
+        for name, number in most.items():
+            total[name] = total.get(name, 0) + number
+    return total

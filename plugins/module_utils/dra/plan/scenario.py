@@ -1,0 +1,154 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Changes one after the other, of a fleet, its server and drivers, and of the workloads."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ..kube import versions
+from ..kube.objects import ObjectView
+from ..kube.problems import Problem, Problems
+from ..scheduler.search_devices import identify
+from ..vendors.drivers import DRIVERS, knowledge
+from ..vendors.offer import Offer
+from ..vendors.offers import offers
+from ..vendors.server import Server
+from . import what_if
+from .fleet import Fleet, Node, Workload
+
+#: The steps beside those of `what_if`, and what each says.
+STEPS = {
+    "server": "another version of Kubernetes, or other feature gates",
+    "driver": "another version of a driver, on nodes that were probed",
+    "workload": "another claim template, or another pod, of a workload",
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A fleet and what shall run on it. `facts` are topology facts by node, as far as nodes were probed.
+
+    `workload` makes a workload of what a step of that name has. It raises ValueError.
+    """
+
+    fleet: Fleet
+    workloads: tuple[Workload, ...]
+    facts: t.Mapping[str, ObjectView] = field(default_factory=dict)
+    workload: t.Callable[[ObjectView], Workload] | None = None
+
+
+def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
+    """What is after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to what it is about:
+
+    `server` takes `version` and `feature_gates`, `driver` takes `name` and the options of it that
+    `dra_claims_drivers` has, `workload` takes what a workload is made of. Raises Problems with all that is wrong in the
+    first step that cannot be taken.
+    """
+    found = [start]
+    for number, step in enumerate(steps):
+        name = next(iter(step), None) if isinstance(step, dict) and len(step) == 1 else None
+        here = found[-1]
+        place = f"{path}[{number}]"
+        if name in STEPS:
+            value = step[str(name)]
+            if not isinstance(value, dict):
+                said = "is not a mapping"
+                raise Problems([Problem(f"{place}.{name}", said, "wrong-type", "see the documentation of the step")])
+            found.append(_TAKE[str(name)](here, value, f"{place}.{name}"))
+        elif isinstance(step, dict) and len(step) == 1 and name in what_if.STEPS:
+            found.append(replace(here, fleet=what_if.take(here.fleet, step, place)))
+        else:
+            known = ", ".join([*what_if.STEPS, *STEPS])
+            raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
+    return found[1:]
+
+
+def _server(here: Scenario, value: ObjectView, place: str) -> Scenario:
+    if set(value) - {"version", "feature_gates"} or not value:
+        raise Problems([Problem(place, "must have version or feature_gates, and nothing else", "bad-step", "")])
+    old = here.fleet.server
+    gates = value.get("feature_gates", old.gates)
+    try:
+        server = Server(str(value.get("version", f"1.{old.minor}")), gates, [{"spec": one} for one in old.rules])
+    except (ValueError, AttributeError) as error:
+        raise Problems([Problem(place, str(error), "bad-step", f"1.{versions.OLDEST} and later are known")]) from error
+    notes = list(here.fleet.notes)
+    back = sorted(old.lost - server.lost)
+    if back:
+        notes.append(
+            f"what_if: a server of 1.{server.minor} keeps {', '.join(back)} of devices, which this one has dropped: "
+            "what drivers would publish there is unknown"
+        )
+    nodes = {name: _served(node, old, server) for name, node in here.fleet.nodes.items()}
+    return replace(here, fleet=replace(here.fleet, nodes=nodes, server=server, notes=tuple(notes)))
+
+
+def _served(node: Node, old: Server, server: Server) -> Node:
+    """The node's devices as another server has them, which may drop fields and taint rules."""
+    return _with(node, [server.again(one, old) for one in node.offers])
+
+
+def _with(node: Node, found: t.Sequence[Offer]) -> Node:
+    """The node with other devices; claims keep those that are still there."""
+    by_id = {identify(one): one for one in found}
+    held = tuple(
+        replace(one, result=replace(one.result, offer=by_id[one.result.id]))
+        for one in node.held
+        if one.result.id in by_id
+    )
+    return replace(node, offers=tuple(found), held=held)
+
+
+def _driver(here: Scenario, value: ObjectView, place: str) -> Scenario:
+    """Nodes with facts get what the driver would publish; of the others nothing is certain."""
+    name = str(value.get("name"))
+    if name not in DRIVERS:
+        said = f"{name!r} is not a driver whose devices a probe can predict"
+        raise Problems([Problem(f"{place}.name", said, "bad-step", f"give one of {', '.join(DRIVERS)}")])
+    options = {name: {key: one for key, one in value.items() if key != "name"}}
+    known = {name: knowledge(name, options[name])}
+    fleet, notes = here.fleet, list(here.fleet.notes)
+    nodes: dict[str, Node] = {}
+    for node in fleet.nodes.values():
+        if not any(one.driver == name for one in node.offers):
+            nodes[node.name] = node
+            continue
+        others = [one for one in node.offers if one.driver != name]
+        if node.name not in here.facts:
+            reason = f"what another version of {name} publishes on a node that was not probed is unknown"
+            nodes[node.name] = replace(_with(node, others), unclear={**node.unclear, name: reason})
+            continue
+        made = offers(node.name, here.facts[node.name], options, known, fleet.server)
+        nodes[node.name] = _with(node, sorted([*others, *made], key=lambda one: (one.driver, one.pool)))
+        gone = len(node.held) - len(nodes[node.name].held)
+        if gone:
+            notes.append(f"what_if: {gone} device(s) that claims have on node {node.name} are not published any more")
+    unknown = sorted(name for name, node in nodes.items() if name not in here.facts and node is not fleet.nodes[name])
+    if unknown:
+        notes.append(f"what_if: {len(unknown)} node(s) with {value['name']} were not probed, and are unknown")
+    return replace(here, fleet=replace(fleet, nodes=nodes, notes=tuple(notes)))
+
+
+def _workload(here: Scenario, value: ObjectView, place: str) -> Scenario:
+    name = value.get("name")
+    names = [one.name for one in here.workloads]
+    if name not in names or here.workload is None:
+        said = f"there is no workload {name!r}"
+        raise Problems([Problem(f"{place}.name", said, "bad-step", f"name one of {', '.join(names)}")])
+    try:
+        new = here.workload(value)
+    except ValueError as error:
+        raise Problems([Problem(place, str(error), "bad-step", "")]) from error
+    return replace(here, workloads=tuple(new if one.name == name else one for one in here.workloads))
+
+
+_TAKE: dict[str, t.Callable[[Scenario, ObjectView, str], Scenario]] = {
+    "server": _server,
+    "driver": _driver,
+    "workload": _workload,
+}

@@ -1,0 +1,299 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Changes of devices, servers, drivers and workloads; quotas; what stranded devices stand for; the map of a fleet."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import KEY
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import quotas, reader, words
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import counts, fleet_map
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.worth import prices, worth
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
+    CLASSES,
+    DRIVERS,
+    SPECS,
+    claim,
+    cluster,
+    node,
+    probed,
+    workload,
+)
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+NODES = [node("a-0"), node("b-0")]
+TAINT = {"key": "example.com/slow", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return made_engine()
+
+
+def _first_pair(fleet: Fleet, engine: Engine, name: str = "a-0") -> tuple[str, str]:
+    """The names of the GPU and the NIC that a pair on an empty node gets first."""
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    by_driver = dict(one.split("/")[::2] for one in found.nodes[name].placements[0])
+    return by_driver["gpu.nvidia.com"], by_driver["lanewise.dev"]
+
+
+def _counted(scenario: Scenario, engine: Engine) -> int:
+    (found,) = fits.fit(scenario.fleet, scenario.workloads, engine)
+    return found.total
+
+
+def _totals(fleet: Fleet, steps: list[Object], engine: Engine, work: Workload) -> list[int]:
+    return [_counted(one, engine) for one in after(Scenario(fleet, (work,)), steps)]
+
+
+def test_a_nic_becomes_worse_and_is_replaced(engine: Engine) -> None:
+    fleet = cluster(NODES)
+    _gpu, nic = _first_pair(fleet, engine)
+    where = {"node": "a-0", "devices": [nic]}
+    fast = 'device.attributes["lanewise.dev"].linkSpeedMbps >= 400000'
+    spec = SPECS["one-pair"]
+    requests = []
+    for one in spec["devices"]["requests"]:
+        body = one["exactly"]
+        more = [{"cel": {"expression": fast}}] if one["name"] == "nic" else []
+        requests.append({**one, "exactly": {**body, "selectors": [*body.get("selectors", ()), *more]}})
+    picky = Workload("fast", ({"devices": {**spec["devices"], "requests": requests}},))
+    steps: list[Object] = [
+        {"degrade": {**where, "attributes": {"linkSpeedMbps": 100_000}, "capacity": {"bandwidth": "100G"}}},
+        {"replace": {**where, "attributes": {"linkSpeedMbps": 800_000}}},
+        {"degrade": {**where, "taint": TAINT}},
+        {"replace": where},
+    ]
+    assert _totals(fleet, steps, engine, picky) == [15, 16, 15, 16]
+    assert _totals(fleet, steps, engine, workload("one-pair")) == [16, 16, 15, 16]
+
+
+def test_a_replaced_device_is_free(engine: Engine) -> None:
+    empty = cluster(NODES)
+    gpu, nic = _first_pair(empty, engine)
+    names = [one.device["name"] for one in empty.nodes["a-0"].offers]
+    fleet = cluster(NODES, claim("c", empty, "a-0", names.index(gpu), names.index(nic)))
+    step = {"replace": {"node": "a-0", "devices": [nic]}}
+    assert _totals(fleet, [step], engine, workload("one-pair")) == [16]
+    assert _counted(Scenario(fleet, (workload("one-pair"),)), engine) == 15
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ({"degrade": {"node": "a-0", "devices": ["gpu-0"]}}, "must have attributes, capacity or a taint"),
+        ({"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x"}}}, "must have key and effect"),
+        ({"replace": {"node": "a-0", "devices": ["gpu-0"], "attributes": {"x": [1]}}}, "is not a text"),
+        ({"replace": {"node": "a-0", "devices": ["gpu-0"], "capacity": {"x": "much"}}}, "capacity.x"),
+        ({"replace": {"node": "a-0", "devices": ["gpu-0"], "taint": TAINT}}, "and nothing else"),
+        ({"server": {"version": "1.12"}}, "1.12"),
+        ({"server": {}}, "must have version or feature_gates"),
+        ({"driver": {"name": "x.example.com", "version": "1"}}, "is not a driver whose devices"),
+        ({"workload": {"name": "other"}}, "there is no workload 'other'"),
+        ({"shrink": {}}, "give one of cordon"),
+    ],
+)
+def test_a_step_that_cannot_be_taken(step: Object, said: str) -> None:
+    with pytest.raises(Problems) as caught:
+        after(Scenario(cluster([node("a-0")]), (workload("one-pair"),)), [step])
+    assert said in str(caught.value) and "what_if[0]" in str(caught.value)
+
+
+def test_another_server(engine: Engine) -> None:
+    """1.34 takes no device out of service by a rule, and 1.37 does again."""
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": {"deviceSelector": {"driver": "gpu.nvidia.com", "pool": "a-0"}, "taint": TAINT},
+    }
+    fleet = cluster(NODES, rule)
+    steps: list[Object] = [{"server": {"version": "1.34"}}, {"server": {"version": "1.37"}}]
+    assert _counted(Scenario(fleet, (workload("one-gpu"),)), engine) == 8
+    assert _totals(fleet, steps, engine, workload("one-gpu")) == [16, 8]
+
+
+def test_another_driver_where_nodes_were_probed(engine: Engine) -> None:
+    """Partitions on demand: seven of a GPU, on the node that was probed; of the other nothing is known."""
+    fleet = cluster(NODES)
+    part = {
+        "name": "part",
+        "exactly": {
+            "deviceClassName": next(iter(CLASSES)),
+            "selectors": [{"cel": {"expression": 'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"'}}],
+        },
+    }
+    any_class = {"plan-any": {"metadata": {"name": "plan-any"}, "spec": {}}}
+    part["exactly"]["deviceClassName"] = "plan-any"
+    part["exactly"]["selectors"][0]["cel"]["expression"] = (
+        'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig" && '
+        'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"'
+    )
+    work = Workload("parts", ({"devices": {"requests": [part]}},))
+    start = Scenario(replace(fleet, classes={**CLASSES, **any_class}), (work,), {"a-0": facts("hgx-h100")})
+    (then,) = after(start, [{"driver": {"name": "gpu.nvidia.com", "version": "0.5.0", "dynamic_mig": True}}])
+    (before,), (found,) = (fits.fit(one.fleet, one.workloads, engine) for one in (start, then))
+    assert before.total == 0 and found.total == 7 * 8 and found.at_least
+    assert found.nodes["b-0"].kind == fits.UNKNOWN and "not probed" in found.nodes["b-0"].reason
+    assert [note for note in found.notes if "1 node(s) with gpu.nvidia.com were not probed" in note]
+
+
+def test_another_template(engine: Engine) -> None:
+    start = Scenario(
+        cluster(NODES), (workload("one-pair"),), {}, lambda value: Workload(value["name"], (SPECS[value["claim"]],))
+    )
+    then = after(start, [{"workload": {"name": "one-pair", "claim": "three-pairs"}}, {"cordon": {"nodes": ["a-0"]}}])
+    assert [_counted(one, engine) for one in then] == [4, 2]
+
+
+# --- quotas
+
+
+def quota(hard: Object, used: Object | None = None, **spec: t.Any) -> Object:
+    return {
+        "kind": "ResourceQuota",
+        "metadata": {"namespace": "default", "name": "q"},
+        "spec": {"hard": hard, **spec},
+        "status": {"used": used or {}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "count"),
+    [
+        ({"pods": "5"}, {"pods": "2"}, 3),
+        ({"requests.cpu": "3500m"}, {"requests.cpu": "500m"}, 2),
+        ({"limits.cpu": "9"}, {}, 4),
+        ({"count/resourceclaims.resource.k8s.io": "9"}, {"count/resourceclaims.resource.k8s.io": "8"}, 1),
+        ({"CLASS.deviceclass.resource.k8s.io/devices": "9"}, {}, 9),
+        ({"pods": "2"}, {"pods": "3"}, 0),
+        ({"services": "1"}, {}, 16),
+    ],
+)
+def test_what_a_quota_admits(engine: Engine, hard: Object, used: Object, count: int) -> None:
+    pod = {"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "2"}}}]}
+    work = workload("one-pair", **pod)
+    gpu = next(one["exactly"]["deviceClassName"] for one in work.claims[0]["devices"]["requests"])
+    fleet = cluster(NODES, quota({name.replace("CLASS", gpu): amount for name, amount in hard.items()}, used))
+    (found,) = fits.fit(fleet, [work], engine)
+    assert found.total == count and found.over_quota == 16 - count and bool(found.quota) == (count < 16)
+    if count < 16:
+        assert found.quota.startswith("quota default/q leaves ")
+        assert any("not admitted: quota default/q" in line for line in words.lines([found], [], []))
+
+
+def test_the_devices_of_alternatives_and_of_all() -> None:
+    """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the most of each class, and 32 for all."""
+    body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
+    subs = [{"name": "x", **body}, {"name": "y", **body, "count": 3}, {"name": "z", **body, "deviceClassName": "b"}]
+    every = {"deviceClassName": "b", "allocationMode": "All"}
+    requests = [{"name": "one", "firstAvailable": subs}, {"name": "two", "exactly": every}]
+    found = quotas.usage(Workload("w", ({"devices": {"requests": requests}},)), {})
+    assert found["a.deviceclass.resource.k8s.io/devices"] == 3
+    assert found["b.deviceclass.resource.k8s.io/devices"] == 34
+
+
+def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
+    fleet = cluster(NODES, quota({"pods": "1"}, scopes=["BestEffort"]), quota({"pods": "many"}))
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert found.total == 16 and found.at_most
+    assert [note for note in found.notes if "has scopes" in note]
+    assert [note for note in found.notes if "cannot be read, and does not count" in note]
+
+
+# --- what stranded devices stand for, and the map
+
+
+def test_worth_and_map(engine: Engine) -> None:
+    empty = cluster(NODES)
+    gpu, nic = _first_pair(empty, engine)
+    names = [one.device["name"] for one in empty.nodes["a-0"].offers]
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": {"deviceSelector": {"driver": "gpu.nvidia.com", "pool": "b-0", "device": gpu}, "taint": TAINT},
+    }
+    kept = {**rule, "metadata": {"name": "h"}}
+    kept["spec"] = {**rule["spec"], "taint": {"key": KEY, "value": "mine", "effect": "NoSchedule"}}
+    kept["spec"]["deviceSelector"] = {**rule["spec"]["deviceSelector"], "device": "gpu-1"}
+    assert gpu != "gpu-1"
+    fleet = cluster(NODES, claim("c", empty, "a-0", names.index(gpu)), rule, kept)
+    lost = [one for one in stranded(fleet, [workload("one-pair")], engine) if one.node == "a-0"]
+    found = worth(
+        fleet, lost, prices([{"driver": "lanewise.dev", "price": 1.5, "attributes": {"linkSpeedMbps": 400000}}])
+    )
+    assert nic in {one.device.rpartition("/")[2] for one in lost}
+    assert found.devices == len(lost) and found.gbps > 0 and found.money is not None
+    fast = [o for o in fleet.nodes["a-0"].offers if o.device["attributes"].get("linkSpeedMbps") == {"int": 400000}]
+    ids = {one.device for one in lost}
+    assert found.money == 1.5 * sum(f"{o.driver}/{o.pool}/{o.device['name']}" in ids for o in fast)
+    made = fleet_map(fleet, stranded(fleet, [workload("one-pair")], engine), ["zone"])
+    assert len(made["shapes"]) == 1 and [one["labels"]["zone"] for one in made["nodes"]] == ["a", "b"]
+    by_node = {
+        one["node"]: dict(zip([each["device"] for each in made["shapes"][one["shape"]]], one["states"]))
+        for one in made["nodes"]
+    }
+    assert by_node["a-0"][f"gpu.nvidia.com/{gpu}"] == "u" and by_node["a-0"][f"lanewise.dev/{nic}"] == "s"
+    assert by_node["b-0"][f"gpu.nvidia.com/{gpu}"] == "d" and by_node["b-0"]["gpu.nvidia.com/gpu-1"] == "h"
+    assert counts(made)["used"] == 1 and counts(made)["held"] == 1 and counts(made)["degraded"] == 1
+
+
+@pytest.mark.parametrize(
+    "price", [{"driver": "x"}, {"driver": "x", "price": -1}, {"price": 1}, {"driver": "x", "price": True}]
+)
+def test_a_price_that_is_none(price: Object) -> None:
+    with pytest.raises(Problems, match=r"prices\[0\]"):
+        prices([price])
+
+
+def test_counts_side_by_side(engine: Engine) -> None:
+    fleet = probed("hgx-h100")
+    now, then = (fits.fit(fleet, [workload(name) for name in names], engine) for names in (["one-pair"], ["one-pair"]))
+    assert words.table(["one-pair"], [("now", now), ("cordon", then)]) == [
+        "          now  cordon",
+        "one-pair    8       8",
+    ]
+
+
+# --- what cannot be used
+
+
+def test_a_driver_that_is_not_known_counts_by_what_it_publishes(engine: Engine) -> None:
+    """A search needs no knowledge of a driver: its devices are in the slices."""
+    device = {"name": "d", "attributes": {}}
+    spec = {
+        "driver": "x.example.com",
+        "nodeName": "a-0",
+        "pool": {"name": "a-0", "generation": 1, "resourceSliceCount": 1},
+    }
+    piece = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}}
+    asked = {"name": "r", "exactly": {"deviceClassName": "x"}}
+    kind = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "x"},
+        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "x.example.com"'}}]},
+    }
+    fleet = reader.read([node("a-0"), {**piece, "spec": {**spec, "devices": [device]}}, kind])
+    (found,) = fits.fit(fleet, [Workload("w", ({"devices": {"requests": [asked]}},))], engine)
+    assert found.total == 1 and not found.at_least
+
+
+def test_a_fleet_of_facts_alone_has_what_drivers_would_publish(engine: Engine) -> None:
+    fleet = reader.probed({"n": facts("hgx-h100")}, {**DRIVERS, "gpu.nvidia.com": {"version": "0.5.0"}}, CLASSES)
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert found.total == 8
