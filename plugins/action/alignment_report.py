@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 
 from ansible.errors import AnsibleActionFail
@@ -44,19 +43,8 @@ class ActionModule(ReportAction):
                 "alignment.json": (json.dumps(FORMS.write(checked), indent=1, sort_keys=True) + "\n").encode(),
                 "alignment.html": render(folders, options["title"], checked),
             }
-            written = [name for name, content in files.items() if self._write(dest / name, content)]
+            written = self._write_files(dest, files)
         result.update(changed=bool(written), path=str(dest / "alignment.html"), json=str(dest / "alignment.json"))
         if self._task.diff and written:
             result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
         return result
-
-    def _write(self, path: pathlib.Path, content: bytes) -> bool:
-        """Replace a file in one step. Returns whether its content changes."""
-        if path.is_file() and path.read_bytes() == content:
-            return False
-        if not self._task.check_mode:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
-        return True

@@ -34,14 +34,14 @@ MOST = 400
 _MOST_ROWS = 40
 
 
-def _clean(value: object) -> object:
+def cleaned(value: object) -> object:
     """Text of machines and of the API without anything that steers a terminal or the direction of text."""
     if isinstance(value, str):
         return clean(value, 2000)
     if isinstance(value, dict):
-        return {clean(str(key)): _clean(item) for key, item in value.items()}
+        return {clean(str(key)): cleaned(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
+        return [cleaned(item) for item in value]
     return value
 
 
@@ -51,7 +51,7 @@ def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, object]
     Raises `jinja2.TemplateError` where a template is missing or faulty.
     """
     pages = Pages(folders, title)
-    found = t.cast(Json, _clean(dict(checked)))
+    found = t.cast(Json, cleaned(dict(checked)))
     claims: list[Json] = sorted(found["claims"], key=_urgency)
     template = pages.environment.get_template("alignment.html.j2")
     text = template.render(

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import typing as t
 
@@ -74,3 +75,17 @@ class ReportAction(ControllerAction):
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"Cannot write the report: {error}") from error
+
+    def _write_files(self, folder: pathlib.Path, files: t.Mapping[str, bytes]) -> list[str]:
+        """Replace the files of a folder that differ, each in one step; nothing in check mode. Returns their names."""
+        changed = [name for name, content in files.items() if not _has(folder / name, content)]
+        for name in () if self._task.check_mode else changed:
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{name}.{os.getpid()}"
+            temporary.write_bytes(files[name])
+            os.replace(temporary, folder / name)
+        return changed
+
+
+def _has(path: pathlib.Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content

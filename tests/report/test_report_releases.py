@@ -25,6 +25,12 @@ from .test_report_action import pytestmark as ansible_playbook
 
 OLD = Path(__file__).parent / "releases" / "1.0.0"
 HOSTS = {"cpu-rdma-1", "vmd-1"}
+#: A plan of an empty fleet.
+PLAN: dict[str, t.Any] = {
+    **{name: [] for name in ("fit", "after", "steps", "stranded", "notes")},
+    "worth": {"devices": 0, "gbps": 0, "money": None, "unit": "", "unpriced": 0},
+    "fleet": {"states": {}, "shapes": [], "nodes": []},
+}
 
 
 @pytest.fixture
@@ -138,6 +144,7 @@ def test_the_modules_say_so(old: Report, tmp_path: Path) -> None:
     tasks = [
         {"lanewise.dra.site_report": {"dest": str(old.folder), "nodes": {}}},
         {"lanewise.dra.alignment_report": {"dest": str(tmp_path / "alignment"), "checked": checked}},
+        {"lanewise.dra.plan_report": {"dest": str(tmp_path / "plan"), "plan": PLAN}},
     ]
     (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
 
@@ -156,6 +163,8 @@ def test_the_modules_say_so(old: Report, tmp_path: Path) -> None:
     assert code == 0, output
     written = json.loads((tmp_path / "alignment" / "alignment.json").read_text())
     assert written == {**checked, "format": 1}
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text()) == {**PLAN, "format": 1}
+    assert "There are no nodes." in (tmp_path / "plan" / "plan.html").read_text()
     newer(old, "site.json")
     code, output = play()
     assert code == 2 and "a newer release of lanewise.dra wrote this report" in output

@@ -41,6 +41,7 @@ AT_HOME = {
     "dra_objects_info",
     "dra_render",
     "nic_replacement",
+    "plan_report",
     "known_variables",
     "pod_eviction",
     "reservation_plan",

@@ -27,6 +27,7 @@ LOOKING = {
     "dra_apply",
     "rollout",
     "alignment_report",
+    "plan_report",
     "nic_replacement",
 }
 #: Files whose plays meet a node; a wheelhouse is made without any.

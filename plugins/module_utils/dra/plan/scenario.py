@@ -38,7 +38,7 @@ class Scenario:
 
     fleet: Fleet
     workloads: tuple[Workload, ...]
-    facts: t.Mapping[str, ObjectView] = field(default_factory=dict)
+    facts: t.Mapping[str, t.Any] = field(default_factory=dict)
     workload: t.Callable[[ObjectView], Workload] | None = None
 
 

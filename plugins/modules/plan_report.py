@@ -1,0 +1,78 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# This is the documentation of the action plugin of the same name, which runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: plan_report
+short_description: Write what still fits on a fleet as HTML and JSON
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Writes C(plan.html), one page that works offline, and C(plan.json) to a folder on the controller. Run it once for
+    all hosts.
+  - It has a map of the fleet with a square for each device, the counts before and after changes, the reasons why no
+    more fit, and the stranded devices. The map shows at most 2000 nodes, and the table 400 stranded devices.
+attributes:
+  diff_mode:
+    support: full
+    details:
+      - Lists the files that change, not their content.
+extends_documentation_fragment:
+  - lanewise.dra.attributes.files
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  dest:
+    description:
+      - The folder, on the controller. It is created if it does not exist.
+      - A relative path is relative to the playbook's folder.
+    type: path
+    required: true
+  plan:
+    description: The result of M(lanewise.dra.allocation_plan).
+    type: dict
+    required: true
+  title:
+    description: The title of the page; name the site.
+    type: str
+    default: What still fits
+  template_dir:
+    description:
+      - A folder on the controller whose templates replace those of the collection with the same name, which are in
+        C(roles/alignment/templates/report) and C(roles/topology/templates/report).
+      - A relative path is relative to the playbook's folder.
+    type: path
+seealso:
+  - module: lanewise.dra.allocation_plan
+  - module: lanewise.dra.site_report
+"""
+
+EXAMPLES = r"""
+- name: Write the page
+  lanewise.dra.alignment_report:
+    dest: "{{ inventory_dir }}/report"
+    plan: "{{ plan }}" # what lanewise.dra.allocation_plan returned, registered
+    title: Training cluster, hall 2
+  run_once: true
+"""
+
+RETURN = r"""
+path:
+  description: The page.
+  type: str
+  returned: success
+  sample: /srv/site/report/plan.html
+json:
+  description: The same for programs.
+  type: str
+  returned: success
+  sample: /srv/site/report/plan.json
+"""

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""The results of the module allocation_plan as one page, as safe and in the same style as the site report.
+
+Each state of a device has a shape of its own beside its colour, and the tables hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections import Counter
+from html import escape
+
+from markupsafe import Markup
+
+from ..module_utils.dra.plan.fleet_map import STATES, counts
+from .alignment_pages import cleaned
+from .report_facts import natural
+from .report_pages import Pages
+from .values import Json
+
+#: Nodes, stranded devices and reasons that the page shows at most; the JSON beside it has all.
+NODES, STRANDED, REASONS, NAMED = 2000, 400, 50, 12
+_SIZE, _PITCH, _ROW = 9, 12, 16  # a square, from one to the next, and squares in a row
+_KINDS = ("gpu", "nic", "cpu", "other")
+#: What each state means, for the legend.
+LEGEND = {
+    "used": "A claim has it.",
+    "free": "A pod of one of the workloads can get it now.",
+    "stranded": "It is free, but none of the workloads can use it as things are.",
+    "held": "It is free and kept for a job by a hold.",
+    "degraded": "It is free, but its driver or a rule has put a taint on it.",
+    "unknown": "It is free. Whether a workload can use it cannot be determined.",
+}
+
+
+def render(folders: t.Sequence[str], title: str, plan: t.Mapping[str, object]) -> bytes:
+    """The page. `folders` are searched for templates in order, the first that has one wins.
+
+    Raises `jinja2.TemplateError` where a template is missing or faulty, KeyError and TypeError for what is no result of
+    the module.
+    """
+    pages = Pages(folders, title)
+    found = t.cast(Json, cleaned(dict(plan)))
+    fleet = found["fleet"]
+    fits = found["after"] or found["fit"]
+    nodes = sorted(fleet["nodes"], key=lambda node: natural(node["node"]))
+    template = pages.environment.get_template("plan.html.j2")
+    text = template.render(
+        fits=found["fit"],
+        last=fits,
+        steps=found["steps"],
+        worth=found["worth"],
+        notes=found["notes"],
+        counts=counts(fleet),
+        meaning=LEGEND,
+        key={word: Markup(_key(letter)) for letter, word in STATES.items()},
+        groups=[(name, [_Row(fleet, one) for one in some]) for name, some in _groups(nodes[:NODES])],
+        drawn=min(len(nodes), NODES),
+        nodes=len(nodes),
+        reasons=[(fit, _reasons(fit)) for fit in fits],
+        stranded=found["stranded"][:STRANDED],
+        more_stranded=max(0, len(found["stranded"]) - STRANDED),
+        by={label: _by(fits, label) for label in (fits[0]["by"] if fits else ())},
+    )
+    return text.encode("utf-8", "replace")
+
+
+class _Row:
+    """A node of the map: its devices by kind, drawn, and how many are in each state."""
+
+    def __init__(self, fleet: Json, node: Json) -> None:
+        shape = fleet["shapes"][node["shape"]]
+        self.name: str = node["node"]
+        self.closed: str = node["closed"]
+        self.unclear: list[str] = sorted(node["unclear"].values())
+        tally = Counter(node["states"])
+        self.counts: dict[str, int] = {word: tally[letter] for letter, word in STATES.items()}
+        said = ", ".join(f"{number} {word}" for word, number in self.counts.items() if number) or "no devices"
+        rows = []
+        for kind in _KINDS:
+            of_kind = [letter for one, letter in zip(shape, node["states"]) if one["kind"] == kind]
+            rows += [of_kind[start : start + _ROW] for start in range(0, len(of_kind), _ROW)]
+        self.drawing = Markup(drawing(rows, f"{self.name}: {said}"))
+
+
+def drawing(rows: t.Sequence[t.Sequence[str]], name: str) -> str:
+    """Rows of devices, a letter of the state for each, as a small SVG: one path for each state."""
+    paths: dict[str, list[str]] = {}
+    for y, row in enumerate(rows):
+        for x, letter in enumerate(row):
+            paths.setdefault(letter, []).append(f"M{x * _PITCH + 1} {y * _PITCH + 1}{_SHAPES[letter]}")
+    width = max(map(len, rows), default=1) * _PITCH
+    height = max(len(rows), 1) * _PITCH
+    body = "".join(f'<path class="d{letter}" d="{"".join(parts)}"/>' for letter, parts in paths.items())
+    return (
+        f'<svg class="map" role="img" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+        f"<title>{escape(name)}</title>{body}</svg>"
+    )
+
+
+_BOX = f"h{_SIZE}v{_SIZE}h-{_SIZE}z"
+#: From the upper left corner of its square, the shape of each state.
+_SHAPES = {
+    "u": _BOX,
+    "f": _BOX,
+    "s": f"{_BOX}l{_SIZE} {_SIZE}m0-{_SIZE}l-{_SIZE} {_SIZE}",
+    "h": f"v{_SIZE}h{_SIZE}z",
+    "d": f"m4.5 0l4.5 {_SIZE}h-{_SIZE}z",
+    "x": "m4.5 0l4.5 4.5l-4.5 4.5l-4.5-4.5z",
+}
+
+
+def _key(letter: str) -> str:
+    """One square, for the legend; the words beside it say the same."""
+    path = f'<path class="d{letter}" d="M1 1{_SHAPES[letter]}"/>'
+    size = f'width="{_PITCH}" height="{_PITCH}" viewBox="0 0 {_PITCH} {_PITCH}"'
+    return f'<svg class="map" aria-hidden="true" {size}>{path}</svg>'
+
+
+def _groups(nodes: list[Json]) -> list[tuple[str, list[Json]]]:
+    """The nodes by the value of the first label that they have, such as the rack's."""
+    found: dict[str, list[Json]] = {}
+    for node in nodes:
+        label = next((f"{name}: {value}" for name, value in node["labels"].items()), "")
+        found.setdefault(label, []).append(node)
+    return sorted(found.items(), key=lambda one: natural(one[0]))
+
+
+def _reasons(fit: Json) -> list[tuple[str, int, list[str], int]]:
+    """Why no more fit, most nodes first: the reason, for how many nodes, some of these, and how many more there are."""
+    found: dict[str, list[str]] = {}
+    for name, one in fit["nodes"].items():
+        found.setdefault(one["reason"], []).append(name)
+    rows = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:REASONS]
+    return [(reason, len(names), names[:NAMED], max(0, len(names) - NAMED)) for reason, names in rows]
+
+
+def _by(fits: list[Json], label: str) -> list[tuple[str, list[int]]]:
+    """By the values of a label, the counts of each workload."""
+    values = sorted({value for fit in fits for value in fit["by"].get(label, {})}, key=natural)
+    return [(value, [fit["by"].get(label, {}).get(value, 0) for fit in fits]) for value in values[:NODES]]
