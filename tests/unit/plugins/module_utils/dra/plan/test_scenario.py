@@ -144,7 +144,9 @@ def test_another_driver_where_nodes_were_probed(engine: Engine) -> None:
     )
     work = Workload("parts", ({"devices": {"requests": [part]}},))
     start = Scenario(replace(fleet, classes={**CLASSES, **any_class}), (work,), {"a-0": facts("hgx-h100")})
-    (then,) = after(start, [{"driver": {"name": "gpu.nvidia.com", "version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}])
+    (then,) = after(
+        start, [{"driver": {"name": "gpu.nvidia.com", "version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}]
+    )
     (before,), (found,) = (fits.fit(one.fleet, one.workloads, engine) for one in (start, then))
     assert before.total == 0 and found.total == 7 * 8 and found.at_least
     assert found.nodes["b-0"].kind == fits.UNKNOWN and "not probed" in found.nodes["b-0"].reason
