@@ -225,23 +225,29 @@ def _own_variable(record: Record) -> list[str]:
     name = record.pod_claim_name or record.name
     if "." in name:
         return []
+    paired = {pair.gpu.address: pair for pair in pairs(record)}
     words = []
-    for gpu, nic, level in pairs(record):
-        rail = _rail(nic)
-        values = {
-            "gpu": gpu.address,
-            "uuid": gpu.uuid or UNKNOWN,
-            "nic": nic.known.address,
-            "interface": (nic.interface if _PLAIN.fullmatch(nic.interface) else UNKNOWN) if nic.interface else "none",
-            "rdma": "+".join(name for name in nic.known.rdma_devices if _PLAIN.fullmatch(name)) or "none",
-            "rail": UNKNOWN if rail is None else rail,
-            "level": level,
-        }
+    for gpu in sorted((peer for peer in record.peers if peer.address), key=lambda peer: (peer.address, peer.device)):
+        values: Object = {"gpu": gpu.address, "uuid": gpu.uuid or UNKNOWN, "nic": UNKNOWN}
+        if gpu.address in paired:  # partitions of one GPU have one pair
+            values.update(_nic_words(paired[gpu.address]))
         words.append(",".join(f"{key}={value}" for key, value in values.items()))
     lost = sum(is_gpu(peer) and not peer.address for peer in record.peers)
     words += [f"gpu={UNKNOWN}"] * lost
     prefix = "LANEWISE_PAIRS_" if record.pod_claim_name else "LANEWISE_CLAIM_PAIRS_"
     return [f"{prefix}{name.upper().replace('-', '_')}={';'.join(words)}"] if words else []
+
+
+def _nic_words(pair: Pair) -> Object:
+    """What a variable says of the NIC of a pair."""
+    nic, rail = pair.nic, _rail(pair.nic)
+    return {
+        "nic": nic.known.address,
+        "interface": (nic.interface if _PLAIN.fullmatch(nic.interface) else UNKNOWN) if nic.interface else "none",
+        "rdma": "+".join(name for name in nic.known.rdma_devices if _PLAIN.fullmatch(name)) or "none",
+        "rail": UNKNOWN if rail is None else rail,
+        "level": pair.level,
+    }
 
 
 def _attribute(device: DeviceRecord, name: str) -> t.Any:

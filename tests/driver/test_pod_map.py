@@ -28,6 +28,7 @@ from lanewise_driver.claims.peers import MOST_DRIVERS, add_levels, peers
 from lanewise_driver.claims.records import DeviceRecord, Record, add_facts, decode, encode, encode_facts
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.publish.places import Places
+from lanewise_driver.topology.boards import nearest
 
 NODE = "node-1"
 UID = "claim-uid-1"
@@ -158,6 +159,43 @@ def test_two_pairs_and_far_ones(machine: Inventory) -> None:
     other = record(machine, [first, third], found)
     assert {one.nic.known.address for one in pod_map.pairs(other)} == {first, third}
     assert [one.level for one in pod_map.pairs(other)] == ["PIX", "NODE"]
+
+
+@pytest.mark.parametrize("name", ["gb200", "gb300", "dgx-a100", "mi300x", "azure-vm", "epyc-nps4"])
+def test_every_board(name: str, tmp_path: Path) -> None:
+    """A claim with all GPUs and all NICs of a machine: each GPU goes with one of those that its board has nearest."""
+    one = inventory(tmp_path, name)
+    board, published_nics = one.places.board, one.publication.addresses.values()
+    nics = [nic for nic in board.nics if nic in published_nics]
+    api = Api([published(one.places)])
+    asked = claim(*((GPUS, f"gpu-{number}", "gpu") for number in range(len(board.gpus))))
+    made = record(one, nics, peers(asked, api, lambda: one.places))
+    found = {pair.gpu.address: pair for pair in pod_map.pairs(made)}
+    assert board.gpus and nics
+    for gpu in board.gpus:
+        level, near_ones = nearest({nic: board.level(gpu, nic) for nic in nics})
+        if level == "UNKNOWN":
+            assert gpu not in found
+        else:
+            assert (found[gpu].level, found[gpu].nic.known.address in near_ones) == (level, True)
+
+
+def test_partitions_of_a_gpu_have_one_nic(machine: Inventory) -> None:
+    gpu = min(machine.places.gpus)
+    uuids = ["MIG-00000000-0000-0000-0000-000000000001", "MIG-00000000-0000-0000-0000-000000000002"]
+    slices = [gpu_slice({f"gpu-0-mig-{number}": {BUS_ID: gpu, "uuid": one} for number, one in enumerate(uuids)})]
+    asked = claim(*((GPUS, f"gpu-0-mig-{number}", f"part-{number}") for number in range(2)))
+    made = record(machine, near(machine, gpu), peers(asked, Api(slices), lambda: machine.places), variables=["vllm"])
+    found = pod_map.content(made, NODE)
+    assert [one["uuid"] for one in found["gpus"]] == uuids
+    assert {one["pciAddress"] for one in found["gpus"]} == {gpu} and len(found["pairs"]) == 1
+    variables = dict(one.split("=", 1) for one in pod_map.variables(made))
+    assert variables["VLLM_GPU_NIC_PCIE_MAPPING"] == f"{gpu}={near(machine, gpu)[0]}"
+    each = variables["LANEWISE_PAIRS_DEVICES"].split(";")
+    assert [one.split(",")[1] for one in each] == [f"uuid={one}" for one in uuids]
+    assert all(f"nic={near(machine, gpu)[0]}" in one for one in each)
+    made.devices = []
+    assert "nic=UNKNOWN" in pod_map.variables(made)[1]
 
 
 BAD: dict[str, tuple[t.Callable[[Places], list[Object]], str]] = {
