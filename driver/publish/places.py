@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from ..topology.boards import Board, board_map
 from ..topology.nccl_file import nccl_file
 
-_NVIDIA = "10de"
+if t.TYPE_CHECKING:
+    from ..topology.facts import FunctionFacts, GpuFacts, NodeFacts
 
-Facts = t.Mapping[str, t.Any]
+_NVIDIA = "10de"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Places:
         return self.board.level(place.pf or gpu, nic) if place else "UNKNOWN"
 
 
-def places(facts: Facts, nccl: bool) -> Places:
+def places(facts: NodeFacts, nccl: bool) -> Places:
     """From topology facts (`model.as_dict`). `nccl`: write NCCL's file as well."""
     gpus = {gpu["address"]: _place(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"]}
     if not nccl:
@@ -59,6 +60,6 @@ def places(facts: Facts, nccl: bool) -> Places:
     return Places(gpus, board_map(facts), text, reason)
 
 
-def _place(gpu: Facts, function: Facts) -> GpuPlace:
+def _place(gpu: GpuFacts, function: FunctionFacts) -> GpuPlace:
     standard = function["kubernetes"]
     return GpuPlace(gpu["rail"], standard.get("pcieRoot"), gpu["numa_node"], function["physfn"])
