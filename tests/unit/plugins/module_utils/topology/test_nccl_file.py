@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.machines.description import names
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.test_xml_import import (
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.test_xml_import_any import (
     REAL,
     TREES_ON_FILE,
     needs_real_files,
