@@ -36,6 +36,20 @@ attributes:
       - This action does not modify state.
 """
 
+    # For modules that change a cluster.
+    DRY_RUN = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    details:
+      - By server-side dry run.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+"""
+
     # For modules that are action plugins: once for all hosts, on the controller.
     CONTROLLER = r"""
 options: {}

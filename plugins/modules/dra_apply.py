@@ -32,16 +32,9 @@ attributes:
   async:
     description: Supports being used with the C(async) keyword.
     support: none
-  check_mode:
-    support: full
-    details:
-      - By server-side dry run.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
 extends_documentation_fragment:
   - lanewise.dra.attributes
+  - lanewise.dra.attributes.dry_run
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   objects:

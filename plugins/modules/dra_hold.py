@@ -23,20 +23,11 @@ description:
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing, creating, updating and deleting
     C(devicetaintrules.resource.k8s.io).
-requirements:
-  - kubernetes (Python client) >= 24.2.0 on the controller
 extends_documentation_fragment:
+  - lanewise.dra.cluster
   - lanewise.dra.attributes
+  - lanewise.dra.attributes.dry_run
   - lanewise.dra.attributes.actiongroup_lanewise
-attributes:
-  check_mode:
-    support: full
-    details:
-      - By server-side dry run.
-  diff_mode:
-    support: full
-  idempotent:
-    support: full
 options:
   name:
     description: The name of the hold, which is also the value of its taint.
@@ -75,12 +66,6 @@ options:
       - Required for V(present), at most 4096.
     type: list
     elements: str
-  kubeconfig:
-    description: A kubeconfig file on the controller. By default that of C(kubectl).
-    type: path
-  context:
-    description: The context of the kubeconfig, by default the current one.
-    type: str
   feature_gates:
     description:
       - Feature gates of the cluster that differ from the defaults of its version.

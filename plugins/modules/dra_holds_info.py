@@ -17,19 +17,11 @@ description:
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing
     C(devicetaintrules.resource.k8s.io).
-requirements:
-  - kubernetes (Python client) >= 24.2.0 on the controller
 extends_documentation_fragment:
+  - lanewise.dra.cluster
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise
-options:
-  kubeconfig:
-    description: A kubeconfig file on the controller. By default that of C(kubectl).
-    type: path
-  context:
-    description: The context of the kubeconfig, by default the current one.
-    type: str
 seealso:
   - module: lanewise.dra.dra_hold
 """

@@ -20,19 +20,12 @@ description:
   - Fields that are not about devices are left out, such as most annotations, volumes, commands and environments.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing the O(kinds).
-requirements:
-  - kubernetes (Python client) >= 24.2.0 on the controller
 extends_documentation_fragment:
+  - lanewise.dra.cluster
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  kubeconfig:
-    description: A kubeconfig file on the controller. By default that of C(kubectl).
-    type: path
-  context:
-    description: The context of the kubeconfig, by default the current one.
-    type: str
   api_version:
     description:
       - The group and version of C(ResourceClaim), C(ResourceClaimTemplate), C(ResourceSlice) and C(DeviceClass).

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A folder of manifests that belongs to one site: what is rendered is written, what no longer is gets removed."""
+"""A folder of one site's manifests: rendered ones are written, and files of those no longer rendered are removed."""
 
 from __future__ import annotations
 

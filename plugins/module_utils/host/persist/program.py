@@ -43,7 +43,7 @@ _NAME = "lanewise_fabric"
 #: Where else a Python may be.
 _OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 9))"
-_NONE = (
+_NO_PYTHON = (
     "The RDMA and SR-IOV state of this node is not restored: {python} is gone, and there is no other Python from 3.9. "
     "Install one, or play lanewise.dra.fabric on this node."
 )
@@ -183,7 +183,7 @@ def start(python: str, program: str = PROGRAM) -> str:
     script = (
         f"for python in {first}{_OTHERS}; do "
         f'"$$python" -I -c "{_NEW_ENOUGH}" 2>/dev/null && exec "$$python" -I {program} "$$@"; done; '
-        f'echo "{_NONE.format(python=python or "/usr/bin/python3")}" >&2; exit 1'
+        f'echo "{_NO_PYTHON.format(python=python or "/usr/bin/python3")}" >&2; exit 1'
     )
     return f"/bin/sh -c '{script}' lanewise-fabric"
 
