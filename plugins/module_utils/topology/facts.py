@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing as t
 
 if t.TYPE_CHECKING:
-    from .model import StandardAttributes
+    from .kubernetes import StandardAttributes
 
 
 class LinkFacts(t.TypedDict, total=False):

@@ -8,10 +8,17 @@
 from __future__ import annotations
 
 import re
-
-from .model import StandardAttributes
+import typing as t
 
 _BUS_ID = re.compile(r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$")
+
+
+class StandardAttributes(t.TypedDict, total=False):
+    """The standard device attributes as Kubernetes' own helper computes them; what it would not publish is missing."""
+
+    pciBusID: str
+    pcieRoot: str
+    numaNode: int
 
 
 def standard_attributes(address: str, device_path: str | None, numa_node: int | None) -> StandardAttributes:

@@ -16,6 +16,8 @@ import dataclasses
 import typing as t
 from dataclasses import field
 
+from .kubernetes import StandardAttributes
+
 if t.TYPE_CHECKING:
     from .facts import NodeFacts
 
@@ -133,14 +135,6 @@ class Vpd(Sheet):
     serial_number: str | None = None
     nvlink_management: bool = False  # a ConnectX function that runs an HGX baseboard's NVLink switches, and no network
     uuid: str | None = None  # NVIDIA's V3 field: shared by a ConnectX-8 PF and its data-direct DMA function
-
-
-class StandardAttributes(t.TypedDict, total=False):
-    """The standard device attributes as Kubernetes' own helper computes them; what it would not publish is missing."""
-
-    pciBusID: str
-    pcieRoot: str
-    numaNode: int
 
 
 @dataclass(eq=False, repr=False)

@@ -22,6 +22,9 @@ from . import cpuset
 from .affinity import whole_switches
 from .pci import slot_of, sort_key
 
+if t.TYPE_CHECKING:
+    from .facts import FunctionFacts, NodeFacts, NumaNodeFacts
+
 __all__ = ["nccl_file"]
 
 #: NCCL refuses a file with more than 256 elements (NCCL_TOPO_XML_MAX_NODES), and adds its own for each GPU and NIC.
@@ -31,12 +34,11 @@ _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "p
 _BRIDGE = "060400"
 _PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,4096}")
 
-Facts = t.Mapping[str, t.Any]
 #: Switches by their addresses, from the outermost.
 Chain = tuple[str, ...]
 
 
-def nccl_file(facts: Facts) -> str:
+def nccl_file(facts: NodeFacts) -> str:
     """The file for a node, from its topology facts (see :func:`model.as_dict`). Raises ValueError for a node that has
     neither GPU nor NIC, or more of them and of switches than a file may have."""
     if not _devices(facts):
@@ -52,9 +54,9 @@ def nccl_file(facts: Facts) -> str:
 class _Tree:
     """The functions that a file has, by the switches that they are below."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NodeFacts) -> None:
         self._facts = facts
-        self._functions: Facts = facts["functions"]
+        self._functions: t.Mapping[str, FunctionFacts] = facts["functions"]
         self._labels: dict[str, str] = {}  #: made-up address -> the site's label of a switch
         devices = _devices(facts)
         chains = self._labelled(self._chains(devices))
@@ -101,12 +103,12 @@ class _Tree:
 
     def lines(self) -> t.Iterator[str]:
         """The elements of NUMA nodes, with what they hold."""
-        nodes: dict[int | None, Facts] = {node["id"]: node for node in self._facts["numa_nodes"]}
+        nodes: dict[int | None, NumaNodeFacts] = {node["id"]: node for node in self._facts["numa_nodes"]}
         used = set(self._nodes.values())
         numbers = sorted(number for number in {*nodes, *used} if number is not None)
         arch = _ARCHITECTURES.get(self._facts["system"]["architecture"] or "")
         for number in [*numbers, *([None] if None in used else [])]:
-            cpus = nodes.get(number, {}).get("cpus")
+            cpus = nodes[number].get("cpus") if number in nodes else None
             if number not in used and not cpus:
                 continue
             mask = _mask(cpuset.from_list(cpus) or 0) if cpus is not None else None
@@ -134,12 +136,12 @@ class _Tree:
             speed, width = self._link(function) if function else (None, None)
         values = {"busid": address, "class": _hex(_BRIDGE if not function else function["class_code"])}
         for name in ("vendor", "device", "subsystem_vendor", "subsystem_device"):
-            values[name] = _hex(function.get(f"{name}_id"))
+            values[name] = _hex(t.cast("str | None", function.get(f"{name}_id")))
         values["link_speed"] = None if speed is None else f"{float(speed)} GT/s PCIe"
         values["link_width"] = None if width is None else str(width)
         return values
 
-    def _link(self, function: Facts) -> tuple[float | None, int | None]:
+    def _link(self, function: FunctionFacts) -> tuple[float | None, int | None]:
         """What both ends of a function's link can do at best, in GT/s and lanes. A value that one end does not state
         is the other's; where the facts lack the other end it is unknown."""
         above = _path(function)[-1:]
@@ -148,20 +150,21 @@ class _Tree:
         elif above and above[0] not in self._functions:
             return None, None
         links = [one.get("link") or {} for one in (function, *(self._functions[address] for address in above))]
-        ends = [[link[name] for link in links if link.get(name)] for name in ("max_speed_gts", "max_width")]
-        return min(ends[0], default=None), min(ends[1], default=None)
+        speeds = [speed for link in links if (speed := link.get("max_speed_gts"))]
+        widths = [width for link in links if (width := link.get("max_width"))]
+        return min(speeds, default=None), min(widths, default=None)
 
 
-def _devices(facts: Facts) -> list[str]:
+def _devices(facts: NodeFacts) -> list[str]:
     """GPUs, NICs and the functions that carry the GPU traffic of NICs, by address. No VFs: NCCL takes the place of the
     PF for them."""
     functions = facts["functions"]
     found = {one["address"] for one in (*facts["gpus"], *facts["nics"])}
-    found |= {nic["data_direct"] for nic in facts["nics"] if nic.get("data_direct")}
+    found |= {partner for nic in facts["nics"] if (partner := nic.get("data_direct"))}
     return sorted((one for one in found if one in functions and not functions[one].get("physfn")), key=sort_key)
 
 
-def _path(function: Facts) -> Chain:
+def _path(function: FunctionFacts) -> Chain:
     """The bridges above a function in its own PCI domain: NCCL ends where another host bridge begins (Intel VMD)."""
     bridges: list[str] = function["bridges"]
     if whole_switches(function["root_complex"]):

@@ -11,7 +11,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
-from ...topology.model import StandardAttributes
+from ...topology.kubernetes import StandardAttributes
 from ..kube import limits
 from ..kube.objects import Object, Scalar
 from ..kube.problems import Problem
